@@ -1,0 +1,114 @@
+"""The data that ships: what was published, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from lnrnn import data
+
+KNOWN_STEPS = (10, 15, 20, 24, 25, 26, 27)
+
+# SHA-256 of the published text written one way: a line per utterance, its speaker (0 to 8) and then all values step by
+# step with six decimals, 0 without a sign. Worked out from the text files with decimal arithmetic.
+TRAIN_DIGEST = "e26b80fdf22e4b24d2e6bcca533abfb3cc2ea860824ca1fb1de4b93f46362841"
+TEST_DIGEST = "431f38f21f7e4142fe72e63363c9e540107524208dd2b54a851eb743f8bc5219"
+
+
+@pytest.fixture(scope="module")
+def vowels():
+    return data.japanese_vowels()
+
+
+def test_counts_of_the_publication(vowels):
+    assert (len(vowels.train), len(vowels.test)) == (270, 370)
+    assert np.bincount(vowels.train.labels).tolist() == [30] * 9
+    assert np.bincount(vowels.test.labels).tolist() == [31, 35, 88, 44, 29, 24, 40, 50, 29]
+    assert (vowels.train.lengths.min(), vowels.train.lengths.max()) == (7, 26)
+    assert (vowels.test.lengths.min(), vowels.test.lengths.max()) == (7, 29)
+    assert [int((vowels.train.lengths >= step).sum()) for step in KNOWN_STEPS] == [267, 174, 43, 5, 3, 1, 0]
+    assert int((vowels.test.lengths > 10).sum()) == 346
+    longest = vowels.test.lengths > 26
+    assert longest.sum() == 1 and vowels.test.labels[longest].tolist() == [0]
+
+
+def test_values_are_the_published_ones(vowels):
+    # First and last values of both text files, then all of them by digest.
+    assert vowels.train.x[0][0, :3].tolist() == np.float32([1.860936, -0.207383, 0.261557]).tolist()
+    assert vowels.train.x[-1][-1, -1] == np.float32(0.173642)
+    assert vowels.test.x[0][0, :2].tolist() == np.float32([1.635533, 0.024848]).tolist()
+    assert vowels.test.x[-1][-1, -1] == np.float32(0.224688)
+    for half, digest in ((vowels.train, TRAIN_DIGEST), (vowels.test, TEST_DIGEST)):
+        text = "\n".join(
+            f"{label} " + " ".join(f"{value:.6f}" for value in x.ravel())
+            for x, label in zip(half.x, half.labels, strict=True)
+        )
+        assert hashlib.sha256(text.replace("-0.000000", "0.000000").encode()).hexdigest() == digest
+
+
+def test_types_and_shapes(vowels):
+    for half in (vowels.train, vowels.test):
+        assert half.labels.dtype == half.lengths.dtype == np.int64
+        assert all(x.dtype == np.float32 and x.ndim == 2 and x.shape[1] == 12 for x in half.x)
+        assert len(half) == len(half.x) == len(half.labels)
+
+
+def test_every_call_returns_its_own_arrays(vowels):
+    other = data.japanese_vowels()
+    other.train.x[0][:] = 7
+    other.train.labels[:] = 7
+    assert vowels.train.x[0].max() < 7 and vowels.train.labels.max() == 8
+    assert data.japanese_vowels().train.x[0].max() < 7
+
+
+@pytest.mark.parametrize("damage", ["one bit", "cut short", "empty", "another file"])
+def test_a_damaged_file_is_a_clear_error(tmp_path, damage):
+    content = bytearray(data._FILE.read_bytes())
+    if damage == "one bit":
+        content[len(content) // 2] ^= 1
+    elif damage == "cut short":
+        del content[-100:]
+    elif damage == "empty":
+        content.clear()
+    else:
+        content[:] = b"to: whom it may concern"
+    path = tmp_path / "japanese_vowels.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"japanese_vowels\.npz is damaged.*reinstall"):
+        data._read(path)
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"gone\.npz is missing.*reinstall"):
+        data._read(tmp_path / "gone.npz")
+
+
+def test_pad_sequence():
+    a = np.arange(6.0).reshape(3, 2)
+    b = np.arange(10, 12.0).reshape(1, 2)
+    x, lengths = data.pad_sequence([a, b])
+    assert x.dtype == np.float32 and x.flags.c_contiguous
+    assert lengths.dtype == np.int64 and lengths.tolist() == [3, 1]
+    assert x[:, 0].tolist() == a.tolist()
+    assert x[:, 1].tolist() == [[10, 11], [0, 0], [0, 0]]
+
+
+def test_pad_sequence_cuts():
+    x, lengths = data.pad_sequence([np.ones((3, 2)), np.ones((1, 2)), np.ones((0, 2))], max_steps=2)
+    assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]
+    assert x.sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("sequences", "max_steps", "message"),
+    [
+        ([], None, "sequences is empty"),
+        ([np.ones(3)], None, r"sequences\[0\] has shape \(3,\)"),
+        ([np.ones((3, 2)), np.ones((3, 1))], None, r"sequences\[1\] has shape \(3, 1\)"),
+        ([np.ones((3, 2))], 0, "max_steps must be at least 1, got 0"),
+    ],
+)
+def test_pad_sequence_refuses(sequences, max_steps, message):
+    with pytest.raises(ValueError, match=message):
+        data.pad_sequence(sequences, max_steps)
