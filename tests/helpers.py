@@ -1,0 +1,160 @@
+"""What several test files share: every ISA in turn, errors measured one way, arrays of every kind, foreign vectors."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+DATA = Path(__file__).parent / "data"
+
+FLOATS = (np.float32, np.float64)
+
+
+# --- ISAs -----------------------------------------------------------------------------------------------------------
+
+def available_isas() -> list[str]:
+    """The ISAs of this machine, whatever LNRNN_ISA says."""
+    import lnrnn
+    return list(lnrnn.cpu_info()["available"])
+
+
+@contextmanager
+def using_isa(name: str):
+    """Run the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
+    import lnrnn
+    from lnrnn import _core
+    before = lnrnn.cpu_info()["isa"]
+    _core.use_isa(name)
+    try:
+        assert lnrnn.cpu_info()["isa"] == name
+        yield name
+    finally:
+        _core.use_isa(before)
+
+
+def on_every_isa(compute) -> dict[str, object]:
+    """compute() once per ISA: {isa: result}. For property tests, where a fixture would be held over all examples."""
+    results = {}
+    for name in available_isas():
+        with using_isa(name):
+            results[name] = compute()
+    return results
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+def _finite_pairs(got, want):
+    """got and want as wide floats where both are finite; NaN and infinities must agree exactly."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
+    wide = np.result_type(got.dtype, want.dtype, np.float64)
+    got, want = got.astype(wide), want.astype(wide)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want), err_msg="NaN in other places")
+    infinite = np.isinf(want) | np.isinf(got)
+    np.testing.assert_array_equal(got[infinite], want[infinite], err_msg="infinities differ")
+    finite = np.isfinite(want)
+    return got[finite], want[finite]
+
+
+def absolute_error(got, want) -> float:
+    """max |got - want|."""
+    got, want = _finite_pairs(got, want)
+    return float(np.abs(got - want).max(initial=0))
+
+
+def relative_error(got, want) -> float:
+    """max |got - want| / max |want|: the error of the array as a whole, as for gradients; 0 / 0 is 0."""
+    got, want = _finite_pairs(got, want)
+    error, scale = np.abs(got - want).max(initial=0), np.abs(want).max(initial=0)
+    return float(error if error == 0 else error / scale if scale else np.inf)
+
+
+def elementwise_error(got, want) -> float:
+    """max (|got - want| / |want|) over the elements; 0 / 0 is 0."""
+    got, want = _finite_pairs(got, want)
+    error, scale = np.abs(got - want), np.abs(want)
+    wrong = error > 0
+    with np.errstate(divide="ignore"):
+        return float((error[wrong] / scale[wrong]).max(initial=0))
+
+
+def ulp_error(got, want) -> float:
+    """max |got - want| in units in the last place of got's dtype at want; want is wider than got.
+
+    Where want overflows got's dtype, got must be that infinity; where want is tiny, the unit is the smallest denormal.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    with np.errstate(over="ignore"):
+        rounded = want.astype(got.dtype)
+    want = np.where(np.isinf(rounded), rounded, want)
+    unit = np.spacing(np.abs(rounded[np.isfinite(rounded)])).astype(np.float64)
+    got, want = _finite_pairs(got, want)
+    return float((np.abs(got - want) / unit).max(initial=0))
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+def misaligned(x):
+    """A copy of x that starts one byte off any alignment."""
+    raw = np.zeros(x.nbytes + 1, np.uint8)
+    y = raw[1:].view(x.dtype).reshape(x.shape)
+    y[...] = x
+    assert not y.flags.aligned or x.size == 0
+    return y
+
+
+def offset(x, by=1):
+    """A copy of x that starts `by` elements off a vector's alignment, aligned for its own dtype."""
+    y = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
+    y[...] = x
+    return y
+
+
+def read_only(x):
+    y = x.copy()
+    y.flags.writeable = False
+    return y
+
+
+def layouts(x):
+    """The values of x in every memory layout that NumPy can give them: {name: array equal to x}."""
+    wide = np.zeros(tuple(2 * n for n in x.shape), x.dtype)
+    strided = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    strided[...] = x
+    padded = np.full((*x.shape[:-1], x.shape[-1] + 3), np.nan, x.dtype)[..., 1:-2]
+    padded[...] = x
+    backwards = x[tuple(slice(None, None, -1) for _ in x.shape)].copy()
+    found = {
+        "fortran": np.asfortranarray(x),
+        "strided": strided,
+        "rows with gaps": padded,
+        "negative strides": backwards[tuple(slice(None, None, -1) for _ in x.shape)],
+        "one element off": offset(x),
+        "misaligned": misaligned(x),
+        "read-only": read_only(x),
+        "broadcast": np.broadcast_to(x[:1], x.shape) if x.shape[0] == 1 else None,
+        "foreign byte order": x.astype(x.dtype.newbyteorder()),
+    }
+    return {name: y for name, y in found.items() if y is not None}
+
+
+# --- vectors from elsewhere -----------------------------------------------------------------------------------------
+
+def onnx_cases(op: str) -> list[dict]:
+    """ONNX's node tests of one operator: name, attributes, inputs and outputs as dicts of float32 arrays."""
+    with np.load(DATA / "onnx_node_tests.npz") as z:
+        values, index = z["values"], json.loads(str(z["index"]))
+    cases, at = [], 0
+    for case in index:
+        for kind in ("inputs", "outputs"):
+            for tensor, shape in case[kind].items():
+                size = int(np.prod(shape))
+                case[kind][tensor] = values[at:at + size].reshape(shape)
+                at += size
+        if case["op"] == op:
+            cases.append(case)
+    assert at == values.size and cases
+    return cases
