@@ -46,12 +46,14 @@ class JapaneseVowels:
 def japanese_vowels() -> JapaneseVowels:
     """Japanese Vowels: nine men say /ae/; who is speaking?
 
-    ``.train`` holds 270 utterances of 7 to 26 steps (30 of each speaker), ``.test`` 370 of 7 to 29 steps (24 to 88 of
-    each). A step is 6.4 ms of speech (frames of 25.6 ms, sampled at 10 kHz), a channel one of twelve LPC cepstrum
-    coefficients, dimensionless, about -1.9 to 2.2, published with six decimals. Every call returns new arrays.
+    ``.train`` holds 270 utterances of 7 to 26 steps (30 of each speaker), ``.test`` 370 of 7 to 29 steps (24
+    to 88 of each). A step is 6.4 ms of speech (frames of 25.6 ms, sampled at 10 kHz), a channel one of twelve
+    LPC cepstrum coefficients, dimensionless, about -1.9 to 2.2, published with six decimals. Every call
+    returns new arrays.
 
-    Source: M. Kudo, J. Toyama, M. Shimbo, Japanese Vowels, UCI Machine Learning Repository, doi:10.24432/C5NS47,
-    licensed CC BY 4.0; lnrnn/data/README.md says what was changed (the file format only).
+    Source: M. Kudo, J. Toyama, M. Shimbo, Japanese Vowels, UCI Machine Learning Repository,
+    doi:10.24432/C5NS47, licensed CC BY 4.0; lnrnn/data/README.md says what was changed (the file format
+    only).
 
     Raises FileNotFoundError if the file is missing and ValueError if it is not the one that was shipped.
     """
@@ -63,8 +65,8 @@ def pad_sequence(sequences, max_steps: int | None = None) -> tuple[np.ndarray, n
 
     sequences: N arrays (T_i, C) with the same C.
     max_steps: keep only the first ``max_steps`` steps of each (default: all).
-    Returns ``(x, lengths)``: x float32, (T, N, C), where T is the longest length kept and everything past a sequence's
-    own end is 0; lengths int64, (N,).
+    Returns ``(x, lengths)``: x float32, (T, N, C), where T is the longest length kept and everything past a
+    sequence's own end is 0; lengths int64, (N,).
     Raises ValueError for no sequences at all, for a shape that does not fit, and for max_steps < 1.
     """
     if max_steps is not None and max_steps < 1:
@@ -75,8 +77,8 @@ def pad_sequence(sequences, max_steps: int | None = None) -> tuple[np.ndarray, n
     for index, array in enumerate(arrays):
         if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
             raise ValueError(
-                f"sequences[{index}] has shape {array.shape}: expected (steps, channels), with as many channels as "
-                f"sequences[0], which has shape {arrays[0].shape}"
+                f"sequences[{index}] has shape {array.shape}: expected (steps, channels), with as many "
+                f"channels as sequences[0], which has shape {arrays[0].shape}"
             )
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
     x = np.zeros((lengths.max(), len(arrays), arrays[0].shape[1]), dtype=np.float32)
@@ -93,15 +95,18 @@ def _read(path: Path) -> JapaneseVowels:
     digest = hashlib.sha256(content).hexdigest()
     if digest != _SHA256:
         raise ValueError(
-            f"{path} is damaged: {len(content)} bytes with SHA-256 {digest}, expected {_SHA256}; please reinstall lnrnn"
+            f"{path} is damaged: {len(content)} bytes with SHA-256 {digest}, expected {_SHA256}; "
+            "please reinstall lnrnn"
         )
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return JapaneseVowels(*(_half(file, name) for name in ("train", "test")))
 
 
 def _half(file, name: str) -> Utterances:
-    # The file counts millionths, for whole numbers hold the published six decimals exactly (and compress better).
-    # Dividing in float64 gives the very number that reading the decimal text gives.
+    # The file counts millionths, for whole numbers hold the published six decimals exactly (and compress
+    # better). Dividing in float64 gives the very number that reading the decimal text gives.
     values = (file[f"{name}_values"] / 1e6).astype(np.float32)
     ends = np.cumsum(file[f"{name}_lengths"])
-    return Utterances([part.copy() for part in np.split(values, ends[:-1])], file[f"{name}_labels"].astype(np.int64))
+    return Utterances(
+        [part.copy() for part in np.split(values, ends[:-1])], file[f"{name}_labels"].astype(np.int64)
+    )

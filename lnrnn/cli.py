@@ -1,0 +1,194 @@
+"""The command line: ``lnrnn demo``, ``lnrnn info``, ``lnrnn run``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import lnrnn
+from lnrnn import demos
+
+# What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
+# traceback.
+USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0, 2 for bad usage or input, 130 when interrupted.
+
+    argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
+    """
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.command(arguments)
+    except USER_ERRORS as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"lnrnn {arguments.name}: error: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"lnrnn {arguments.name}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; each sets ``command``, a function of the parsed arguments."""
+    parser = argparse.ArgumentParser(
+        prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
+    )
+    parser.add_argument("--version", action="version", version=f"lnrnn {lnrnn.__version__}")
+    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="show on real data what lnrnn is for",
+        description="Demos:\n" + "\n".join(f"  {name}: {text}" for name, (_, text) in demos.DEMOS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    demo.add_argument(
+        "demo",
+        nargs="?",
+        metavar="NAME",
+        default=demos.DEFAULT,
+        choices=demos.DEMOS,
+        help=f"default: {demos.DEFAULT}",
+    )
+    demo.add_argument(
+        "--seeds", type=int, default=5, metavar="N", help="repetitions, seeds 0 to N - 1 (default: 5)"
+    )
+    demo.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("."),
+        metavar="DIR",
+        help="where figures go (default: this directory)",
+    )
+    demo.add_argument(
+        "--quick", action="store_true", help="a few seconds, to see that all works; numbers mean little"
+    )
+    demo.add_argument("--no-figure", action="store_true", help="tables only; does without matplotlib")
+    demo.set_defaults(command=run_demo)
+
+    info = commands.add_parser("info", help="print version, instruction set and threads")
+    info.set_defaults(command=print_info)
+
+    run = commands.add_parser(
+        "run",
+        help="run a saved model over an array",
+        description="Reads MODEL and IN, runs the model, and writes its output y to OUT. "
+        "OUT is only touched when all went well.",
+    )
+    run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what rnn.save() wrote")
+    run.add_argument(
+        "input", type=Path, metavar="IN.npy", help="x: (T, B, I), (B, T, I) if batch_first, or (T, I)"
+    )
+    run.add_argument(
+        "output", type=Path, metavar="OUT.npy", help="where y goes: float32, shaped like x but H channels"
+    )
+    run.add_argument(
+        "--lengths",
+        type=Path,
+        metavar="FILE",
+        help="steps of each sequence: B integers, as .npy or as text with one a line (default: all T)",
+    )
+    run.set_defaults(command=run_model)
+    return parser
+
+
+def run_demo(arguments: argparse.Namespace) -> None:
+    """``lnrnn demo [NAME]``."""
+    demos.run(
+        arguments.demo,
+        seeds=arguments.seeds,
+        output_dir=arguments.output_dir,
+        quick=arguments.quick,
+        figure=not arguments.no_figure,
+    )
+
+
+def print_info(arguments: argparse.Namespace) -> None:
+    """``lnrnn info``: one "name: value" a line."""
+    facts = {
+        "lnrnn": lnrnn.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **lnrnn.cpu_info(),
+    }
+    for name, value in facts.items():
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            value = " ".join(map(str, value))
+        elif isinstance(value, dict):
+            value = " ".join(key for key, present in value.items() if present)
+        print(f"{name}: {value}")
+
+
+def run_model(arguments: argparse.Namespace) -> None:
+    """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
+    directory = arguments.output.resolve().parent
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{arguments.output}: there is no directory {directory}")
+    model = lnrnn.load(arguments.model)
+    x = read_array(arguments.input)
+    lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
+    y, _ = model(x, lengths=lengths)
+    write_array(arguments.output, y)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """The array in a .npy file. Raises ValueError for anything else; pickled objects are never loaded."""
+    try:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError:
+        raise
+    except (
+        Exception
+    ) as error:  # a damaged header makes NumPy raise whatever its parser does: TokenError, SyntaxError
+        raise ValueError(f"{path} is not a readable .npy file of numbers: {error}") from error
+
+
+def read_lengths(path: Path) -> np.ndarray:
+    """Integers from a .npy file, or from a text file with one a line (empty lines are passed over): (B,)."""
+    if path.suffix == ".npy":
+        return read_array(path)
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is neither .npy nor text: {error}") from error
+    lengths = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            lengths.append(int(line))
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {number}: expected one integer, got {line.strip()[:40]!r}"
+            ) from None
+    try:
+        return np.array(lengths, dtype=np.int64)
+    except OverflowError:
+        raise ValueError(f"{path}: a length does not fit 64 bits") from None
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Writes a .npy file whole or not at all: into a new file beside ``path``, which then takes its place."""
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    with part.open("xb") as file:
+        try:
+            np.save(file, array, allow_pickle=False)
+            file.close()  # Windows replaces no open file
+            os.replace(part, target)
+        except BaseException:
+            file.close()
+            part.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,53 @@
+"""Demos on real data, run by ``lnrnn demo [NAME]``.
+
+A demo is a module with ``run(*, seeds, output_dir, quick, figure)``: it prints what it measured, writes its
+figures to ``output_dir`` and returns nothing. It needs the packages of the extra ``demo``; ``import lnrnn``
+never does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+__all__ = ["DEFAULT", "DEMOS", "require", "run"]
+
+# name -> (module, one line for the help)
+DEMOS = {
+    "long-sequences": (
+        "lnrnn.demos.long_sequences",
+        "layer norm and batch norm in an RNN that hears longer speech than it was trained on",
+    ),
+}
+DEFAULT = "long-sequences"
+
+
+def run(
+    name: str = DEFAULT, *, seeds: int = 5, output_dir=".", quick: bool = False, figure: bool = True
+) -> None:
+    """Runs one demo.
+
+    name: a key of ``DEMOS``.
+    seeds: how often everything is repeated, with the seeds 0, 1, ..., seeds - 1.
+    output_dir: where figures go; made if it does not exist.
+    quick: a shorter run that shows that everything works; its numbers mean little.
+    figure: False draws nothing and does without matplotlib.
+    Raises ValueError for an unknown name or seeds < 1, ImportError if a package of the extra ``demo`` is
+    missing.
+    """
+    if name not in DEMOS:
+        raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join(DEMOS)}")
+    if seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    demo = importlib.import_module(DEMOS[name][0])
+    demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure)
+
+
+def require(package: str):
+    """Imports a package of the extra ``demo``, or says how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"the demo needs {package}: install it with  pip install 'lnrnn[demo]'  ({error})"
+        ) from error

@@ -1,0 +1,154 @@
+"""The figure of the demo ``long-sequences``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Results
+from lnrnn.demos.outcomes import Outcome
+
+SHORT, WHOLE = "first 10 steps", "whole utterances"
+UNITS = 8  # how many units' statistics are drawn
+BEYOND = "#f1efe9"  # behind what is longer than the training
+ALARM = "#c62828"
+
+# method -> (label, colour, line style, width, marker); drawn in this order, so LN comes on top
+STYLES = {
+    NO_NORM: ("no norm", "#7d8790", "-", 1.7, "s"),
+    BATCH_NORM["raise"]: ("BN, raise (refused = wrong)", ALARM, (0, (4, 2)), 1.8, "x"),
+    BATCH_NORM["batch"]: ("BN, batch", "#8e5bb5", "-", 1.7, "v"),
+    BATCH_NORM["mean"]: ("BN, mean", "#2e9463", "-", 1.7, "D"),
+    BATCH_NORM["last"]: ("BN, last", "#ef8a17", "-", 2.0, "^"),
+    LAYER_NORM: ("layer norm", "#1565c0", "-", 2.8, "o"),
+}
+
+
+def draw_long_sequences(results: Results, buckets, path: Path) -> None:
+    """Writes a PNG: accuracy by length above, batch norm's counts and statistics by step below.
+
+    buckets: pairs (lowest, highest) of lengths of the test utterances, in steps, both included.
+    """
+    # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8.8), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1.2, 1))
+    short, joined = top.subplots(1, 2)
+    _draw_by_length(short, results, buckets)
+    _draw_joined(joined, results)
+    handles, labels = short.get_legend_handles_labels()
+    top.legend(handles[::-1], labels[::-1], loc="outside upper center", ncols=6, frameon=False, fontsize=10)
+
+    statistics = results.statistics[WHOLE]
+    bottom.suptitle(
+        f"What batch norm (BN) knows about each step after training on whole utterances: {UNITS} of "
+        f"{statistics.var.shape[1]} units",
+        fontsize=11,
+    )
+    counts, means, variances = bottom.subplots(1, 3)
+    _draw_counts(counts, statistics.count)
+    _draw_units(means, statistics.mean, "mean of a unit")
+    _draw_units(variances, statistics.var, "variance of a unit")
+    figure.savefig(path, format="png")
+
+
+def _draw_by_length(axes, results: Results, buckets) -> None:
+    lengths = results.test.lengths
+    columns = [(lengths >= low) & (lengths <= high) for low, high in buckets]
+    places = np.arange(len(buckets))
+    known = len(results.statistics[SHORT].count)
+    first_longer = next(place for place, (low, _) in enumerate(buckets) if low > known)
+    _shade_beyond(axes, first_longer - 0.5, places[-1] + 0.4)
+    for method in STYLES:
+        _draw_line(axes, places, [(results.whole[SHORT][method], column) for column in columns], method)
+    names = [f"≤ {high}" if low == 1 else f"{low}–{high}" for low, high in buckets]
+    axes.set_xticks(
+        places, [f"{name}\nn = {column.sum()}" for name, column in zip(names, columns, strict=True)]
+    )
+    axes.set_xlim(-0.4, places[-1] + 0.4)
+    axes.set_xlabel("steps in the test utterance (n: how many)")
+    refused = results.whole[SHORT][BATCH_NORM["raise"]].refusals
+    axes.text(
+        places[-1] + 0.3,
+        4,
+        f"raise refuses {refused} of {len(lengths)}",
+        ha="right",
+        color=ALARM,
+        fontsize=9.5,
+    )
+    _dress(axes, f"Trained on the first {known} steps, tested on whole utterances")
+
+
+def _draw_joined(axes, results: Results) -> None:
+    by_count = results.joined[WHOLE]
+    steps = [results.joined_lengths[count].mean() for count in by_count]
+    _shade_beyond(axes, len(results.statistics[WHOLE].count), steps[-1] * 1.15)
+    for method in STYLES:
+        _draw_line(axes, steps, [(outcomes[method], slice(None)) for outcomes in by_count.values()], method)
+    axes.set_xscale("log")
+    axes.set_xticks(steps, [f"{step:.0f}\n{count}" for step, count in zip(steps, by_count, strict=True)])
+    axes.minorticks_off()
+    axes.set_xlim(steps[0] / 1.15, steps[-1] * 1.15)
+    axes.set_xlabel("steps heard, on average\nutterances of one speaker joined")
+    _dress(axes, "Trained on whole utterances, tested at the end of several")
+
+
+def _draw_line(axes, places, points: list[tuple[Outcome, object]], method) -> None:
+    label, colour, style, width, marker = STYLES[method]
+    accuracies = 100 * np.array([outcome.accuracies(column) for outcome, column in points])
+    mean = accuracies.mean(axis=1)
+    axes.plot(places, mean, ls=style, color=colour, lw=width, marker=marker, ms=6, label=label)
+    if accuracies.shape[1] > 1:
+        spread = accuracies.std(axis=1, ddof=1)
+        axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.1, lw=0)
+
+
+def _shade_beyond(axes, start: float, end: float) -> None:
+    axes.axvspan(start, end, color=BEYOND, lw=0, zorder=0)
+    # Placed by data from left to right and by the panel's height from below to above.
+    place = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
+    axes.text(start, 1.0, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
+
+
+def _draw_counts(axes, count: np.ndarray) -> None:
+    steps = np.arange(1, len(count) + 1)
+    axes.bar(steps, count, width=0.85, color=["#9fb4c0"] * (len(count) - 1) + [ALARM])
+    axes.set_yscale("log")
+    axes.set_ylim(0.7, 400)
+    axes.set_yticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
+    axes.minorticks_off()
+    text = f"step {len(count)}: {count[-1]} utterance{'' if count[-1] == 1 else 's'}"
+    axes.text(len(count) + 0.5, 130, text, ha="right", color=ALARM, fontsize=9.5)
+    _dress_steps(axes, "training utterances that reach a step", len(count))
+
+
+def _draw_units(axes, values: np.ndarray, title: str) -> None:
+    steps = np.arange(1, len(values) + 1)
+    chosen = np.linspace(0, values.shape[1] - 1, UNITS).astype(int)
+    for rank, unit in enumerate(chosen):
+        axes.plot(
+            steps, values[:, unit], lw=1.4, color=(0.1, 0.25 + 0.5 * rank / UNITS, 0.45 + 0.4 * rank / UNITS)
+        )
+    axes.plot(np.full(UNITS, steps[-1]), values[-1, chosen], "o", ms=4.5, color=ALARM, clip_on=False)
+    _dress_steps(axes, title, len(values))
+
+
+def _dress(axes, title: str) -> None:
+    axes.set_title(title, fontsize=11.5, loc="left", pad=20, fontweight="bold")
+    axes.set_ylabel("accuracy in %")
+    axes.set_ylim(-3, 103)
+    axes.grid(axis="y", color="#d9d9d9", lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _dress_steps(axes, title: str, steps: int) -> None:
+    axes.set_title(title, fontsize=10.5, loc="left")
+    axes.set_xlabel("step")
+    axes.set_xlim(0.4, steps + 0.8)
+    axes.spines[["top", "right"]].set_visible(False)

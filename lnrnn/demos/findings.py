@@ -1,0 +1,117 @@
+"""The closing sentences of the demo ``long-sequences``: each is worked out from the numbers, whatever they
+are."""
+
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+
+from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, TRAININGS, Method, Results
+from lnrnn.demos.outcomes import compare, mean_and_deviation
+from lnrnn.demos.tables import format_percent
+
+RULE = (
+    "Here one accuracy is above or below another only if the mean difference, seed by seed, is beyond two of "
+    "its standard errors over at least three seeds."
+)
+ANSWERING = (*(BATCH_NORM[policy] for policy in ("last", "mean", "batch")), NO_NORM)
+
+
+def findings(results: Results) -> list[str]:
+    """All that the numbers say, as wrapped lines."""
+    lines = []
+    for training in TRAININGS:
+        lines.append(f"Trained on {training}:")
+        for text in (
+            refusals(results, training),
+            beyond_training(results, training),
+            last_step(results, training),
+            joined(results, training),
+        ):
+            lines.append(textwrap.fill(text, 110, initial_indent="- ", subsequent_indent="  "))
+    lines.append(textwrap.fill(RULE, 110))
+    return lines
+
+
+def refusals(results: Results, training: str) -> str:
+    """What overrun="raise" costs on the test utterances as they are."""
+    outcomes = results.whole[training]
+    strict = outcomes[BATCH_NORM["raise"]]
+    total = len(strict.labels)
+    known = len(results.statistics[training].count)
+    return (
+        f"BN knows {known} steps. Strict (raise), it refuses {strict.refusals} of {total} test utterances "
+        f"({strict.refusals / total:.1%}); a refusal being an error, it is right in "
+        f"{_percent(strict.accuracies())} %. LN answers all and is right in "
+        f"{_percent(outcomes[LAYER_NORM].accuracies())} %."
+    )
+
+
+def beyond_training(results: Results, training: str) -> str:
+    """Every method that answers, on exactly the utterances that are longer than all training ones."""
+    known = len(results.statistics[training].count)
+    longer = results.test.lengths > known
+    outcomes = results.whole[training]
+    layer = outcomes[LAYER_NORM].accuracies(longer)
+    if longer.sum() == 1:
+        seeds = len(layer)
+        parts = [f"LN {layer.sum():.0f}"]
+        parts += [f"{method.name} {outcomes[method].accuracies(longer).sum():.0f}" for method in ANSWERING]
+        answers = ", ".join(parts)
+        return f"On the one utterance beyond {known} steps, right answers under {seeds} seeds: {answers}."
+    parts = [f"LN {_percent(layer)}"]
+    verdicts = {1: "above LN", -1: "below LN", 0: "no clear difference from LN"}
+    for method in ANSWERING:
+        accuracies = outcomes[method].accuracies(longer)
+        verdict = verdicts[compare(accuracies, layer)]
+        parts.append(f"{method.name} {_percent(accuracies)} ({verdict})")
+    return f"On the {longer.sum()} utterances beyond {known} steps, in %: {', '.join(parts)}."
+
+
+def last_step(results: Results, training: str) -> str:
+    """What the last known step's statistics are worth, and how well repeating them does."""
+    statistics = results.statistics[training]
+    count, var = int(statistics.count[-1]), statistics.var[-1]
+    by_count = results.joined[training]
+    first, last = (
+        by_count[joined][BATCH_NORM["last"]].accuracies() for joined in (min(by_count), max(by_count))
+    )
+    verdicts = {1: "does even better on", -1: "loses accuracy on", 0: "does no clear harm on"}
+    does = verdicts[compare(last, first)]
+    plural = "" if count == 1 else "s"
+    text = f"Step {len(statistics.count)}, BN's last, was reached by {count} training utterance{plural}"
+    flat = int((var == 0).sum())
+    if flat:
+        text += f"; in {flat} of {len(var)} units its variance is 0: dividing by it leaves little but a sign"
+    else:
+        text += f"; its variance is {var.min():.2g} to {var.max():.2g}"
+    return (
+        f"{text}. Repeating it {does} longer speech: {_percent(first)} % at 1 utterance, "
+        f"{_percent(last)} % at {max(by_count)}."
+    )
+
+
+def joined(results: Results, training: str) -> str:
+    """How each method fares from one utterance to the longest joined sequences."""
+    by_count = results.joined[training]
+    longest = max(by_count)
+    steps = results.joined_lengths[longest]
+    parts = [f"{method.name} {trend(by_count, method)}" for method in (LAYER_NORM, *ANSWERING)]
+    refused = by_count[longest][BATCH_NORM["raise"]].refusals
+    return (
+        f"From 1 utterance to {longest} of one speaker joined ({steps.min()} to {steps.max()} steps), in %: "
+        f"{', '.join(parts)}. Strict BN refuses {refused} of {len(steps)}."
+    )
+
+
+def trend(by_count, method: Method) -> str:
+    """ "falls from 97.8 to 25.3", "rises from ...", or where neither is clear "goes from ..."."""
+    first = by_count[min(by_count)][method].accuracies()
+    last = by_count[max(by_count)][method].accuracies()
+    verb = {1: "rises", -1: "falls", 0: "goes"}[compare(last, first)]
+    return f"{verb} from {_percent(first)} to {_percent(last)}"
+
+
+def _percent(accuracies: np.ndarray) -> str:
+    return format_percent(*mean_and_deviation(accuracies))

@@ -1,0 +1,97 @@
+"""The measurements of the demo ``long-sequences``: who spoke, asked of speech longer than the training's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lnrnn.data import JapaneseVowels, Utterances
+from lnrnn.demos.outcomes import Outcome
+from lnrnn.demos.speakers import NORMS, POLICIES, Settings, SpeakerNetwork, join_utterances
+
+# What a network is trained on -> how many steps of each training utterance (None: all).
+TRAININGS = {"first 10 steps": 10, "whole utterances": None}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A kind of network, and under batch norm what it does beyond the steps it knows."""
+
+    name: str
+    norm: str | None
+    overrun: str | None = None
+
+
+LAYER_NORM = Method("LN", "layer")
+BATCH_NORM = {policy: Method(f"BN {policy}", "batch", policy) for policy in POLICIES}
+NO_NORM = Method("no norm", None)
+METHODS = (LAYER_NORM, *BATCH_NORM.values(), NO_NORM)
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """Batch norm's population statistics: mean and var float32 (steps, H), count int64 (steps,)."""
+
+    mean: np.ndarray
+    var: np.ndarray
+    count: np.ndarray
+
+
+@dataclass
+class Results:
+    """All answers, by training, then by method (and by number of joined utterances).
+
+    whole: every test utterance as it is. joined: count -> each test utterance with count - 1 others of its
+    speaker before it. joined_lengths: count -> steps of each joined sequence, int64 (N,). statistics: of the
+    first seed's batch norm network, by training.
+    """
+
+    test: Utterances
+    seeds: int
+    whole: dict[str, dict[Method, Outcome]] = field(default_factory=dict)
+    joined: dict[str, dict[int, dict[Method, Outcome]]] = field(default_factory=dict)
+    joined_lengths: dict[int, np.ndarray] = field(default_factory=dict)
+    statistics: dict[str, StepStatistics] = field(default_factory=dict)
+
+
+def measure(
+    data: JapaneseVowels,
+    settings: Settings,
+    seeds: int,
+    counts: tuple[int, ...],
+    on_network: Callable[[str], object] = lambda text: None,
+    on_epoch: Callable[[], object] = lambda: None,
+) -> Results:
+    """Trains ``seeds`` networks of every kind for every training and asks each about all test sequences.
+
+    counts: how many utterances of a speaker to join, ascending, starting with 1 (the test utterances as they
+    are).
+    on_network, on_epoch: called with a line of text before each network, and after each epoch, for a progress
+    bar.
+    """
+    test = data.test
+    joined = {count: join_utterances(test, count, np.random.default_rng(count)) for count in counts}
+    results = Results(test, seeds)
+    results.joined_lengths = {count: np.array([len(x) for x in joined[count]]) for count in counts}
+    for training, max_steps in TRAININGS.items():
+        named = {count: {method: [] for method in METHODS} for count in counts}
+        for seed in range(seeds):
+            for norm in NORMS:
+                on_network(f"{training}, {norm or 'no'} norm, seed {seed}")
+                network = SpeakerNetwork(data.train, norm, settings, seed, max_steps, on_epoch)
+                for count in counts:
+                    for method in (method for method in METHODS if method.norm == norm):
+                        named[count][method].append(network.name_speakers(joined[count], method.overrun))
+                if norm == "batch" and seed == 0:
+                    rnn = network.classifier.rnn
+                    results.statistics[training] = StepStatistics(
+                        rnn.running_mean_l0.copy(), rnn.running_var_l0.copy(), rnn.count_l0.copy()
+                    )
+        results.joined[training] = {
+            count: {method: Outcome(np.stack(answers), test.labels) for method, answers in by_method.items()}
+            for count, by_method in named.items()
+        }
+        results.whole[training] = results.joined[training][1]
+    return results

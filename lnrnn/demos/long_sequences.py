@@ -1,0 +1,127 @@
+"""``lnrnn demo long-sequences``: why layer norm, and not batch norm, belongs in a recurrent network.
+
+Networks with layer norm, batch norm per time step, and no norm learn to tell nine speakers apart, once from
+the first ten steps of every training utterance and once from whole utterances. Then they are asked about
+longer speech: the whole test utterances, and several utterances of one speaker joined. The answer is always
+read from the state at the sequence's own end, for a mean over time would let the early steps, which every
+network knows, answer for the late ones.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lnrnn.data import japanese_vowels
+from lnrnn.demos import require
+from lnrnn.demos.findings import findings
+from lnrnn.demos.length_experiment import BATCH_NORM, METHODS, NORMS, TRAININGS, Results, measure
+from lnrnn.demos.outcomes import mean_and_deviation
+from lnrnn.demos.speakers import Settings
+from lnrnn.demos.tables import format_percent, format_table
+
+BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 23), (24, 26), (27, 29))
+FIGURE_BUCKETS = (*BUCKETS[:-2], (24, 29))  # one utterance alone is no point of a curve
+COUNTS = (1, 2, 4, 8, 16, 32)
+FIGURE = "long_sequences.png"
+
+
+def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> None:
+    """Prints the tables and what follows from them, and draws ``long_sequences.png`` in ``output_dir``."""
+    tqdm = require("tqdm").tqdm
+    if figure:
+        require("matplotlib")
+        output_dir.mkdir(parents=True, exist_ok=True)
+    settings, counts = Settings(), COUNTS
+    if quick:
+        settings, counts, seeds = settings.with_epochs(10), COUNTS[:4], min(seeds, 2)
+    data = japanese_vowels()
+    print(introduction(settings, seeds, quick))
+
+    started = time.perf_counter()
+    total = seeds * len(TRAININGS) * len(NORMS) * settings.training.epochs
+    with tqdm(total=total, unit="epoch", smoothing=0) as bar:
+        results = measure(data, settings, seeds, counts, bar.set_description, bar.update)
+        bar.set_description("done")
+
+    for training in TRAININGS:
+        print(f"\nTrained on {training}: accuracy in % on the test utterances, by their length in steps\n")
+        print(whole_table(results, training))
+    for training in TRAININGS:
+        print(f"\nTrained on {training}: accuracy in % at the end of joined utterances of one speaker\n")
+        print(joined_table(results, training))
+    print("\nWhat the numbers say\n")
+    print("\n".join(findings(results)))
+    if figure:
+        from lnrnn.demos.figures import draw_long_sequences
+
+        path = output_dir / FIGURE
+        draw_long_sequences(results, FIGURE_BUCKETS, path)
+        print(f"\nFigure: {path.resolve()}")
+    print(f"Took {time.perf_counter() - started:.0f} s.")
+
+
+def introduction(settings: Settings, seeds: int, quick: bool) -> str:
+    """What is about to be done, in a few lines."""
+    paragraphs = [
+        "Japanese Vowels: 270 training and 370 test utterances of 9 speakers, 12 channels, a step every "
+        f"6.4 ms. For each of {seeds} seeds an RNN is trained with layer norm (LN), with batch norm per time "
+        "step (BN) and with no norm.",
+        f"All alike: {settings}. These settings were chosen on training utterances alone.",
+        "A network answers once, from its state at the sequence's own end. BN uses the statistics of all "
+        "training utterances. For a step that it has none for, 'raise' refuses, 'last' repeats those of the "
+        "last step, 'mean' averages over the steps, 'batch' takes them from all test sequences together.",
+        "The tables give the mean over the seeds ± the standard deviation.",
+    ]
+    if quick:
+        paragraphs.append("A quick run: too little training for the numbers to mean much.")
+    return "\n".join(textwrap.fill(paragraph, 110) for paragraph in paragraphs)
+
+
+def whole_table(results: Results, training: str) -> str:
+    """Accuracy by length of the test utterance, one row per method."""
+    lengths = results.test.lengths
+    columns = [(lengths >= low) & (lengths <= high) for low, high in BUCKETS] + [np.full(len(lengths), True)]
+    header = ["steps", *(bucket_name(bucket) for bucket in BUCKETS), "all", "refused"]
+    counts = ["utterances", *(str(column.sum()) for column in columns), ""]
+    return format_table(header, [counts, *_rows(results.whole[training], columns)])
+
+
+def joined_table(results: Results, training: str) -> str:
+    """Accuracy by the number of utterances joined, one row per method."""
+    by_count = results.joined[training]
+    header = ["utterances joined", *map(str, by_count)]
+    steps = ["mean number of steps", *(f"{results.joined_lengths[count].mean():.0f}" for count in by_count)]
+    everything = [slice(None)]
+    rows = [_rows(by_method, everything) for by_method in by_count.values()]
+    names = [row[0] for row in rows[0]]
+    cells = [[name, *(column[index][1] for column in rows)] for index, name in enumerate(names)]
+    refused = [outcomes[BATCH_NORM["raise"]].refusals for outcomes in by_count.values()]
+    return format_table(header, [steps, *cells, ["BN raise, refused", *map(str, refused)]])
+
+
+def bucket_name(bucket: tuple[int, int]) -> str:
+    """(11, 13) -> "11-13"; the first is open below."""
+    low, high = bucket
+    return f"<= {high}" if low == 1 else f"{low}-{high}"
+
+
+def _rows(outcomes, columns) -> list[list[str]]:
+    rows = []
+    for method in METHODS:
+        outcome = outcomes[method]
+        refuses = method.overrun == "raise"
+        if refuses:
+            answered = [_cell(outcome.accuracies(column, answered_only=True)) for column in columns]
+            rows.append([f"{method.name}, answered", *answered, ""])
+        cells = [_cell(outcome.accuracies(column)) for column in columns]
+        name = f"{method.name}, refused = wrong" if refuses else method.name
+        rows.append([name, *cells, str(outcome.refusals) if refuses else ""])
+    return rows
+
+
+def _cell(accuracies: np.ndarray) -> str:
+    return "-" if np.isnan(accuracies).any() else format_percent(*mean_and_deviation(accuracies))

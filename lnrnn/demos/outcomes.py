@@ -1,0 +1,59 @@
+"""What networks answered, over several seeds, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lnrnn.demos.speakers import REFUSED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answers of one kind of network to one set of N sequences, under S seeds.
+
+    named: int64 (S, N), the class named or REFUSED. labels: int64 (N,), the right ones.
+    """
+
+    named: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def refusals(self) -> int:
+        """How many sequences were refused. The same for every seed, for a refusal depends on lengths
+        alone."""
+        counts = np.unique((self.named == REFUSED).sum(axis=1))
+        if len(counts) != 1:
+            raise ValueError(f"the seeds refused different numbers of sequences: {counts}")
+        return int(counts[0])
+
+    def accuracies(self, chosen=slice(None), *, answered_only: bool = False) -> np.ndarray:
+        """Accuracy on the chosen sequences, one per seed: float64 (S,).
+
+        chosen: an index into the sequences. A refusal is an error, or with ``answered_only`` it is left out;
+        then the accuracy is NaN where nothing was answered.
+        """
+        named = self.named[:, chosen]
+        right = (named == self.labels[chosen]).sum(axis=1)
+        asked = (named != REFUSED).sum(axis=1) if answered_only else np.full(len(named), named.shape[1])
+        return np.divide(right, asked, out=np.full(len(named), np.nan), where=asked > 0)
+
+
+def mean_and_deviation(values: np.ndarray) -> tuple[float, float | None]:
+    """Mean and sample standard deviation over the seeds; None for the latter when there is one seed."""
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def compare(a: np.ndarray, b: np.ndarray) -> int:
+    """Is a above b? 1 yes, -1 below, 0 cannot be told: seed by seed, a and b being accuracies (S,) under the
+    same seeds.
+
+    A difference is one when its mean is beyond two of its standard errors, and never with fewer than three
+    seeds.
+    """
+    difference = a - b
+    if len(difference) < 3:
+        return 0
+    error = difference.std(ddof=1) / len(difference) ** 0.5
+    return int(np.sign(difference.mean())) if abs(difference.mean()) > 2 * error else 0

@@ -1,0 +1,116 @@
+"""Trains a network that names the speaker of an utterance, and asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import lnrnn
+from lnrnn.data import Utterances, pad_sequence
+from lnrnn.demos.classifier import SequenceClassifier
+from lnrnn.demos.training import TrainingSettings, train
+
+SPEAKERS = 9
+REFUSED = -1
+NORMS = ("layer", "batch", None)
+POLICIES = ("raise", "last", "mean", "batch")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all kinds of network share; ``lnrnn.demos.choose_settings`` is how these values were found."""
+
+    hidden_size: int = 64
+    gain: float = 0.1  # where the gains of either norm start
+    training: TrainingSettings = TrainingSettings(
+        epochs=100, batch_size=45, learning_rate=1e-3, largest_norm=1.0, noise=0.6
+    )
+
+    def with_epochs(self, epochs: int) -> Settings:
+        return replace(self, training=replace(self.training, epochs=epochs))
+
+    def __str__(self) -> str:
+        how = self.training
+        return (
+            f"{self.hidden_size} tanh units, gains start at {self.gain:g}, {how.epochs} epochs of Adam at "
+            f"{how.learning_rate:g} in batches of {how.batch_size}, gradients clipped to norm "
+            f"{how.largest_norm:g}, noise {how.noise:g} on the standardised input"
+        )
+
+
+class SpeakerNetwork:
+    """A trained network with the scale of the input it was trained on.
+
+    classifier: the SequenceClassifier. mean, deviation: float32 (channels,), of all training steps. losses:
+    mean cross-entropy in nats, one per epoch.
+    """
+
+    def __init__(
+        self,
+        utterances: Utterances,
+        norm: str | None,
+        settings: Settings,
+        seed: int,
+        max_steps: int | None = None,
+        on_epoch: Callable[[], object] = lambda: None,
+    ):
+        """Trains on the first ``max_steps`` steps of ``utterances`` (None: all of them).
+
+        Under batch norm the population statistics of every step are then recomputed over the same training
+        steps.
+        """
+        x, lengths = pad_sequence(utterances.x, max_steps)
+        heard = x[np.arange(len(x))[:, None] < lengths].astype(np.float64)
+        self.mean = heard.mean(axis=0).astype(np.float32)
+        self.deviation = heard.std(axis=0).astype(np.float32)
+        x, lengths = pad_sequence(self._standardised(utterances.x), max_steps)
+
+        rng = np.random.default_rng(seed)
+        rnn = lnrnn.RNN(x.shape[2], settings.hidden_size, norm=norm, seed=seed)
+        if norm is not None:
+            rnn.gain_l0 = np.full(settings.hidden_size, settings.gain, np.float32)
+        self.classifier = SequenceClassifier(rnn, SPEAKERS, rng)
+        self.losses = train(self.classifier, x, lengths, utterances.labels, settings.training, rng, on_epoch)
+        if norm == "batch":
+            rnn.calibrate([(x, lengths)])
+
+    def name_speakers(self, sequences, overrun: str | None = None) -> np.ndarray:
+        """The speaker that the network names for each sequence: int64 (N,).
+
+        sequences: N arrays (T_i, channels). They run as one batch, which matters to ``overrun="batch"``
+        alone.
+        overrun: the policy of batch norm. Under "raise" every sequence is asked about by itself, and REFUSED
+        stands for each that the network raised SequenceTooLongError for.
+        """
+        sequences = self._standardised(sequences)
+        if overrun is None:
+            return self.classifier.predict(*pad_sequence(sequences))
+        self.classifier.rnn.overrun = overrun
+        if overrun != "raise":
+            return self.classifier.predict(*pad_sequence(sequences))
+        named = np.full(len(sequences), REFUSED)
+        for index, sequence in enumerate(sequences):
+            try:
+                named[index] = self.classifier.predict(*pad_sequence([sequence]))[0]
+            except lnrnn.SequenceTooLongError:
+                pass
+        return named
+
+    def _standardised(self, sequences) -> list[np.ndarray]:
+        return [(sequence - self.mean) / self.deviation for sequence in sequences]
+
+
+def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Longer speech of the same speakers: before every utterance, ``count - 1`` others of its speaker.
+
+    Each utterance comes last exactly once, so the labels stay those of ``utterances``, and the same
+    utterances are asked about whatever ``count`` is. The ones before are drawn with replacement.
+    """
+    joined = []
+    for index, label in enumerate(utterances.labels):
+        same = np.flatnonzero(utterances.labels == label)
+        before = rng.choice(same[same != index], count - 1)
+        joined.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
+    return joined

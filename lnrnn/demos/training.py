@@ -1,0 +1,93 @@
+"""The one training loop of the demos: mini-batches, noise on the input, clipped gradients, Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train.
+
+    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: Adam's.
+    largest_norm: gradients are scaled down to this joint Euclidean norm.
+    noise: standard deviation of the Gaussian noise added to the input, drawn anew for every batch.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    largest_norm: float
+    noise: float
+
+
+class Adam:
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name."""
+
+    def __init__(self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8):
+        self.learning_rate, self.beta1, self.beta2, self.eps = learning_rate, beta1, beta2, eps
+        self.updates = 0
+        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def step(
+        self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The parameters after one update, as new arrays."""
+        self.updates += 1
+        first_scale = 1 - self.beta1**self.updates
+        second_scale = 1 - self.beta2**self.updates
+        moved = {}
+        for name, value in parameters.items():
+            gradient = gradients[name]
+            first, second = self._moments.get(name) or (np.zeros_like(value), np.zeros_like(value))
+            first = self.beta1 * first + (1 - self.beta1) * gradient
+            second = self.beta2 * second + (1 - self.beta2) * gradient**2
+            self._moments[name] = first, second
+            update = (first / first_scale) / (np.sqrt(second / second_scale) + self.eps)
+            moved[name] = value - self.learning_rate * update
+        return moved
+
+
+def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.ndarray]:
+    """Scales all gradients by one factor so that their joint Euclidean norm is at most ``largest_norm``."""
+    norm = sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()) ** 0.5
+    if norm <= largest_norm:
+        return gradients
+    return {name: gradient * np.float32(largest_norm / norm) for name, gradient in gradients.items()}
+
+
+def train(
+    model,
+    x: np.ndarray,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainingSettings,
+    rng: np.random.Generator,
+    on_epoch: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """Trains ``model`` in place; returns the mean loss of every epoch.
+
+    model: has ``parameters()``, ``set_parameters(dict)`` and ``loss_and_gradients(x, lengths, labels)``.
+    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded; a batch is cut to its own longest
+    sequence.
+    rng: draws the order of the sequences, anew for every epoch, and the noise.
+    on_epoch: called after every epoch, for a progress bar.
+    """
+    optimiser = Adam(settings.learning_rate)
+    losses = []
+    for _ in range(settings.epochs):
+        order = rng.permutation(len(labels))
+        total = 0.0
+        for start in range(0, len(order), settings.batch_size):
+            chosen = order[start : start + settings.batch_size]
+            batch = x[: lengths[chosen].max(), chosen]
+            batch = batch + np.float32(settings.noise) * rng.standard_normal(batch.shape, dtype=np.float32)
+            loss, gradients = model.loss_and_gradients(batch, lengths[chosen], labels[chosen])
+            model.set_parameters(optimiser.step(model.parameters(), clip(gradients, settings.largest_norm)))
+            total += loss * len(chosen)
+        losses.append(total / len(order))
+        on_epoch()
+    return losses

@@ -1,0 +1,278 @@
+"""The command line: what it prints, what it writes, and one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lnrnn
+from lnrnn import cli, demos
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A saved model, an input and what the model makes of it."""
+    pytest.importorskip("safetensors")
+    rnn = lnrnn.RNN(3, 5, seed=1)
+    rnn.save(str(tmp_path / "model.safetensors"))
+    x = np.random.default_rng(0).standard_normal((7, 2, 3)).astype(np.float32)
+    np.save(tmp_path / "in.npy", x)
+    return tmp_path, rnn, x
+
+
+def paths(folder):
+    return folder / "model.safetensors", folder / "in.npy", folder / "out.npy"
+
+
+# --- lnrnn run ----------------------------------------------------------------------------------------------
+
+
+def test_run_writes_what_the_model_returns(files, capsys):
+    folder, rnn, x = files
+    assert run(capsys, "run", *paths(folder)) == (0, "", "")
+    got = np.load(folder / "out.npy")
+    assert got.dtype == np.float32 and np.array_equal(got, rnn(x)[0])
+    assert sorted(path.name for path in folder.iterdir()) == ["in.npy", "model.safetensors", "out.npy"]
+
+
+@pytest.mark.parametrize("kind", ["text", "npy"])
+def test_run_takes_lengths(files, capsys, kind):
+    folder, rnn, x = files
+    if kind == "text":
+        file = folder / "lengths.txt"
+        file.write_text("4\n\n 7 \n")
+    else:
+        file = folder / "lengths.npy"
+        np.save(file, np.array([4, 7]))
+    assert run(capsys, "run", *paths(folder), "--lengths", file) == (0, "", "")
+    got = np.load(folder / "out.npy")
+    assert np.array_equal(got, rnn(x, lengths=[4, 7])[0])
+    assert not got[4:, 0].any() and got[4:, 1].any()
+
+
+def test_run_replaces_an_old_output_and_may_write_over_its_input(files, capsys):
+    folder, rnn, x = files
+    model, input_file, output = paths(folder)
+    output.write_bytes(b"old")
+    assert run(capsys, "run", model, input_file, output)[0] == 0
+    assert np.array_equal(np.load(output), rnn(x)[0])
+    assert run(capsys, "run", model, input_file, input_file)[0] == 0
+    assert np.array_equal(np.load(input_file), rnn(x)[0])
+
+
+def test_run_follows_a_link_to_its_output(files, capsys):
+    folder, rnn, x = files
+    (folder / "real").mkdir()
+    (folder / "real" / "y.npy").write_bytes(b"old")
+    (folder / "out.npy").symlink_to(folder / "real" / "y.npy")
+    assert run(capsys, "run", *paths(folder))[0] == 0
+    assert (folder / "out.npy").is_symlink()
+    assert np.array_equal(np.load(folder / "real" / "y.npy"), rnn(x)[0])
+
+
+def save_archive(path):
+    with path.open("wb") as file:
+        np.savez(file, x=np.ones((2, 2, 3)))
+
+
+def save_objects(path):
+    with path.open("wb") as file:
+        np.save(file, np.array([{}, None], dtype=object), allow_pickle=True)
+
+
+def save_claim_of_a_huge_array(path):
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 2**20, 3)}
+        )
+
+
+BAD = {
+    "no model": ("model", lambda path: path.unlink(), r"model\.safetensors"),
+    "foreign model": ("model", lambda path: path.write_text("to whom it may concern"), ""),
+    "no input": ("input", lambda path: path.unlink(), r"in\.npy"),
+    "empty input": ("input", lambda path: path.write_bytes(b""), r"in\.npy is not a readable \.npy file"),
+    "a damaged header": (
+        "input",
+        lambda path: path.write_bytes(path.read_bytes().replace(b"(7,", b"((7,")),
+        "not a readable",
+    ),
+    "text as input": (
+        "input",
+        lambda path: path.write_text("1 2 3"),
+        r"in\.npy is not a readable \.npy file",
+    ),
+    "input cut short": (
+        "input",
+        lambda path: path.write_bytes(path.read_bytes()[:-8]),
+        r"in\.npy is not a readable",
+    ),
+    "archive as input": ("input", save_archive, r"in\.npy is not a readable \.npy file"),
+    "objects as input": (
+        "input",
+        save_objects,
+        r"in\.npy is not a readable \.npy file of numbers: .*allow_pickle",
+    ),
+    "huge input": ("input", save_claim_of_a_huge_array, ""),
+    "input of text": ("input", lambda path: np.save(path, np.array([[["a"] * 3]])), "x"),
+    "input of complex numbers": ("input", lambda path: np.save(path, np.ones((2, 2, 3), complex)), "x"),
+    "too many channels": ("input", lambda path: np.save(path, np.ones((2, 2, 4))), "x.*4"),
+    "lengths are words": (
+        "lengths",
+        lambda path: path.write_text("4\nseven\n"),
+        r"lengths, line 2: .*'seven'",
+    ),
+    "lengths are fractions": (
+        "lengths",
+        lambda path: path.write_text("4\n7.5\n"),
+        r"lengths, line 2: .*'7\.5'",
+    ),
+    "lengths are binary": (
+        "lengths",
+        lambda path: path.write_bytes(b"\xff\xfe\x00"),
+        "neither .npy nor text",
+    ),
+    "lengths beyond 64 bits": (
+        "lengths",
+        lambda path: path.write_text(f"4\n{2**64}\n"),
+        "does not fit 64 bits",
+    ),
+    "too few lengths": ("lengths", lambda path: path.write_text("4\n"), "lengths"),
+    "length beyond T": ("lengths", lambda path: path.write_text("4\n8\n"), "lengths.*8"),
+    "negative length": ("lengths", lambda path: path.write_text("4\n-1\n"), "lengths.*-1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_run_says_what_is_wrong_in_one_line_and_leaves_the_output_alone(files, capsys, case):
+    folder, _, _ = files
+    which, damage, message = BAD[case]
+    model, input_file, output = paths(folder)
+    lengths = folder / "lengths"
+    damage({"model": model, "input": input_file, "lengths": lengths}[which])
+    output.write_bytes(b"old")
+    before = sorted(folder.iterdir())
+    code, shown, error = run(
+        capsys, "run", model, input_file, output, *(["--lengths", lengths] if which == "lengths" else [])
+    )
+    assert (code, shown) == (2, "")
+    assert error.startswith("lnrnn run: error: ") and error.count("\n") == 1 and len(error) > 30
+    assert re.search(message, error), error
+    assert output.read_bytes() == b"old" and sorted(folder.iterdir()) == before
+
+
+def test_run_refuses_sequences_beyond_what_batch_norm_knows(files, capsys):
+    folder, _, x = files
+    model, input_file, output = paths(folder)
+    rnn = lnrnn.RNN(3, 5, norm="batch", seed=1)
+    rnn.calibrate([x[:6]])
+    rnn.save(str(model))
+    code, _, error = run(capsys, "run", model, input_file, output)
+    assert code == 2 and error.count("\n") == 1 and "6" in error and "7" in error
+    assert not output.exists()
+
+
+def test_run_needs_the_output_s_directory(files, capsys):
+    folder, _, _ = files
+    model, input_file, _ = paths(folder)
+    code, _, error = run(capsys, "run", model, input_file, folder / "no" / "out.npy")
+    assert code == 2 and "there is no directory" in error
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    output = tmp_path / "out.npy"
+    output.write_bytes(b"old")
+
+    def full(file, *_, **__):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        cli.write_array(output, np.ones(3))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"] and output.read_bytes() == b"old"
+
+
+# --- lnrnn info, demo and the rest --------------------------------------------------------------------------
+
+
+def test_info_says_what_runs(capsys):
+    code, shown, error = run(capsys, "info")
+    facts = dict(line.split(": ", 1) for line in shown.splitlines())
+    info = lnrnn.cpu_info()
+    assert (code, error) == (0, "")
+    assert facts["lnrnn"] == lnrnn.__version__ and facts["numpy"] == np.__version__
+    assert facts["isa"] == info["isa"] and facts["available"].split() == list(info["available"])
+    assert facts["openmp"] == ("yes" if info["openmp"] else "no")
+    assert facts["num_threads"] == str(lnrnn.get_num_threads())
+
+
+def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(demos, "run", lambda name, **options: calls.append((name, options)))
+    assert run(capsys, "demo")[0] == 0
+    assert (
+        run(
+            capsys, "demo", "long-sequences", "--seeds", 3, "--output-dir", tmp_path, "--quick", "--no-figure"
+        )[0]
+        == 0
+    )
+    assert [name for name, _ in calls] == ["long-sequences"] * 2
+    assert calls[0][1]["seeds"] == 5 and calls[0][1]["figure"] and not calls[0][1]["quick"]
+    assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False}
+
+
+def test_demo_reports_bad_options(capsys):
+    code, _, error = run(capsys, "demo", "--seeds", 0)
+    assert (code, error) == (2, "lnrnn demo: error: seeds must be at least 1, got 0\n")
+
+
+def test_a_missing_package_is_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    code, _, error = run(capsys, "demo")
+    assert code == 2 and error.count("\n") == 1 and "pip install 'lnrnn[demo]'" in error
+
+
+def test_interrupted(capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demos, "run", interrupt)
+    assert run(capsys, "demo") == (130, "", "lnrnn demo: interrupted\n")
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(demos, "run", lambda *_, **__: {}["missing"])
+    with pytest.raises(KeyError):
+        cli.main(["demo"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["other"], ["demo", "other"], ["run"], ["demo", "--seeds", "many"]]
+)
+def test_bad_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    assert raised.value.code == 2 and "usage: lnrnn" in capsys.readouterr().err
+
+
+def test_python_m_lnrnn():
+    done = subprocess.run(
+        [sys.executable, "-m", "lnrnn", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"lnrnn {lnrnn.__version__}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "lnrnn", "info"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and f"isa: {lnrnn.cpu_info()['isa']}\n" in done.stdout
