@@ -1,0 +1,129 @@
+/* lnrnn in C: what the Cython module calls, and what a C program may.
+ *
+ * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory, also the
+ * working memory, whose size a function named ..._work or lnrnn_rnn_plan tells. Sizes count elements, strides count
+ * elements too and may be any value unless a function says more. Inputs are only read. Outputs may not overlap inputs
+ * or each other except where "may be" says so. `threads` is the most a call may use; 1 makes it run in the caller.
+ */
+#ifndef LNRNN_H
+#define LNRNN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* --- dispatch.c: which kernels ------------------------------------------------------------------------------ */
+
+/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 .. n-1]. */
+size_t lnrnn_isa_list(const char *names[8]);
+/* The one in use. Until lnrnn_isa_use has been called: the best. */
+const char *lnrnn_isa_name(void);
+/* 0, or -1 if the name is not in the list (then nothing changes). Not while another thread computes. */
+int lnrnn_isa_use(const char *name);
+
+/* --- threads.c: how many threads ---------------------------------------------------------------------------- */
+
+int lnrnn_has_openmp(void);
+/* Cores that this process may use: the smaller of the affinity mask and the control group's quota, at least 1. */
+int lnrnn_cores(void);
+/* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks that run at
+ * the same time have the same worker. */
+void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx);
+
+/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
+
+enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
+void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
+
+/* --- norms.c: the norms over threads, R = float or double ----------------------------------------------------
+ *
+ * lnrnn_layer_norm: x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x.
+ * lnrnn_layer_norm_backward: gy, x (rows, n) contiguous -> gx (rows, n), which may be gy or x, ggain, gbias (n);
+ *     work: lnrnn_layer_norm_work(rows, n) doubles.
+ * Batch norm sees x as (N, C, L), contiguous: N samples, C channels, L positions.
+ * lnrnn_batch_moments: x -> mean (C), m2 (C): sum of squared deviations over the N * L values of a channel.
+ * lnrnn_batch_fold: mean, m2 (C), gain, bias (C) or NULL -> at, scale, shift (C), such that
+ *     (x - at) * scale + shift = (x - mean) / sqrt(m2 / count + eps) * gain + bias.
+ * lnrnn_batch_affine: x, at, scale, shift (C) -> y = (x - at) * scale + shift. y may be x.
+ * lnrnn_batch_sums: gy, x (N, C, L), at (C) -> sg (C) = sum gy, sgx (C) = sum gy (x - at).
+ * lnrnn_batch_gx: -> gx = scale * (gy - (x - at) * c2 - c1); c1, c2 (C). gx may be gy or x.
+ */
+#define LNRNN_NORM_CALLS(R, s)                                                                                       \
+    void lnrnn_layer_norm_##s(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *gain, const R *bias, R eps,  \
+                              R *y, ptrdiff_t ys, int threads);                                                      \
+    void lnrnn_layer_norm_backward_##s(size_t rows, size_t n, const R *gy, const R *x, const R *gain, R eps, R *gx,  \
+                                       double *ggain, double *gbias, double *work, int threads);                     \
+    void lnrnn_batch_moments_##s(size_t N, size_t C, size_t L, const R *x, double *mean, double *m2, int threads);   \
+    void lnrnn_batch_fold_##s(size_t C, const double *mean, const double *m2, double count, const R *gain,           \
+                              const R *bias, double eps, R *at, R *scale, R *shift);                                 \
+    void lnrnn_batch_affine_##s(size_t N, size_t C, size_t L, const R *x, const R *at, const R *scale,               \
+                                const R *shift, R *y, int threads);                                                  \
+    void lnrnn_batch_sums_##s(size_t N, size_t C, size_t L, const R *gy, const R *x, const R *at, double *sg,        \
+                              double *sgx, int threads);                                                             \
+    void lnrnn_batch_gx_##s(size_t N, size_t C, size_t L, const R *gy, const R *x, const R *at, const R *scale,      \
+                            const R *c1, const R *c2, R *gx, int threads);
+LNRNN_NORM_CALLS(float, f32)
+LNRNN_NORM_CALLS(double, f64)
+size_t lnrnn_layer_norm_work(size_t rows, size_t n);
+
+/* --- sequence.c: the recurrent layer ------------------------------------------------------------------------- */
+
+enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
+
+/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(n, k) floats. The
+ * form belongs to the ISA that was in use. */
+size_t lnrnn_packed_size(size_t n, size_t k);
+void lnrnn_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *packed);
+
+/* One layer, one direction:  h_t = act(norm(W_ih x_t + W_hh h_{t-1})). */
+typedef struct {
+    size_t T, B, D, H;        /* steps, sequences, inputs, units */
+    const float *x;           /* (T, B, D), the last axis contiguous */
+    ptrdiff_t xt, xb;         /* its strides */
+    float *y;                 /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
+    ptrdiff_t yt, yb;
+    const float *h0;          /* (B, H) */
+    float *hn;                /* (B, H): the state at each sequence's own end; may be h0 */
+    const int64_t *order;     /* (B) the sequences, longest first */
+    const int64_t *length;    /* (B) their lengths in that order, 0 .. T */
+    int reverse;              /* read every sequence from its own end to its start */
+    int act;                  /* 0 tanh, 1 relu, 2 sigmoid, 3 identity */
+    int norm;
+    float eps;
+    const float *w_ih, *w_hh; /* packed (H, D), (H, H) */
+    const float *gain, *bias; /* (H); without a norm only bias */
+    /* Batch norm at inference: step t of a sequence takes row min(start + t, beyond) of scale, shift (rows, H). beyond is
+     * the row for the steps past the last known one; steps from `known` on use the batch itself if beyond < 0. */
+    const float *scale, *shift;
+    size_t start, known;
+    ptrdiff_t beyond;
+    /* Batch norm in training, if not NULL: mean, var (T, H) and count (T) of the living sequences, written. */
+    double *mean, *var;
+    int64_t *count;
+    /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
+    float *tape;
+    int threads;
+    size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once */
+    float *work;              /* lnrnn_rnn_plan(r) floats */
+} lnrnn_rnn;
+
+size_t lnrnn_rnn_plan(lnrnn_rnn *r);
+void lnrnn_rnn_forward(const lnrnn_rnn *r);
+
+/* Back through time: r as it was for the forward call, tape and y filled in, mean set if it was a training batch norm. */
+typedef struct {
+    const float *gy;              /* (T, B, H), the last axis contiguous; read only inside the lengths */
+    ptrdiff_t gyt, gyb;
+    const float *ghn;             /* (B, H) gradient of hn, or NULL */
+    const float *w_ih_t, *w_hh_t; /* packed (D, H), (H, H): the transposes */
+    float *gx;                    /* (T, B, D) contiguous; written only inside the lengths */
+    float *gh0;                   /* (B, H) */
+    float *gw_ih, *gw_hh;         /* (H, D), (H, H) */
+    double *ggain, *gbias;        /* (H) */
+    const float **rows;           /* 2 * sum of lengths pointers */
+    float *work;                  /* lnrnn_rnn_backward_work(r) floats */
+} lnrnn_rnn_gradients;
+
+size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r);
+void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g);
+
+#endif

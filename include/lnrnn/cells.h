@@ -1,0 +1,103 @@
+/* One time step of the normalised RNN on rows that sit in L1: what follows the matrix product, and its derivative. */
+#ifndef LNRNN_CELLS_H
+#define LNRNN_CELLS_H
+
+#include "vmath.h"
+
+enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
+
+LNRNN_INLINE v32 v32_act(int act, v32 v)
+{
+    switch (act) {
+    case LNRNN_ACT_TANH: return v32_tanh(v);
+    case LNRNN_ACT_RELU: return v32_relu(v);
+    case LNRNN_ACT_SIGMOID: return v32_sigmoid(v);
+    default: return v;
+    }
+}
+
+/* Each function below is a switch over the activation around a body in which the activation is a constant. */
+#define LNRNN_EACH_ACT(act, CALL)                              \
+    switch (act) {                                             \
+    case LNRNN_ACT_TANH: CALL(LNRNN_ACT_TANH); break;          \
+    case LNRNN_ACT_RELU: CALL(LNRNN_ACT_RELU); break;          \
+    case LNRNN_ACT_SIGMOID: CALL(LNRNN_ACT_SIGMOID); break;    \
+    default: CALL(LNRNN_ACT_IDENTITY); break;                  \
+    }
+
+LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
+                                 const float *bias, float eps, float *const *y)
+{
+    for (size_t r = 0; r < rows; r++, a += as) {
+        float m0, m1, var, *h = y[r];
+        row_moments_f32(n, a, &m0, &m1, &var);
+        const float rstd = 1 / sqrtf(var + eps);
+        const v32 vm = v32_set1(m0), vr = v32_set1(rstd), vc = v32_set1(-m1 * rstd);
+        size_t i = 0;
+        for (; i + V32_LANES <= n; i += V32_LANES) {
+            const v32 z = normalised_f32(v32_load(a + i), vm, vr, vc);
+            v32_store(h + i, v32_act(act, v32_fma(z, v32_load(gain + i), v32_load(bias + i))));
+        }
+        if (i < n) {
+            const size_t k = n - i;
+            const v32 z = normalised_f32(v32_load_n(a + i, k), vm, vr, vc);
+            v32_store_n(h + i, v32_act(act, v32_fma(z, v32_load_n(gain + i, k), v32_load_n(bias + i, k))), k);
+        }
+    }
+}
+
+/* a (rows, n), as floats from row to row; gain, bias (n); y: rows pointers to n floats.
+ * y = act((a - mean) / sqrt(var + eps) * gain + bias), mean and var of each row. */
+static void rnn_layer(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
+                      const float *bias, float eps, float *const *y)
+{
+#define LNRNN_CALL(c) rnn_layer_rows(c, rows, n, a, as, gain, bias, eps, y)
+    LNRNN_EACH_ACT(act, LNRNN_CALL)
+#undef LNRNN_CALL
+}
+
+LNRNN_INLINE void rnn_affine_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *mean,
+                                  const float *scale, const float *shift, float *const *y)
+{
+    for (size_t r = 0; r < rows; r++, a += as) {
+        float *h = y[r];
+        for (size_t i = 0; i < n; i += V32_LANES) {
+            const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
+            v32 v = v32_load_n(a + i, k);
+            if (mean)
+                v = v32_sub(v, v32_load_n(mean + i, k));
+            v = scale ? v32_fma(v, v32_load_n(scale + i, k), v32_load_n(shift + i, k))
+                      : v32_add(v, v32_load_n(shift + i, k));
+            v32_store_n(h + i, v32_act(act, v), k);
+        }
+    }
+}
+
+/* a as above; mean, scale (n) or NULL for 0 and 1, shift (n) -> y = act((a - mean) * scale + shift). */
+static void rnn_affine(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *mean,
+                       const float *scale, const float *shift, float *const *y)
+{
+#define LNRNN_CALL(c) rnn_affine_rows(c, rows, n, a, as, mean, scale, shift, y)
+    LNRNN_EACH_ACT(act, LNRNN_CALL)
+#undef LNRNN_CALL
+}
+
+/* gh, y (n): gradient of a step's output, and the output -> gz (n) = gh * act'(z), from y alone. gz may be gh. */
+static void rnn_act_backward(int act, size_t n, const float *gh, const float *y, float *gz)
+{
+    const v32 one = v32_set1(1.0f), zero = v32_zero();
+    for (size_t i = 0; i < n; i += V32_LANES) {
+        const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
+        const v32 g = v32_load_n(gh + i, k), h = v32_load_n(y + i, k);
+        v32 d = one;
+        if (act == LNRNN_ACT_TANH)
+            d = v32_mul(v32_sub(one, h), v32_add(one, h)); /* not 1 - h*h: that cancels near 1 */
+        else if (act == LNRNN_ACT_SIGMOID)
+            d = v32_mul(h, v32_sub(one, h));
+        else if (act == LNRNN_ACT_RELU)
+            d = v32_select_lt(zero, h, one, zero);
+        v32_store_n(gz + i, v32_mul(g, d), k);
+    }
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* The vocabulary of simd.h in AVX2 + FMA: eight floats, four doubles. */
+#include <immintrin.h>
+
+#define V32_LANES 8
+#define V64_LANES 4
+#define MM_ROWS 6
+#define MM_VECS 2
+
+typedef __m256 v32;
+typedef __m256d v64;
+
+LNRNN_INLINE __m256i v32_mask_n(size_t n)
+{
+    static const int32_t mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+    return _mm256_loadu_si256((const __m256i *)(mask + 8 - n));
+}
+
+LNRNN_INLINE v32 v32_zero(void) { return _mm256_setzero_ps(); }
+LNRNN_INLINE v32 v32_set1(float s) { return _mm256_set1_ps(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return _mm256_loadu_ps(p); }
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, v32_mask_n(n)); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { _mm256_storeu_ps(p, v); }
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm256_maskstore_ps(p, v32_mask_n(n), v); }
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm256_and_ps(v, _mm256_castsi256_ps(v32_mask_n(n))); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm256_add_ps(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm256_sub_ps(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm256_mul_ps(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm256_div_ps(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm256_fmadd_ps(a, b, c); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm256_sqrt_ps(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm256_min_ps(a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return _mm256_max_ps(a, b); }
+
+LNRNN_INLINE float v32_sum(v32 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+LNRNN_INLINE v32 v32_round(v32 v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)
+{
+    v32 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, v), _mm256_and_ps(sign, s));
+}
+
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+LNRNN_INLINE __m256i v64_mask_n(size_t n)
+{
+    static const int64_t mask[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+    return _mm256_loadu_si256((const __m256i *)(mask + 4 - n));
+}
+
+LNRNN_INLINE v64 v64_zero(void) { return _mm256_setzero_pd(); }
+LNRNN_INLINE v64 v64_set1(double s) { return _mm256_set1_pd(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return _mm256_loadu_pd(p); }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm256_maskload_pd(p, v64_mask_n(n)); }
+LNRNN_INLINE void v64_store(double *p, v64 v) { _mm256_storeu_pd(p, v); }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm256_maskstore_pd(p, v64_mask_n(n), v); }
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm256_and_pd(v, _mm256_castsi256_pd(v64_mask_n(n))); }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm256_add_pd(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm256_sub_pd(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm256_mul_pd(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm256_div_pd(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm256_fmadd_pd(a, b, c); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm256_sqrt_pd(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm256_min_pd(a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm256_max_pd(a, b); }
+
+LNRNN_INLINE double v64_sum(v64 v)
+{
+    __m128d s = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}

@@ -1,0 +1,89 @@
+/* The vocabulary of simd.h in NEON (aarch64): four floats, two doubles, fused multiply-add. */
+#include <arm_neon.h>
+
+#define V32_LANES 4
+#define V64_LANES 2
+#define MM_ROWS 8
+#define MM_VECS 3
+
+typedef float32x4_t v32;
+typedef float64x2_t v64;
+
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
+{
+    float t[4] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return vld1q_f32(t);
+}
+
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
+{
+    float t[4];
+    vst1q_f32(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n)
+{
+    static const uint32_t mask[8] = {~0u, ~0u, ~0u, ~0u, 0, 0, 0, 0};
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vld1q_u32(mask + 4 - n)));
+}
+
+LNRNN_INLINE v32 v32_zero(void) { return vdupq_n_f32(0.0f); }
+LNRNN_INLINE v32 v32_set1(float s) { return vdupq_n_f32(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return vld1q_f32(p); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { vst1q_f32(p, v); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return vaddq_f32(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return vsubq_f32(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return vdivq_f32(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return vfmaq_f32(c, a, b); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
+/* Not vminq/vmaxq: those return NaN for a NaN in either place, and the vocabulary says b. */
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
+LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)), 23));
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return vabsq_f32(v); }
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return vbslq_f32(vdupq_n_u32(0x80000000u), s, v); }
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+
+LNRNN_INLINE v64 v64_zero(void) { return vdupq_n_f64(0.0); }
+LNRNN_INLINE v64 v64_set1(double s) { return vdupq_n_f64(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return vld1q_f64(p); }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
+{
+    return n >= 2 ? vld1q_f64(p) : n ? vsetq_lane_f64(*p, vdupq_n_f64(0.0), 0) : vdupq_n_f64(0.0);
+}
+
+LNRNN_INLINE void v64_store(double *p, v64 v) { vst1q_f64(p, v); }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
+{
+    if (n >= 2)
+        vst1q_f64(p, v);
+    else if (n)
+        *p = vgetq_lane_f64(v, 0);
+}
+
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n)
+{
+    return n >= 2 ? v : n ? vsetq_lane_f64(0.0, v, 1) : vdupq_n_f64(0.0);
+}
+
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return vaddq_f64(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return vsubq_f64(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return vmulq_f64(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return vdivq_f64(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return vfmaq_f64(c, a, b); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return vsqrtq_f64(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return vbslq_f64(vcltq_f64(a, b), a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
+LNRNN_INLINE double v64_sum(v64 v) { return vaddvq_f64(v); }

@@ -1,0 +1,61 @@
+/* The vocabulary of simd.h in plain C: one lane. The baseline that runs everywhere and that a reader can step through. */
+#define V32_LANES 1
+#define V64_LANES 1
+#define MM_ROWS 2
+#define MM_VECS 2
+
+typedef float v32;
+typedef double v64;
+
+LNRNN_INLINE v32 v32_zero(void) { return 0.0f; }
+LNRNN_INLINE v32 v32_set1(float s) { return s; }
+LNRNN_INLINE v32 v32_load(const float *p) { return *p; }
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
+LNRNN_INLINE void v32_store(float *p, v32 v) { *p = v; }
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { if (n) *p = v; }
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return n ? v : 0.0f; }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return a + b; }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return a - b; }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return a * b; }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return a / b; }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return a * b + c; }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return sqrtf(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return a < b ? a : b; }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return a > b ? a : b; }
+LNRNN_INLINE float v32_sum(v32 v) { return v; }
+
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    const float big = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits below 1 */
+    return (v + big) - big;
+}
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    /* A NaN has no integer: any power will do, for the caller's other factor is NaN too. */
+    int32_t bits = v == v ? ((int32_t)v + 127) << 23 : 0;
+    float r;
+    memcpy(&r, &bits, sizeof r);
+    return r;
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return fabsf(v); }
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return copysignf(v, s); }
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return a < b ? x : y; }
+
+LNRNN_INLINE v64 v64_zero(void) { return 0.0; }
+LNRNN_INLINE v64 v64_set1(double s) { return s; }
+LNRNN_INLINE v64 v64_load(const double *p) { return *p; }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return n ? *p : 0.0; }
+LNRNN_INLINE void v64_store(double *p, v64 v) { *p = v; }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { if (n) *p = v; }
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return n ? v : 0.0; }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return a + b; }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return a - b; }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return a * b; }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return a / b; }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return a * b + c; }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return sqrt(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return a < b ? a : b; }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return a > b ? a : b; }
+LNRNN_INLINE double v64_sum(v64 v) { return v; }

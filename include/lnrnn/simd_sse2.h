@@ -1,0 +1,105 @@
+/* The vocabulary of simd.h in SSE2, which every x86-64 has: four floats, two doubles, no fused multiply-add. */
+#include <emmintrin.h>
+
+#define V32_LANES 4
+#define V64_LANES 2
+#define MM_ROWS 4
+#define MM_VECS 2
+
+typedef __m128 v32;
+typedef __m128d v64;
+
+/* SSE2 has no masked access: a part of a vector goes through the stack. */
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
+{
+    float t[4] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return _mm_loadu_ps(t);
+}
+
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
+{
+    float t[4];
+    _mm_storeu_ps(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n)
+{
+    static const int32_t mask[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+    return _mm_and_ps(v, _mm_loadu_ps((const float *)(mask + 4 - n)));
+}
+
+LNRNN_INLINE v32 v32_zero(void) { return _mm_setzero_ps(); }
+LNRNN_INLINE v32 v32_set1(float s) { return _mm_set1_ps(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return _mm_loadu_ps(p); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { _mm_storeu_ps(p, v); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm_add_ps(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm_sub_ps(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm_mul_ps(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm_div_ps(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm_sqrt_ps(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm_min_ps(a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return _mm_max_ps(a, b); }
+
+LNRNN_INLINE float v32_sum(v32 v)
+{
+    v32 s = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+LNRNN_INLINE v32 v32_round(v32 v) { return _mm_cvtepi32_ps(_mm_cvtps_epi32(v)); }
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    return _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(_mm_cvtps_epi32(v), _mm_set1_epi32(127)), 23));
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return _mm_andnot_ps(_mm_set1_ps(-0.0f), v); }
+
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)
+{
+    v32 sign = _mm_set1_ps(-0.0f);
+    return _mm_or_ps(_mm_andnot_ps(sign, v), _mm_and_ps(sign, s));
+}
+
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
+{
+    v32 m = _mm_cmplt_ps(a, b);
+    return _mm_or_ps(_mm_and_ps(m, x), _mm_andnot_ps(m, y));
+}
+
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
+{
+    return n >= 2 ? _mm_loadu_pd(p) : n ? _mm_load_sd(p) : _mm_setzero_pd();
+}
+
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
+{
+    if (n >= 2)
+        _mm_storeu_pd(p, v);
+    else if (n)
+        _mm_store_sd(p, v);
+}
+
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n)
+{
+    return n >= 2 ? v : n ? _mm_move_sd(_mm_setzero_pd(), v) : _mm_setzero_pd();
+}
+
+LNRNN_INLINE v64 v64_zero(void) { return _mm_setzero_pd(); }
+LNRNN_INLINE v64 v64_set1(double s) { return _mm_set1_pd(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return _mm_loadu_pd(p); }
+LNRNN_INLINE void v64_store(double *p, v64 v) { _mm_storeu_pd(p, v); }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm_add_pd(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm_sub_pd(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm_mul_pd(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm_div_pd(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm_add_pd(_mm_mul_pd(a, b), c); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm_sqrt_pd(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm_min_pd(a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm_max_pd(a, b); }
+LNRNN_INLINE double v64_sum(v64 v) { return _mm_cvtsd_f64(_mm_add_sd(v, _mm_unpackhi_pd(v, v))); }

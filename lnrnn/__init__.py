@@ -1,0 +1,41 @@
+"""lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU."""
+
+from . import data
+from ._errors import SequenceTooLongError
+from ._runtime import cpu_info, get_num_threads, set_num_threads
+from .functional import (
+    batch_norm,
+    batch_norm_backward,
+    exp,
+    layer_norm,
+    layer_norm_backward,
+    sigmoid,
+    tanh,
+)
+from .io import load
+from .layers import BatchNorm, LayerNorm
+from .norms import BatchNormSpec, LayerNormSpec
+from .recurrent import RNN
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchNorm",
+    "BatchNormSpec",
+    "LayerNorm",
+    "LayerNormSpec",
+    "RNN",
+    "SequenceTooLongError",
+    "batch_norm",
+    "batch_norm_backward",
+    "cpu_info",
+    "data",
+    "exp",
+    "get_num_threads",
+    "layer_norm",
+    "layer_norm_backward",
+    "load",
+    "set_num_threads",
+    "sigmoid",
+    "tanh",
+]

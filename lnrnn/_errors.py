@@ -1,0 +1,112 @@
+"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package is here."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+
+class SequenceTooLongError(ValueError):
+    """A batch-normalised network met a time step for which it has no statistics.
+
+    Attributes: `sequence` (its place in the batch), `length` (its steps), `known_steps` (the longest known).
+    """
+
+    def __init__(self, sequence: int, length: int, known_steps: int, hint: str) -> None:
+        super().__init__(
+            f"sequence {sequence} has {length} steps, but statistics are known for {known_steps} only; {hint}"
+        )
+        self.sequence, self.length, self.known_steps = sequence, length, known_steps
+
+
+def described(value: Any) -> str:
+    """A value as a message shows it: short whatever it is."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"an array of shape {tuple(shape)} and dtype {dtype}"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def bad_value(name: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{name} must be {expected}, got {described(value)}")
+
+
+def bad_type(name: str, expected: str, value: Any) -> TypeError:
+    return TypeError(f"{name} must be {expected}, got {described(value)}")
+
+
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """value as an int >= least; a bool or a float is a TypeError."""
+    expected = f"an integer of at least {least}" + (f" and at most {most}" if most is not None else "")
+    if isinstance(value, (bool, np.bool_)):
+        raise bad_type(name, expected, value)
+    try:
+        result = operator.index(value)
+    except TypeError:
+        raise bad_type(name, expected, value) from None
+    if result < least or (most is not None and result > most):
+        raise bad_value(name, expected, value)
+    return result
+
+
+def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
+    """value as a finite float in [least, most]."""
+    expected = f"a finite number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+    if isinstance(value, (str, bytes, bool, np.bool_)):
+        raise bad_type(name, expected, value)
+    try:
+        result = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise bad_type(name, expected, value) from None
+    if not (math.isfinite(result) and least <= result <= most):
+        raise bad_value(name, expected, value)
+    return result
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise bad_type(name, "True or False", value)
+    return bool(value)
+
+
+def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+        expected = "one of " + ", ".join(map(repr, choices))
+        raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
+    return value
+
+
+def real(name: str, value: Any) -> np.ndarray:
+    """value as an array of real numbers, in whatever dtype, without a copy where there is an array already."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
+        raise bad_type(name, f"an array of real numbers ({error})", value) from None
+    if array.dtype.kind not in "biuf":
+        raise bad_type(name, "an array of real numbers", array)
+    return array
+
+
+def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """value as a C-contiguous, aligned array of that shape and dtype."""
+    array = real(name, value)
+    if array.shape != shape:
+        raise bad_value(name, f"of shape {shape}", array)
+    return np.require(array, dtype, ["C", "A"])
+
+
+def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """value, if it is an array that a result of that shape and dtype can be written to."""
+    if not isinstance(value, np.ndarray):
+        raise bad_type(name, f"a numpy array of shape {shape} and dtype {np.dtype(dtype)}", value)
+    if value.dtype != dtype:
+        raise bad_type(name, f"of dtype {np.dtype(dtype)}", value)
+    if value.shape != shape:
+        raise bad_value(name, f"of shape {shape}", value)
+    if not value.flags.writeable:
+        raise ValueError(f"{name} must be writeable, got a read-only array")
+    return value

@@ -1,0 +1,65 @@
+"""Threads and instruction sets: what the environment asks for, and what a user can ask and set."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import _core
+from ._errors import integer
+
+
+def _from_environment() -> None:
+    name = os.environ.get("LNRNN_ISA")
+    if name:
+        if name not in _core.isa_list():
+            raise ImportError(
+                f"LNRNN_ISA={name!r} is not an instruction set that this machine has; "
+                f"available: {', '.join(_core.isa_list())}"
+            )
+        _core.use_isa(name)
+    _core.set_num_threads(_core.cores())
+    # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes first.
+    for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(variable)
+        if not text:
+            continue
+        try:
+            set_num_threads(int(text.split(",")[0]))
+            return
+        except ValueError:
+            if variable == "LNRNN_NUM_THREADS":
+                raise ImportError(f"{variable} must be a whole number of at least 1, got {text!r}") from None
+
+
+def set_num_threads(n: int) -> None:
+    """Lets each call use up to `n` threads (1 <= n <= 1024).
+
+    The default is the number of cores that this process may use (affinity mask and control-group quota), or
+    LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it. Without OpenMP it has no effect.
+    """
+    _core.set_num_threads(integer("n", n, 1, 1024))
+
+
+def get_num_threads() -> int:
+    """How many threads a call may use."""
+    return _core.get_num_threads()
+
+
+def cpu_info() -> dict[str, Any]:
+    """What runs here.
+
+    Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that this build
+    and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see `set_num_threads`),
+    `cores` (that this process may use).
+    """
+    return {
+        "isa": _core.isa(),
+        "available": _core.isa_list(),
+        "openmp": _core.has_openmp(),
+        "num_threads": _core.get_num_threads(),
+        "cores": _core.cores(),
+    }
+
+
+_from_environment()

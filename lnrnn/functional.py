@@ -1,0 +1,263 @@
+"""Layer norm, batch norm and activations as functions of arrays, with their gradients.
+
+Dtypes: float32 and float64 are computed as they are; float16, bool and integers are converted once, to what
+`np.result_type(x, np.float32)` says. Weights and biases are converted to the dtype of the computation, which is also
+that of the result. Any array-like of real numbers will do; a non-contiguous one is copied once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _core
+from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
+
+Array = np.ndarray
+
+
+def _computed(name: str, value: ArrayLike) -> Array:
+    """value in the dtype of the computation, C-contiguous and aligned."""
+    array = real(name, value)
+    dtype = np.result_type(array.dtype, np.float32)
+    return np.require(array, np.float32 if dtype == np.float32 else np.float64, ["C", "A"])
+
+
+def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    if np.ndim(normalized_shape) == 0:
+        return (integer("normalized_shape", normalized_shape, 0),)
+    shape = tuple(integer("normalized_shape", n, 0) for n in normalized_shape)  # type: ignore[union-attr]
+    if not shape:
+        raise bad_value("normalized_shape", "an integer or a tuple of at least one", normalized_shape)
+    return shape
+
+
+def _rows(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+    """-> normalized_shape as a tuple, and x.shape folded to (rows, n)."""
+    shape = _normalized(normalized_shape)
+    if x.shape[-len(shape):] != shape:
+        raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
+    n = math.prod(shape)
+    return shape, (x.size // n if n else 0), n
+
+
+def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
+    """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
+    if out is None:
+        return np.empty_like(x, order="C", subok=False)
+    output("out", out, x.shape, x.dtype)
+    same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
+    clash = (not same and np.may_share_memory(out, x)) or any(
+        other is not None and np.may_share_memory(out, other) for other in others
+    )
+    if clash or not (out.flags.c_contiguous and out.flags.aligned and type(out) is np.ndarray):
+        return np.empty_like(x, order="C", subok=False)
+    return out
+
+
+def _deliver(y: Array, out: Array | None) -> Array:
+    if out is None or out is y:
+        return y
+    out[...] = y
+    return out
+
+
+def layer_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes. As torch.nn.functional.layer_norm.
+
+    x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and (biased) var are
+    taken over each row, that is over normalized_shape. eps >= 0.
+    out: where to write, of x's shape and the result's dtype; it may be x itself. -> y, the shape of x.
+
+    Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
+    Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
+    """
+    x = _computed("x", x)
+    shape, rows, n = _rows(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, x.dtype)
+    bias = None if bias is None else shaped("bias", bias, shape, x.dtype)
+    eps = number("eps", eps, 0)
+    y = _result(out, x, weight, bias)
+    if x.size:
+        _core.layer_norm(x, weight, bias, eps, y, rows, n)
+    return _deliver(y, out)
+
+
+def layer_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array | None]:
+    """Gradients of layer_norm: gy, x of one shape -> gx (that shape), gweight and gbias (normalized_shape).
+
+    gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are kept in
+    double precision and do not depend on the number of threads. Raises as layer_norm does.
+    """
+    x = _computed("x", x)
+    shape, rows, n = _rows(x, normalized_shape)
+    gy = shaped("gy", gy, x.shape, x.dtype)
+    gain = None if weight is None else shaped("weight", weight, shape, x.dtype)
+    if bias is not None:
+        shaped("bias", bias, shape, x.dtype)
+    eps = number("eps", eps, 0)
+    gx, ggain, gbias = np.empty_like(x), np.zeros(n), np.zeros(n)
+    if x.size:
+        _core.layer_norm_backward(gy, x, gain, eps, gx, ggain, gbias, rows, n)
+    return (
+        gx,
+        None if weight is None else ggain.astype(x.dtype).reshape(shape),
+        None if bias is None else gbias.astype(x.dtype).reshape(shape),
+    )
+
+
+def _channels(x: Array) -> tuple[int, int, int]:
+    """x.shape folded to (N, C, L)."""
+    if x.ndim < 2:
+        raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+
+
+def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
+    """A running statistic: in training an array that can be updated in place."""
+    if value is None:
+        if not training:
+            raise ValueError(f"{name} must be an array of shape ({channels},) unless training, got None")
+        return None
+    if not training:
+        return shaped(name, value, (channels,), np.float64)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        raise bad_type(name, "a numpy array of floats, since training updates it in place", value)
+    return output(name, value, (channels,), value.dtype)
+
+
+def batch_norm(
+    x: ArrayLike,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel. As torch.nn.functional.batch_norm.
+
+    x: (N, C, *), rank 2 or more; a channel is axis 1. running_mean, running_var, weight, bias: (C,).
+    training=False: mean and var are the running ones. training=True: those of the batch (var biased), and the running
+    ones, if not None, become (1 - momentum) * running + momentum * batch, in place, with the batch's unbiased variance.
+    out: as in layer_norm. -> y, the shape of x.
+
+    Source: Ioffe, Szegedy, Batch Normalization, arXiv 1502.03167, algorithms 1 and 2.
+    Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for what is not
+    an array of real numbers.
+    """
+    x = _computed("x", x)
+    N, C, L = _channels(x)
+    training = flag("training", training)
+    mean_in = _running("running_mean", running_mean, C, training)
+    var_in = _running("running_var", running_var, C, training)
+    weight = None if weight is None else shaped("weight", weight, (C,), x.dtype)
+    bias = None if bias is None else shaped("bias", bias, (C,), x.dtype)
+    momentum, eps = number("momentum", momentum, 0, 1), number("eps", eps, 0)
+    count = N * L
+    if training and C and count < 2:
+        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
+    y = _result(out, x, weight, bias, mean_in, var_in)
+    if x.size:
+        mean, m2 = _moments(x, (N, C, L)) if training else (mean_in, var_in)
+        at, scale, shift = np.empty((3, C), x.dtype)
+        _core.batch_fold(mean, m2, count if training else 1, weight, bias, eps, at, scale, shift, C)
+        _core.batch_affine(x, at, scale, shift, y, N, C, L)
+        if training:
+            for running, batch in ((mean_in, mean), (var_in, m2 / (count - 1))):
+                if running is not None:
+                    running[...] = (1 - momentum) * running.astype(np.float64) + momentum * batch
+    return _deliver(y, out)
+
+
+def _moments(x: Array, folded: tuple[int, int, int]) -> tuple[Array, Array]:
+    """-> mean (C) and sum of squared deviations (C), float64."""
+    mean, m2 = np.empty(folded[1]), np.empty(folded[1])
+    _core.batch_moments(x, mean, m2, *folded)
+    return mean, m2
+
+
+def batch_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    training: bool = True,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array]:
+    """Gradients of batch_norm: gy, x (N, C, *) -> gx (N, C, *), gweight (C,) or None if weight is, gbias (C,).
+
+    training=True: mean and variance are functions of x, and the running ones are not read. training=False: they are the
+    running ones, constants. Computed in the dtype of x, sums in double precision. Raises as batch_norm does.
+    """
+    x = _computed("x", x)
+    N, C, L = _channels(x)
+    gy = shaped("gy", gy, x.shape, x.dtype)
+    training = flag("training", training)
+    gain = np.ones(C) if weight is None else shaped("weight", weight, (C,), np.float64)
+    eps = number("eps", eps, 0)
+    count = N * L
+    if training and C and count < 2:
+        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
+    if not training:
+        mean = shaped("running_mean", running_mean, (C,), np.float64)
+        var = shaped("running_var", running_var, (C,), np.float64)
+    gx, sg, sgx = np.empty_like(x), np.zeros(C), np.zeros(C)
+    if x.size:
+        if training:
+            mean, m2 = _moments(x, (N, C, L))
+            var = m2 / count
+        at = mean.astype(x.dtype)
+        _core.batch_sums(gy, x, at, sg, sgx, N, C, L)
+        sgx -= (mean - at) * sg  # the kernels take x - at; what at leaves of the mean is put right here
+        rstd = 1 / np.sqrt(var + eps)
+        slope = sgx / count * rstd**2 if training else np.zeros(C)
+        level = sg / count - (mean - at) * slope if training else np.zeros(C)
+        scale = gain * rstd
+        _core.batch_gx(gy, x, at, *(v.astype(x.dtype) for v in (scale, level, slope)), gx, N, C, L)
+        sgx *= rstd
+    return gx, None if weight is None else sgx.astype(x.dtype), sg.astype(x.dtype)
+
+
+def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
+    x = np.require(real("x", x), np.float32, ["C", "A"])
+    y = _result(out, x)
+    _core.map_f32(function, x, y)
+    return _deliver(y, out)
+
+
+def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """e^x in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(0, x, out)
+
+
+def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """tanh(x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(1, x, out)
+
+
+def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """1 / (1 + e^-x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(2, x, out)

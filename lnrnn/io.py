@@ -1,0 +1,94 @@
+"""Models in safetensors files: tensors, and a configuration in the metadata. No pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from .norms import BatchNormSpec, LayerNormSpec
+
+if TYPE_CHECKING:
+    from .recurrent import RNN
+
+SCHEMA = 1
+_SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
+_ARGUMENTS = ("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first", "bidirectional")
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError("saving and loading models needs safetensors: pip install 'lnrnn[safetensors]'") from None
+    return safetensors
+
+
+def save(model: RNN, path: str | os.PathLike[str]) -> None:
+    norm: dict[str, Any] | None = None
+    if model.norm is not None:
+        kind = "layer" if isinstance(model.norm, LayerNormSpec) else "batch"
+        norm = {"kind": kind, **vars(model.norm)}
+        if kind == "batch":
+            norm["overrun"] = model.overrun
+    config = {"cell": type(model).__name__, "norm": norm, **{name: getattr(model, name) for name in _ARGUMENTS}}
+    metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
+    _safetensors().numpy.save_file(model.state_dict(), os.fspath(path), metadata)
+
+
+def load(path: str | os.PathLike[str]) -> RNN:
+    """The model that `save` wrote to path.
+
+    Raises FileNotFoundError, or ValueError if the file is damaged, not an lnrnn model, or of a newer schema.
+    """
+    from .recurrent import RNN
+
+    safetensors, path = _safetensors(), os.fspath(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no such file: {path!r}")
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if metadata.get("format") != "lnrnn":
+                raise ValueError("it is a safetensors file, but not of an lnrnn model")
+            if metadata.get("schema") != str(SCHEMA):
+                raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
+            arguments = _arguments(json.loads(metadata.get("config", "null")))
+            _fits(arguments, shapes)
+            state = {name: file.get_tensor(name) for name in shapes}
+        model = RNN(**arguments)
+        model.load_state_dict(state)
+    except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise ValueError(f"cannot load {path!r}: {error}") from error
+    return model
+
+
+def _arguments(config: Any) -> dict[str, Any]:
+    """The configuration as arguments of RNN."""
+    if not isinstance(config, dict) or config.get("cell") != "RNN":
+        raise ValueError(f"its configuration is not that of an RNN: {str(config)[:80]}")
+    if set(config) != {"cell", "norm", *_ARGUMENTS}:
+        raise ValueError(f"its configuration has the entries {sorted(config)}")
+    arguments = {name: config[name] for name in _ARGUMENTS}
+    norm = config["norm"]
+    if norm is not None:
+        if not isinstance(norm, dict) or norm.get("kind") not in _SPECS:
+            raise ValueError(f"its norm is unknown: {str(norm)[:80]}")
+        norm = dict(norm)
+        norm = _SPECS[norm.pop("kind")](**norm)
+    return {**arguments, "norm": norm}
+
+
+def _fits(arguments: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Compares sizes before a model of these sizes is made: a few bytes of metadata can ask for any amount of memory."""
+    H, D = arguments["hidden_size"], arguments["input_size"]
+    for name, shape in (("weight_ih_l0", (H, D)), ("weight_hh_l0", (H, H))):
+        if shapes.get(name) != shape:
+            raise ValueError(f"{name} has shape {shapes.get(name)}, its configuration says {shape}")
+    layers, norm = arguments["num_layers"], arguments["norm"]
+    if not isinstance(layers, int) or layers > len(shapes):
+        raise ValueError(f"its configuration says {layers} layers, it has {len(shapes)} tensors")
+    if isinstance(norm, BatchNormSpec) and norm.max_steps is not None and shapes.get("count_l0") != (norm.max_steps,):
+        raise ValueError(f"count_l0 has shape {shapes.get('count_l0')}, its configuration says {norm.max_steps} steps")

@@ -1,0 +1,96 @@
+/* Which kernels run: asks the CPU and the operating system, once, and keeps the table in use.
+ *
+ * LNRNN_ISA is read by the Python module, which can say what is wrong with it; it calls lnrnn_isa_use.
+ */
+#include <string.h>
+
+#include "lnrnn.h"
+#include "lnrnn/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+extern const lnrnn_kernels lnrnn_kernels_sse2, lnrnn_kernels_avx2, lnrnn_kernels_avx512;
+
+/* The parts of the register file that the operating system saves. XGETBV faults unless OSXSAVE is set. */
+static unsigned saved_state(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return 0;
+    __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return a;
+}
+
+static int has_sse2(void) { return 1; }
+
+static int has_avx2(void)
+{
+    unsigned a, b, c, d;
+    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) || !(c & bit_AVX))
+        return 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) && (b & bit_BMI2);
+}
+
+static int has_avx512(void)
+{
+    const unsigned need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    unsigned a, b, c, d;
+    return has_avx2() && (saved_state() & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & need) == need;
+}
+#elif defined(__aarch64__)
+extern const lnrnn_kernels lnrnn_kernels_neon;
+static int has_neon(void) { return 1; } /* part of the architecture */
+#endif
+
+extern const lnrnn_kernels lnrnn_kernels_scalar;
+static int has_scalar(void) { return 1; }
+
+/* Best first. */
+static const struct {
+    const lnrnn_kernels *kernels;
+    int (*runs)(void);
+} tables[] = {
+#if defined(__x86_64__)
+    {&lnrnn_kernels_avx512, has_avx512},
+    {&lnrnn_kernels_avx2, has_avx2},
+    {&lnrnn_kernels_sse2, has_sse2},
+#elif defined(__aarch64__)
+    {&lnrnn_kernels_neon, has_neon},
+#endif
+    {&lnrnn_kernels_scalar, has_scalar},
+};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+static const lnrnn_kernels *active;
+
+const lnrnn_kernels *lnrnn_active(void)
+{
+    /* Two threads that come here first find the same table: the race is between equal stores. */
+    const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
+    for (size_t i = 0; !k && i < TABLES; i++)
+        if (tables[i].runs())
+            __atomic_store_n(&active, k = tables[i].kernels, __ATOMIC_RELAXED);
+    return k;
+}
+
+size_t lnrnn_isa_list(const char *names[8])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < TABLES; i++)
+        if (tables[i].runs())
+            names[n++] = tables[i].kernels->name;
+    return n;
+}
+
+const char *lnrnn_isa_name(void) { return lnrnn_active()->name; }
+
+int lnrnn_isa_use(const char *name)
+{
+    for (size_t i = 0; i < TABLES; i++)
+        if (!strcmp(tables[i].kernels->name, name) && tables[i].runs()) {
+            __atomic_store_n(&active, tables[i].kernels, __ATOMIC_RELAXED);
+            return 0;
+        }
+    return -1;
+}

@@ -1,0 +1,92 @@
+# lnrnn.h as Cython sees it. What a function does stands there.
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport int64_t
+
+cdef extern from "lnrnn.h" nogil:
+    size_t lnrnn_isa_list(const char **names)
+    const char *lnrnn_isa_name()
+    int lnrnn_isa_use(const char *name)
+    int lnrnn_has_openmp()
+    int lnrnn_cores()
+
+    void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
+
+    void lnrnn_layer_norm_f32(size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float, float *,
+                              ptrdiff_t, int)
+    void lnrnn_layer_norm_f64(size_t, size_t, const double *, ptrdiff_t, const double *, const double *, double,
+                              double *, ptrdiff_t, int)
+    size_t lnrnn_layer_norm_work(size_t, size_t)
+    void lnrnn_layer_norm_backward_f32(size_t, size_t, const float *, const float *, const float *, float, float *,
+                                       double *, double *, double *, int)
+    void lnrnn_layer_norm_backward_f64(size_t, size_t, const double *, const double *, const double *, double,
+                                       double *, double *, double *, double *, int)
+    void lnrnn_batch_moments_f32(size_t, size_t, size_t, const float *, double *, double *, int)
+    void lnrnn_batch_moments_f64(size_t, size_t, size_t, const double *, double *, double *, int)
+    void lnrnn_batch_fold_f32(size_t, const double *, const double *, double, const float *, const float *, double,
+                              float *, float *, float *)
+    void lnrnn_batch_fold_f64(size_t, const double *, const double *, double, const double *, const double *, double,
+                              double *, double *, double *)
+    void lnrnn_batch_affine_f32(size_t, size_t, size_t, const float *, const float *, const float *, const float *,
+                                float *, int)
+    void lnrnn_batch_affine_f64(size_t, size_t, size_t, const double *, const double *, const double *,
+                                const double *, double *, int)
+    void lnrnn_batch_sums_f32(size_t, size_t, size_t, const float *, const float *, const float *, double *, double *,
+                              int)
+    void lnrnn_batch_sums_f64(size_t, size_t, size_t, const double *, const double *, const double *, double *,
+                              double *, int)
+    void lnrnn_batch_gx_f32(size_t, size_t, size_t, const float *, const float *, const float *, const float *,
+                            const float *, const float *, float *, int)
+    void lnrnn_batch_gx_f64(size_t, size_t, size_t, const double *, const double *, const double *, const double *,
+                            const double *, const double *, double *, int)
+
+    size_t lnrnn_packed_size(size_t, size_t)
+    void lnrnn_pack(size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, float *)
+
+    ctypedef struct lnrnn_rnn:
+        size_t T, B, D, H
+        const float *x
+        ptrdiff_t xt, xb
+        float *y
+        ptrdiff_t yt, yb
+        const float *h0
+        float *hn
+        const int64_t *order
+        const int64_t *length
+        int reverse, act, norm
+        float eps
+        const float *w_ih
+        const float *w_hh
+        const float *gain
+        const float *bias
+        const float *scale
+        const float *shift
+        size_t start, known
+        ptrdiff_t beyond
+        double *mean
+        double *var
+        int64_t *count
+        float *tape
+        int threads
+        size_t group, chunk
+        float *work
+
+    size_t lnrnn_rnn_plan(lnrnn_rnn *)
+    void lnrnn_rnn_forward(const lnrnn_rnn *)
+
+    ctypedef struct lnrnn_rnn_gradients:
+        const float *gy
+        ptrdiff_t gyt, gyb
+        const float *ghn
+        const float *w_ih_t
+        const float *w_hh_t
+        float *gx
+        float *gh0
+        float *gw_ih
+        float *gw_hh
+        double *ggain
+        double *gbias
+        const float **rows
+        float *work
+
+    size_t lnrnn_rnn_backward_work(const lnrnn_rnn *)
+    void lnrnn_rnn_backward(const lnrnn_rnn *, const lnrnn_rnn_gradients *)
