@@ -19,7 +19,7 @@ USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0, 2 for bad usage or input, 130 when interrupted.
+    """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
     argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
     """
@@ -27,6 +27,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         arguments.command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has stopped, as `head` does. Python would complain again at its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except USER_ERRORS as error:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"lnrnn {arguments.name}: error: {message}", file=sys.stderr)

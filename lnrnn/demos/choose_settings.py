@@ -20,11 +20,11 @@ from lnrnn.demos.speakers import NORMS, Settings, SpeakerNetwork
 FOLDS = 3
 CUTS = (10, None)
 GRID = {
-    "hidden_size": (32, 64),
+    "hidden_size": (32, 64, 128),
     "gain": (0.1, 1.0),
     "learning_rate": (1e-3, 3e-3),
-    "noise": (0.0, 0.3, 0.6),
-    "epochs": (50, 100),
+    "noise": (0.3, 0.6, 0.9),
+    "epochs": (50, 100, 200),
 }
 
 

@@ -45,15 +45,12 @@ def draw_long_sequences(results: Results, buckets, path: Path) -> None:
     top.legend(handles[::-1], labels[::-1], loc="outside upper center", ncols=6, frameon=False, fontsize=10)
 
     statistics = results.statistics[WHOLE]
-    bottom.suptitle(
-        f"What batch norm (BN) knows about each step after training on whole utterances: {UNITS} of "
-        f"{statistics.var.shape[1]} units",
-        fontsize=11,
-    )
+    bottom.suptitle("What batch norm (BN) knows of each step after training on whole utterances", fontsize=11)
     counts, means, variances = bottom.subplots(1, 3)
     _draw_counts(counts, statistics.count)
-    _draw_units(means, statistics.mean, "mean of a unit")
-    _draw_units(variances, statistics.var, "variance of a unit")
+    which = f"{UNITS} of the {statistics.var.shape[1]} units"
+    _draw_units(means, statistics.mean, f"mean, {which}")
+    _draw_units(variances, statistics.var, f"variance, {which}")
     figure.savefig(path, format="png")
 
 
@@ -123,7 +120,7 @@ def _draw_counts(axes, count: np.ndarray) -> None:
     axes.set_yticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
     axes.minorticks_off()
     text = f"step {len(count)}: {count[-1]} utterance{'' if count[-1] == 1 else 's'}"
-    axes.text(len(count) + 0.5, 130, text, ha="right", color=ALARM, fontsize=9.5)
+    axes.text(len(count) + 0.5, 200, text, ha="right", color=ALARM, fontsize=9.5)
     _dress_steps(axes, "training utterances that reach a step", len(count))
 
 
