@@ -228,7 +228,7 @@ def test_compare_needs_a_difference_beyond_its_error():
     assert outcomes.compare(low, low + 0.2) == -1
     assert outcomes.compare(low, low) == 0
     assert outcomes.compare(low + [0.2, -0.2, 0.1, -0.1], low) == 0
-    assert outcomes.compare(low[:2] + 0.2, low[:2]) == 0
+    assert outcomes.compare(low[:2] + 0.2, low[:2]) is None
 
 
 def made_up_results(last_accuracy: float, variance: float) -> Results:
@@ -262,12 +262,18 @@ def test_the_closing_sentences_follow_the_numbers():
     assert "falls behind LN (20.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in bad
     assert "BN last falls from 90.0±0.0 to 20.0±0.0" in bad
     good = " ".join(" ".join(findings.findings(made_up_results(0.9, 0.5))).split())
-    assert "its variance is 0.5 to 0.5. Repeating it does as well as LN (0.0±0.0 to 0.0±0.0 %)" in good
-    assert "does as well as LN (90.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in good
+    assert "its variance is 0.5 to 0.5. Repeating it keeps up with LN (0.0±0.0 to 0.0±0.0 %)" in good
+    assert "keeps up with LN (90.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in good
     assert "BN last goes from 90.0±0.0 to 90.0±0.0" in good
     better = " ".join(" ".join(findings.findings(made_up_results(1.0, 0.5))).split())
     assert "does better than LN (100.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in better
     assert "BN last rises from 90.0±0.0 to 100.0±0.0" in better
+
+
+def test_two_seeds_are_too_few_for_a_verdict(results):
+    text = " ".join(findings.findings(results))
+    assert "fewer than three seeds" in text and "stands against LN" in text
+    assert not any(verdict in text for verdict in ("above", "below", "rises", "falls", "keeps up"))
 
 
 def test_format_table():

@@ -1,5 +1,4 @@
-"""The closing sentences of the demo ``long-sequences``: each is worked out from the numbers, whatever they
-are."""
+"""The closing sentences of the demo ``long-sequences``: each is worked out from the numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +11,10 @@ from lnrnn.demos.outcomes import compare, mean_and_deviation
 from lnrnn.demos.tables import format_percent
 
 RULE = (
-    "Here one accuracy is above or below another only if the mean difference, seed by seed, is beyond two of "
-    "its standard errors over at least three seeds; otherwise they count as the same."
+    "Here one accuracy is above or below another only if the mean of their differences, seed by seed, is "
+    "beyond two of its standard errors. Where it is not, one keeps up with the other."
 )
+TOO_FEW = "With fewer than three seeds nothing is called better or worse."
 ANSWERING = (*(BATCH_NORM[policy] for policy in ("last", "mean", "batch")), NO_NORM)
 
 
@@ -30,7 +30,7 @@ def findings(results: Results) -> list[str]:
             joined(results, training),
         ):
             lines.append(textwrap.fill(text, 110, initial_indent="- ", subsequent_indent="  "))
-    lines.append(textwrap.fill(RULE, 110))
+    lines.append(textwrap.fill(TOO_FEW if results.seeds < 3 else RULE, 110))
     return lines
 
 
@@ -61,11 +61,11 @@ def beyond_training(results: Results, training: str) -> str:
         answers = ", ".join(parts)
         return f"On the one utterance beyond {known} steps, right answers under {seeds} seeds: {answers}."
     parts = [f"LN {_percent(layer)}"]
-    verdicts = {1: "above LN", -1: "below LN", 0: "no clear difference from LN"}
+    verdicts = {1: " (above LN)", -1: " (below LN)", 0: " (keeps up with LN)", None: ""}
     for method in ANSWERING:
         accuracies = outcomes[method].accuracies(longer)
         verdict = verdicts[compare(accuracies, layer)]
-        parts.append(f"{method.name} {_percent(accuracies)} ({verdict})")
+        parts.append(f"{method.name} {_percent(accuracies)}{verdict}")
     return f"On the {longer.sum()} utterances beyond {known} steps, in %: {', '.join(parts)}."
 
 
@@ -90,9 +90,9 @@ def last_step(results: Results, training: str) -> str:
 
 def against_layer_norm(outcomes, chosen=slice(None)) -> str:
     """How repeating the last step does: "falls behind LN (27.1±12.0 to 98.0±1.2 %)"."""
+    verbs = {1: "does better than", -1: "falls behind", 0: "keeps up with", None: "stands against"}
     last, layer = (outcomes[method].accuracies(chosen) for method in (BATCH_NORM["last"], LAYER_NORM))
-    verb = {1: "does better than LN", -1: "falls behind LN", 0: "does as well as LN"}[compare(last, layer)]
-    return f"{verb} ({_percent(last)} to {_percent(layer)} %)"
+    return f"{verbs[compare(last, layer)]} LN ({_percent(last)} to {_percent(layer)} %)"
 
 
 def joined(results: Results, training: str) -> str:
@@ -112,7 +112,7 @@ def trend(by_count, method: Method) -> str:
     """ "falls from 97.8 to 25.3", "rises from ...", or where neither is clear "goes from ..."."""
     first = by_count[min(by_count)][method].accuracies()
     last = by_count[max(by_count)][method].accuracies()
-    verb = {1: "rises", -1: "falls", 0: "goes"}[compare(last, first)]
+    verb = {1: "rises", -1: "falls"}.get(compare(last, first), "goes")
     return f"{verb} from {_percent(first)} to {_percent(last)}"
 
 

@@ -37,7 +37,7 @@ def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> None:
         output_dir.mkdir(parents=True, exist_ok=True)
     settings, counts = Settings(), COUNTS
     if quick:
-        settings, counts, seeds = settings.with_epochs(10), COUNTS[:4], min(seeds, 2)
+        settings, counts, seeds = settings.with_epochs(30), COUNTS[:4], min(seeds, 3)
     data = japanese_vowels()
     print(introduction(settings, seeds, quick))
 

@@ -45,15 +45,14 @@ def mean_and_deviation(values: np.ndarray) -> tuple[float, float | None]:
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
 
-def compare(a: np.ndarray, b: np.ndarray) -> int:
-    """Is a above b? 1 yes, -1 below, 0 cannot be told: seed by seed, a and b being accuracies (S,) under the
-    same seeds.
+def compare(a: np.ndarray, b: np.ndarray) -> int | None:
+    """Is a above b? 1 yes, -1 it is below, 0 neither is clear, None too few seeds to tell.
 
-    A difference is one when its mean is beyond two of its standard errors, and never with fewer than three
-    seeds.
+    a, b: accuracies (S,) under the same seeds. A difference is clear when its mean over the seeds is beyond
+    two of its standard errors; that takes at least three seeds.
     """
     difference = a - b
     if len(difference) < 3:
-        return 0
+        return None
     error = difference.std(ddof=1) / len(difference) ** 0.5
     return int(np.sign(difference.mean())) if abs(difference.mean()) > 2 * error else 0
