@@ -4,6 +4,7 @@
 What the Python above promises is asserted here once more where a broken promise would mean a wild pointer.
 """
 cimport numpy as cnp
+from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
@@ -129,24 +130,117 @@ cdef inline real *typed(object array, size_t size, bint writable, real tag) exce
         return <double *>pointer(array, cnp.NPY_FLOAT64, size, writable)
 
 
-cdef int c_layer_norm(real tag, x, gain, bias, double eps, y, size_t rows, size_t n) except -1:
-    cdef const real *px = typed(x, rows * n, False, tag)
-    cdef const real *pg = typed(gain, n, False, tag)
-    cdef const real *pb = typed(bias, n, False, tag)
-    cdef real *py = typed(y, rows * n, True, tag)
-    with nogil:
-        if real is float:
-            lnrnn_layer_norm_f32(rows, n, px, n, pg, pb, <float>eps, py, n, num_threads)
-        else:
-            lnrnn_layer_norm_f64(rows, n, px, n, pg, pb, eps, py, n, num_threads)
-    return 0
+cdef inline bint plain(object array, int kind):
+    """A numpy array, no subclass, of that type, C-contiguous, aligned, in the machine's byte order?"""
+    return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == kind
+            and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array))
 
 
-def layer_norm(x, gain, bias, double eps, y, size_t rows, size_t n):
-    if x.dtype == np.float32:
-        c_layer_norm[float](0, x, gain, bias, eps, y, rows, n)
+cdef inline bint apart(object a, object b):
+    """Do two C-contiguous arrays share no byte?"""
+    cdef char *p = cnp.PyArray_BYTES(<cnp.ndarray>a)
+    cdef char *q = cnp.PyArray_BYTES(<cnp.ndarray>b)
+    return p + cnp.PyArray_NBYTES(<cnp.ndarray>a) <= q or q + cnp.PyArray_NBYTES(<cnp.ndarray>b) <= p
+
+
+cdef Py_ssize_t row_size(cnp.ndarray x, object shape) except -1:
+    """The size of the last axes, if these are `shape` (an int or a tuple of ints), else 0."""
+    cdef int ndim = cnp.PyArray_NDIM(x), k, axes
+    cdef cnp.npy_intp *dims = cnp.PyArray_DIMS(x)
+    cdef Py_ssize_t n = 1
+    if type(shape) is int:
+        return dims[ndim - 1] if ndim and shape == dims[ndim - 1] else 0
+    if type(shape) is not tuple or not 0 < len(<tuple>shape) <= ndim:
+        return 0
+    axes = <int>len(<tuple>shape)
+    for k in range(axes):
+        item = (<tuple>shape)[k]
+        if type(item) is not int or item != dims[ndim - axes + k]:
+            return 0
+        n *= dims[ndim - axes + k]
+    return n
+
+
+cdef inline bint row_parameter(object p, int kind, cnp.ndarray x, object shape, Py_ssize_t n):
+    """None, or a plain array of the last axes' shape?"""
+    cdef int k, ndim, skip
+    if p is None:
+        return True
+    if not plain(p, kind) or cnp.PyArray_SIZE(<cnp.ndarray>p) != n:
+        return False
+    ndim = cnp.PyArray_NDIM(<cnp.ndarray>p)
+    if ndim != (len(<tuple>shape) if type(shape) is tuple else 1):
+        return False
+    skip = cnp.PyArray_NDIM(x) - ndim
+    for k in range(ndim):
+        if cnp.PyArray_DIMS(<cnp.ndarray>p)[k] != cnp.PyArray_DIMS(x)[skip + k]:
+            return False
+    return True
+
+
+cdef inline bint writes_to(object out, object x, int kind):
+    """Is out a plain writeable array of x's shape, and either x itself or apart from it?"""
+    cdef int k
+    if not plain(out, kind) or not cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
+        return False
+    if cnp.PyArray_NDIM(<cnp.ndarray>out) != cnp.PyArray_NDIM(<cnp.ndarray>x):
+        return False
+    for k in range(cnp.PyArray_NDIM(<cnp.ndarray>x)):
+        if cnp.PyArray_DIMS(<cnp.ndarray>out)[k] != cnp.PyArray_DIMS(<cnp.ndarray>x)[k]:
+            return False
+    return cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or apart(out, x)
+
+
+cdef void run_layer_norm(int kind, const void *x, const void *gain, const void *bias, double eps, void *y,
+                         size_t rows, size_t n, int threads) noexcept nogil:
+    if kind == cnp.NPY_FLOAT32:
+        lnrnn_layer_norm_f32(rows, n, <const float *>x, n, <const float *>gain, <const float *>bias, <float>eps,
+                             <float *>y, n, threads)
     else:
-        c_layer_norm[double](0, x, gain, bias, eps, y, rows, n)
+        lnrnn_layer_norm_f64(rows, n, <const double *>x, n, <const double *>gain, <const double *>bias, eps,
+                             <double *>y, n, threads)
+
+
+# Elements below which letting other Python threads run costs more than it gives them.
+cdef enum:
+    SHORT = 16384
+
+
+def layer_norm(x, shape, gain, bias, eps, out):
+    """-> y, or None if an argument is not of the plainest kind: then nothing was done, and functional.layer_norm says
+    what is wrong or makes plain ones of them."""
+    cdef int kind, threads = num_threads
+    cdef Py_ssize_t n, size
+    cdef double e
+    if not cnp.PyArray_CheckExact(x) or type(eps) is not float:
+        return None
+    kind = cnp.PyArray_TYPE(<cnp.ndarray>x)
+    e = eps
+    if (kind != cnp.NPY_FLOAT32 and kind != cnp.NPY_FLOAT64) or not plain(x, kind) or not 0 <= e < INFINITY:
+        return None
+    n = row_size(<cnp.ndarray>x, shape)
+    size = cnp.PyArray_SIZE(<cnp.ndarray>x)
+    if n == 0 or size == 0:
+        return None
+    if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
+        return None
+    if out is None:
+        y = cnp.PyArray_EMPTY(cnp.PyArray_NDIM(<cnp.ndarray>x), cnp.PyArray_DIMS(<cnp.ndarray>x), kind, 0)
+    else:
+        y = out
+        if (not writes_to(y, x, kind) or (gain is not None and not apart(y, gain))
+                or (bias is not None and not apart(y, bias))):
+            return None
+    cdef const void *px = cnp.PyArray_DATA(<cnp.ndarray>x)
+    cdef const void *pg = NULL if gain is None else cnp.PyArray_DATA(<cnp.ndarray>gain)
+    cdef const void *pb = NULL if bias is None else cnp.PyArray_DATA(<cnp.ndarray>bias)
+    cdef void *py = cnp.PyArray_DATA(<cnp.ndarray>y)
+    if size < SHORT:
+        run_layer_norm(kind, px, pg, pb, e, py, size // n, n, 1)
+    else:
+        with nogil:
+            run_layer_norm(kind, px, pg, pb, e, py, size // n, n, threads)
+    return y
 
 
 cdef int c_layer_norm_backward(real tag, gy, x, gain, double eps, gx, ggain, gbias, size_t rows, size_t n) except -1:
