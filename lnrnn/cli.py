@@ -137,9 +137,7 @@ def print_info(arguments: argparse.Namespace) -> None:
 
 def run_model(arguments: argparse.Namespace) -> None:
     """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
-    directory = arguments.output.resolve().parent
-    if not directory.is_dir():
-        raise FileNotFoundError(f"{arguments.output}: there is no directory {directory}")
+    check_output(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
     lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
@@ -184,9 +182,19 @@ def read_lengths(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: a length does not fit 64 bits") from None
 
 
+def check_output(path: Path) -> None:
+    """Raises OSError if no file can be put at ``path``, before a long computation rather than after it."""
+    target = path.resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no directory {target.parent}")
+    if target.exists() and not target.is_file():
+        # A directory cannot be replaced by a file, and a device such as /dev/null must not be.
+        raise OSError(f"{path} is there already and is not a file")
+
+
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all: into a new file beside ``path``, which then takes its place."""
-    target = Path(os.path.realpath(path))
+    target = path.resolve()
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with part.open("xb") as file:
         try:

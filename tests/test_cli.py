@@ -190,6 +190,14 @@ def test_run_needs_the_output_s_directory(files, capsys):
     assert code == 2 and "there is no directory" in error
 
 
+def test_run_puts_no_file_in_place_of_something_else(files, capsys):
+    folder, _, _ = files
+    model, input_file, output = paths(folder)
+    output.mkdir()
+    code, _, error = run(capsys, "run", model, input_file, output)
+    assert code == 2 and "out.npy is there already and is not a file" in error and output.is_dir()
+
+
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     output = tmp_path / "out.npy"
     output.write_bytes(b"old")
