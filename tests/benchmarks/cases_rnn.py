@@ -1,0 +1,144 @@
+"""The recurrent benchmarks: models, our calls, the answer, and what the machine needs for the bare work.
+
+The functions below run in a worker process; the tests name them. Arguments: threads, then the size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import cell_rnn
+import lnrnn
+import numpy as np
+from case import Case, Limit, Unavailable
+from lnrnn import reference
+from machine import DOT_BF16, DOT_INT8, FMA_F32, READ, READ_AHEAD, Loop
+from peers_rnn import STREAMED, WHOLE, builders, openvino_scan
+from race import Call
+
+CELLS = {"rnn": cell_rnn}
+BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+PEAKS = {"float32": FMA_F32, "bfloat16": DOT_BF16, "int8": DOT_INT8}
+
+# Outputs lie within -1..1. Right float32 answers of all libraries differ by 4e-6 at most (up to H = 1024, any
+# T); a wrong formula is off by a thousand times as much.
+TOLERANCE = 2e-5
+
+
+def _inputs(steps, batch, width):
+    return np.random.default_rng(7).standard_normal((steps, batch, width), np.float32)
+
+
+def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) -> Limit:
+    """The larger of two times: the arithmetic at the peak of the type's multiply-add, and reading the
+    recurrent weights once a step at the bandwidth that an array of their size gets, wherever it lies. A
+    stream reads the input weights at each step too. Each thread has its part of the weights."""
+    size = cell.GATES * hidden * hidden * BYTES[dtype] * (2 if streamed else 1)
+    operations = 2 * batch * cell.GATES * hidden * 2 * hidden * steps
+    peak = Loop(PEAKS[dtype], threads=threads)
+    peak.turn(1)
+    if not peak.work.value:  # no such instruction here: the type is widened and multiplied as float32
+        peak = Loop(FMA_F32, threads=threads)
+        peak.turn(1)
+    share = operations / peak.work.value
+    loops = {"arithmetic": peak, "read": Loop(READ, size, threads),
+             "read ahead": Loop(READ_AHEAD, size, threads)}
+
+    def seconds(took):
+        reading = np.minimum(took["read"], took["read ahead"]) * steps
+        computing = took["arithmetic"] * share
+        limit.name = "weights" if np.median(reading) > np.median(computing) else "arithmetic"
+        return np.maximum(reading, computing)
+
+    limit = Limit("", loops, seconds)
+    return limit
+
+
+def _ours(call, threads, answer=None, **more) -> dict[str, Call]:
+    ours = {"lnrnn": Call(call, answer=answer), **{f"lnrnn {name}": other for name, other in more.items()}}
+    if threads > 1:
+        ours["lnrnn 1 thread"] = Call(call, answer=answer, enter=partial(lnrnn.set_num_threads, 1),
+                                      leave=partial(lnrnn.set_num_threads, threads))
+    return ours
+
+
+def _whole(model, x) -> Call:
+    return Call(partial(model, x), answer=lambda: model(x)[0])
+
+
+def whole(threads, cell, batch, hidden, steps):
+    """Whole sequences, float32."""
+    cell = CELLS[cell]
+    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
+    call = _whole(cell.ours(lnrnn, p), x)
+    return Case(_ours(call.call, threads, call.answer), builders(WHOLE, cell, p, x, threads),
+                (cell.answer(reference, p, x),), (TOLERANCE,), _work(cell, threads, batch, hidden, steps),
+                steps)
+
+
+def _rounded(p, dtype) -> dict[str, np.ndarray]:
+    """The parameters with matrices rounded to the type: bfloat16 to the nearest, int8 with one scale a
+    row."""
+    def rounded(w):
+        if dtype == "bfloat16":
+            bits = w.view(np.uint32)
+            return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+        scale = np.abs(w).max(1, keepdims=True) / 127
+        return np.rint(w / scale) * scale
+    return {name: rounded(v) if v.ndim == 2 else v for name, v in p.items()}
+
+
+def narrow(threads, cell, batch, hidden, steps, dtype):
+    """Whole sequences, weights in bfloat16 or int8, against float32 peers, and OpenVINO in bfloat16."""
+    cell = CELLS[cell]
+    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
+    full = cell.ours(lnrnn, p)
+    if not hasattr(full, "to_dtype"):
+        raise Unavailable("this lnrnn has no to_dtype")
+    want = cell.answer(reference, p, x)
+    # What rounding the weights alone does to the answer; rounding activations as well may triple it.
+    error = 3 * float(np.abs(cell.answer(reference, _rounded(p, dtype), x) - want).max())
+    call, plain = _whole(full.to_dtype(dtype), x), _whole(full, x)
+    ours = _ours(call.call, threads, call.answer, float32=plain)
+    for name, contender in ours.items():
+        contender.tolerance = (TOLERANCE if name == "lnrnn float32" else error,)
+    peers = builders(WHOLE, cell, p, x, threads)
+    if dtype == "bfloat16":
+        peers["openvino bf16"] = partial(openvino_scan, cell, p, x, threads, "bf16", (error,))
+    return Case(ours, peers, (want,), (TOLERANCE,), _work(cell, threads, batch, hidden, steps, dtype), steps)
+
+
+def streamed(threads, cell, batch, hidden, steps):
+    """One step a call, against the same model over the whole sequence and against peers that step."""
+    cell = CELLS[cell]
+    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
+    model = cell.ours(lnrnn, p)
+    stream, xs = model.stream(batch), list(x)
+
+    def call():
+        stream.reset()
+        for x in xs:
+            stream(x)
+
+    def answer():
+        stream.reset()
+        return np.stack([stream(x).copy() for x in xs])
+
+    return Case(_ours(call, threads, answer, whole=_whole(model, x)), builders(STREAMED, cell, p, x, threads),
+                (cell.answer(reference, p, x),), (TOLERANCE,),
+                _work(cell, threads, batch, hidden, steps, streamed=True), steps)
+
+
+def batch_norm(threads, cell, batch, hidden, steps):
+    """Batch norm by time step at inference, against layer norm in the same cell; no peer has it."""
+    cell = CELLS[cell]
+    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
+    model = cell.ours(lnrnn, p, norm="batch")
+    model.calibrate([_inputs(steps, 16, hidden)])
+    statistics = tuple(np.array(s) for s in (model.running_mean_l0, model.running_var_l0))
+    plain = _whole(cell.ours(lnrnn, p), x)
+    plain.tolerance = (np.inf,)  # another model: checked by `whole`
+    call = _whole(model, x)
+    return Case(_ours(call.call, threads, call.answer, LN=plain), {},
+                (cell.answer(reference, p, x, norm="batch", statistics=statistics),), (TOLERANCE,),
+                _work(cell, threads, batch, hidden, steps), steps)

@@ -1,0 +1,186 @@
+/* What one machine can do at most: arithmetic and memory traffic, timed by itself.
+ *
+ * Built by machine.py with -O3 -march=native and called through ctypes. GCC's and Clang's vector extensions
+ * keep it free of intrinsics, so that the same text measures AVX-512, AVX2 and NEON; only the dot products of
+ * small types, which the language cannot say, use intrinsics and report that they are missing elsewhere.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { FMA_F32, DOT_BF16, DOT_INT8, COPY, READ, READ_AHEAD };
+
+/* The widest vector that this target has registers for. */
+#define WIDTH __BIGGEST_ALIGNMENT__
+typedef float floats __attribute__((vector_size(WIDTH)));
+typedef uint32_t words __attribute__((vector_size(WIDTH)));
+
+/* Independent chains: an FMA takes 4 to 5 cycles and two start in each, so ten are needed to keep both units
+ * busy; twelve leave registers for the operands even where there are only sixteen. */
+enum { CHAINS = 12, INNER = 2000, MAX_THREADS = 64, LINE = 64, AHEAD = 2048 };
+
+typedef struct {
+    int kind;
+    char *to;
+    const char *from;
+    size_t bytes;
+    long times;
+    double seconds, work;
+    pthread_barrier_t *start;
+} job;
+
+static volatile uint32_t sink; /* results go here, so that nobody can do without them */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+/* Keeps `a` in a register and unknown to the optimiser, so that no loop is folded or vectorised away. */
+#if defined(__x86_64__)
+#define OPAQUE(a) __asm__ volatile("" : "+v"(a))
+#elif defined(__aarch64__)
+#define OPAQUE(a) __asm__ volatile("" : "+w"(a))
+#else
+#define OPAQUE(a) __asm__ volatile("" : "+m"(a))
+#endif
+
+/* Twelve variables and not an array: an array would live on the stack. */
+#define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
+#define BEGIN(c) chain chain##c = begin;
+#define SAME(c) chain##c = STEP(chain##c); OPAQUE(chain##c);
+#define FOLD(c) total += chain##c;
+
+/* A function that runs STEP on all chains and returns the operations done: a multiply-add is two. */
+#define PEAK(name, vector, scalars, first, left, right)                                                     \
+    static double name(long times) {                                                                        \
+        typedef vector chain;                                                                               \
+        vector begin = first, total = begin;                                                                \
+        __typeof__(left) a = left;                                                                          \
+        __typeof__(right) b = right;                                                                        \
+        EACH(BEGIN)                                                                                         \
+        for (long n = 0; n < times * INNER; n++) {                                                          \
+            EACH(SAME)                                                                                      \
+        }                                                                                                   \
+        EACH(FOLD)                                                                                          \
+        memcpy((void *)&sink, &total, sizeof sink);                                                         \
+        return 2.0 * CHAINS * (scalars) * INNER * times;                                                    \
+    }
+
+/* chain = chain * a + b tends to 1: never a denormal, never infinite. */
+#define STEP(c) (c * a + b)
+PEAK(fma_f32, floats, WIDTH / sizeof(float), (floats){0} + 2.0f, (floats){0} + 0.999f, (floats){0} + 0.001f)
+#undef STEP
+
+#if defined(__AVX512BF16__)
+#define STEP(c) _mm512_dpbf16_ps(c, a, b)
+PEAK(dot_bf16, __m512, 32, _mm512_set1_ps(2), (__m512bh)_mm512_set1_epi32(0x3c003c00),
+     (__m512bh)_mm512_set1_epi32(0x10001000))
+#undef STEP
+#else
+static double dot_bf16(long times) { (void)times; return 0; }
+#endif
+
+#if defined(__AVX512VNNI__)
+#define STEP(c) _mm512_dpbusd_epi32(c, a, b)
+PEAK(dot_int8, __m512i, 64, _mm512_set1_epi32(2), _mm512_set1_epi32(0x01010101),
+     _mm512_set1_epi32(0x01010101))
+#undef STEP
+#else
+static double dot_int8(long times) { (void)times; return 0; }
+#endif
+
+/* Reads every whole vector once. `ahead` > 0 also asks for the line that far ahead: it helps out of L2 and
+ * hinders in L1. */
+static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
+                                                            words sum[8]) {
+    size_t i = 0;
+    for (; i + 8 * WIDTH <= bytes; i += 8 * WIDTH) {
+        if (ahead)
+            for (size_t line = 0; line < 8 * WIDTH; line += LINE)
+                __builtin_prefetch(from + i + ahead + line, 0, 3);
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++)
+            sum[k] ^= *(const words *)(from + i + k * WIDTH);
+    }
+    for (; i + WIDTH <= bytes; i += WIDTH)
+        sum[0] ^= *(const words *)(from + i);
+}
+
+static double read_all(const char *from, size_t bytes, long times, size_t ahead) {
+    words sum[8] = {{0}}, total = {0};
+    for (long n = 0; n < times; n++) {
+        if (ahead)
+            read_once(from, bytes, AHEAD, sum);
+        else
+            read_once(from, bytes, 0, sum);
+        __asm__ volatile("" ::: "memory");
+    }
+    for (int k = 0; k < 8; k++)
+        total ^= sum[k];
+    sink = total[0];
+    return (double)bytes * times;
+}
+
+static double copy_all(char *to, const char *from, size_t bytes, long times) {
+    for (long n = 0; n < times; n++) {
+        memcpy(to, from, bytes);
+        __asm__ volatile("" ::: "memory");
+    }
+    return (double)bytes * times;
+}
+
+static void *work(void *argument) {
+    job *j = argument;
+    pthread_barrier_wait(j->start);
+    double start = now();
+    switch (j->kind) {
+    case FMA_F32: j->work = fma_f32(j->times); break;
+    case DOT_BF16: j->work = dot_bf16(j->times); break;
+    case DOT_INT8: j->work = dot_int8(j->times); break;
+    case COPY: j->work = copy_all(j->to, j->from, j->bytes, j->times); break;
+    case READ: j->work = read_all(j->from, j->bytes, j->times, 0); break;
+    case READ_AHEAD: j->work = read_all(j->from, j->bytes, j->times, AHEAD); break;
+    }
+    j->seconds = now() - start;
+    return NULL;
+}
+
+/* Does `kind` `times` times with `threads` threads, each on its slice of the `bytes` at `from` (and `to`).
+ * Returns the seconds of the slowest; *done is the work of all: operations, or bytes read or copied.
+ * A thread keeps its slice for all repetitions, so that it stays in the cache of the core that reads it. */
+double machine_time(int kind, char *to, const char *from, size_t bytes, long times, int threads,
+                    double *done) {
+    pthread_t handle[MAX_THREADS];
+    job jobs[MAX_THREADS];
+    pthread_barrier_t start;
+    if (threads < 1 || threads > MAX_THREADS)
+        return -1;
+    size_t slice = (bytes / threads + LINE - 1) / LINE * LINE;
+    pthread_barrier_init(&start, NULL, threads);
+    for (int t = 0; t < threads; t++) {
+        size_t first = t * slice < bytes ? t * slice : bytes;
+        size_t last = first + slice < bytes ? first + slice : bytes;
+        jobs[t] = (job){kind, to ? to + first : NULL, from ? from + first : NULL,
+                        last - first, times, 0, 0, &start};
+    }
+    for (int t = 1; t < threads; t++)
+        if (pthread_create(&handle[t], NULL, work, &jobs[t]))
+            return -1; /* the barrier keeps the others waiting for ever: the caller gives up */
+    work(&jobs[0]);
+    double seconds = jobs[0].seconds;
+    *done = jobs[0].work;
+    for (int t = 1; t < threads; t++) {
+        pthread_join(handle[t], NULL);
+        seconds = jobs[t].seconds > seconds ? jobs[t].seconds : seconds;
+        *done += jobs[t].work;
+    }
+    pthread_barrier_destroy(&start);
+    return seconds;
+}

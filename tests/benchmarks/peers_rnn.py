@@ -1,0 +1,163 @@
+"""A recurrent cell over a whole sequence, or a step at a time, in the libraries that people run on a CPU.
+
+None of them has a layer-normalised cell, so each gets the loop that its users write: ONNX's Scan for ONNX
+Runtime and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. The cell's equation comes from its module
+(cell_rnn.py). Every builder takes (cell, p, x, threads), x (T, B, I) as NumPy, and gives a contender whose
+answer is y (T, B, H).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from peers_norm import onnx_session
+from race import Call
+
+
+def _torch(threads):
+    import torch
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def _torch_states(torch, cell, batch, hidden):
+    return tuple(torch.zeros(batch, hidden) for _ in range(cell.STATES))
+
+
+def torch_loop(cell, p, x, threads) -> Call:
+    """The loop over the steps, unrolled by tracing, and frozen."""
+    torch = _torch(threads)
+    p = {name: torch.from_numpy(value) for name, value in p.items()}
+    steps, batch, hidden = len(x), x.shape[1], p["weight_hh"].shape[1]
+
+    class Loop(torch.nn.Module):
+        def forward(self, x):
+            state, ys = _torch_states(torch, cell, batch, hidden), []
+            projected = cell.torch_project(torch, p, x)
+            for t in range(steps):
+                state = cell.torch_step(torch, p, tuple(part[t] for part in projected), state)
+                ys.append(state[0])
+            return torch.stack(ys)
+
+    x = torch.from_numpy(x)
+    return Call(partial(torch.jit.freeze(torch.jit.trace(Loop().eval(), x, check_trace=False)), x))
+
+
+def torch_steps(cell, p, x, threads) -> Call:
+    """One traced step a call, as a stream is served."""
+    torch = _torch(threads)
+    p = {name: torch.from_numpy(value) for name, value in p.items()}
+
+    class Step(torch.nn.Module):
+        def forward(self, x, *state):
+            return cell.torch_step(torch, p, cell.torch_project(torch, p, x), state)
+
+    xs = list(torch.from_numpy(x))
+    zero = _torch_states(torch, cell, x.shape[1], p["weight_hh"].shape[1])
+    step = torch.jit.freeze(torch.jit.trace(Step().eval(), (xs[0], *zero), check_trace=False))
+
+    def call(keep=lambda y: None):
+        state = zero
+        for x in xs:
+            state = step(x, *state)
+            keep(state[0])
+
+    return Call(call, answer=partial(_collect, call))
+
+
+def jax_scan(cell, p, x, threads) -> Call:
+    """jax.lax.scan in a jitted function, the parameters its arguments."""
+    import jax
+    zeros = tuple(jax.numpy.zeros((x.shape[1], p["weight_hh"].shape[1])) for _ in range(cell.STATES))
+    p = {name: jax.numpy.asarray(np.ascontiguousarray(value.T)) for name, value in p.items()}
+
+    @jax.jit
+    def run(x, p):
+        def step(state, projected):
+            state = cell.jax_step(jax, p, projected, state)
+            return state, state[0]
+        return jax.lax.scan(step, zeros, cell.jax_project(jax, p, x))[1]
+
+    x = jax.numpy.asarray(x)
+    return Call(lambda: run(x, p).block_until_ready())
+
+
+def _onnx_model(cell, p, x, whole: bool) -> bytes:
+    """x (T, B, I) to y (T, B, H) with a Scan; or one step, from x (B, I) and states s0 ... to n0 ..."""
+    from onnx import TensorProto, helper, numpy_helper
+    hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    node = lambda operator, ins, outs, attributes: helper.make_node(operator, ins, outs, **attributes)
+    projection, widths = cell.onnx_project()
+    projection, step = [node(*n) for n in projection], [node(*n) for n in cell.onnx_step()]
+    constants = {name: np.ascontiguousarray(v.T) for name, v in p.items()}
+    used = lambda nodes: [numpy_helper.from_array(v, name) for name, v in constants.items()
+                          if any(name in n.input for n in nodes)]
+    states = [value(f"s{k}", batch, hidden) for k in range(cell.STATES)]
+    news = [value(f"n{k}", batch, hidden) for k in range(cell.STATES)]
+    if whole:
+        parts = [value(f"p{k}", batch, w * hidden) for k, w in enumerate(widths)]
+        body = helper.make_graph([*step, node("Identity", ["n0"], ["out"], {})], "step", [*states, *parts],
+                                 [*news, value("out", batch, hidden)], used(step))
+        zeros = numpy_helper.from_array(np.zeros((batch, hidden), np.float32), "zeros")
+        ends = [f"last{k}" for k in range(cell.STATES)]
+        scan = node("Scan", ["zeros"] * cell.STATES + [part.name for part in parts], [*ends, "y"],
+                    {"num_scan_inputs": len(parts), "body": body})
+        graph = helper.make_graph([*projection, scan], "sequence", [value("x", steps, batch, inputs)],
+                                  [value("y", steps, batch, hidden)], [*used(projection), zeros])
+    else:
+        nodes = [*projection, *step]
+        graph = helper.make_graph(nodes, "step", [value("x", batch, inputs), *states], news, used(nodes))
+    opset = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
+
+
+def onnxruntime_scan(cell, p, x, threads) -> Call:
+    session = onnx_session(_onnx_model(cell, p, x, whole=True), threads)
+    return Call(partial(session.run, ["y"], {"x": x}))
+
+
+def onnxruntime_steps(cell, p, x, threads) -> Call:
+    """One step a call through session.run."""
+    session = onnx_session(_onnx_model(cell, p, x, whole=False), threads)
+    zeros = {f"s{k}": np.zeros((x.shape[1], p["weight_hh"].shape[1]), np.float32) for k in range(cell.STATES)}
+    names, xs = [f"n{k}" for k in range(cell.STATES)], list(x)
+
+    def call(keep=lambda y: None):
+        feed = dict(zeros)
+        for x in xs:
+            feed["x"] = x
+            news = session.run(names, feed)
+            for k, state in enumerate(news):
+                feed[f"s{k}"] = state
+            keep(news[0])
+
+    return Call(call, answer=partial(_collect, call))
+
+
+def _collect(call) -> np.ndarray:
+    """The outputs of all steps of `call`, which hands each to its argument."""
+    ys = []
+    call(lambda y: ys.append(np.array(y)))
+    return np.stack(ys)
+
+
+def openvino_scan(cell, p, x, threads, precision="f32", tolerance=None) -> Call:
+    """The same ONNX model; precision "bf16" is OpenVINO's own choice of where to round."""
+    import openvino
+    core = openvino.Core()
+    model = core.read_model(_onnx_model(cell, p, x, whole=True))
+    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
+               "INFERENCE_PRECISION_HINT": precision}
+    infer = partial(core.compile_model(model, "CPU", options).create_infer_request().infer, {0: x})
+    return Call(infer, answer=lambda: infer()[0].copy(), tolerance=tolerance)
+
+
+WHOLE = {"onnxruntime": onnxruntime_scan, "openvino": openvino_scan, "jax": jax_scan, "torch.jit": torch_loop}
+STREAMED = {"onnxruntime": onnxruntime_steps, "torch.jit": torch_steps}
+
+
+def builders(peers: dict, *arguments) -> dict:
+    return {name: partial(build, *arguments) for name, build in peers.items()}

@@ -1,0 +1,142 @@
+"""A process of its own for each number of threads, so that every library is honest about it.
+
+Thread pools take the CPUs that their process may use when they start, and some can never be told otherwise:
+XLA counts them when it is loaded. So the process that races on one core is pinned to one CPU before it loads
+any library, and the one for two threads to two. Within a process all contenders race together (race.py).
+
+    python worker.py PIPE THREADS CPU,CPU...        started by Worker, never by hand
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import traceback
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+
+class Worker:
+    """The parent's end: `run(...)` races one case in the process and gives its outcome, a dict (see
+    `_race`)."""
+
+    def __init__(self, threads: int, cpus: list[int]):
+        ours, theirs = Pipe()
+        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        command = [sys.executable, __file__, str(theirs.fileno()), str(threads), ",".join(map(str, cpus))]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                                        env={**os.environ, "PYTHONPATH": path})
+        theirs.close()
+        self.pipe = ours
+        self.about = self._receive(120)  # versions, limits
+        if "failed" in self.about:
+            self.stop()
+            raise RuntimeError(f"no benchmark can run:\n{self.about['failed']}")
+
+    def run(self, case: str, arguments: dict, pace, patience: float = 900.0) -> dict:
+        """case: "module.function" of this folder."""
+        self.pipe.send((case, arguments, pace))
+        return self._receive(patience)
+
+    def _receive(self, patience: float):
+        if not self.pipe.poll(patience):
+            self.stop()
+            raise RuntimeError(f"the worker said nothing for {patience:.0f} s")
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            raise RuntimeError(f"the worker died, exit status {self.process.wait()}") from None
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self):
+        self.pipe.close()  # the worker ends when its pipe does
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _about(threads: int) -> dict:
+    from importlib.metadata import PackageNotFoundError, version
+
+    import lnrnn
+    import machine
+    lnrnn.set_num_threads(threads)
+    versions = {}
+    for name in ("numpy", "torch", "onnxruntime", "jax", "openvino"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return {"versions": {"lnrnn": lnrnn.__version__, **versions}, "isa": lnrnn.cpu_info()["isa"],
+            "limits": machine.limits(threads)}
+
+
+def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
+    """Check and race one case. samples: {contender: [seconds]} in the order ours, peers; limit: [seconds] or
+    None; others: the part of the CPUs' time that other processes took. A disturbed race is run again, and the
+    calmest is told."""
+    import numpy as np
+    from neighbours import BUSY, Watch
+    from race import race
+    module, function = case.rsplit(".", 1)
+    prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
+    contenders = prepared.assemble()
+    os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
+    loops = prepared.limit.loops if prepared.limit else {}
+    samples, others = None, None
+    for _ in range(1 + pace.again):
+        watch = Watch(cpus)
+        took = race({**contenders, **loops}, pace, settle=0.004 if threads > 1 else 0.0)
+        share = watch.others()
+        if samples is None or share < others:
+            samples, others = took, share
+        if share is None or share < BUSY:
+            break
+    if os.sched_getaffinity(0) != cpus:
+        os.sched_setaffinity(0, cpus)
+        raise AssertionError("a contender changed the CPUs of the thread that all of them are called from")
+    limit = None
+    if prepared.limit:
+        limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops}).tolist()
+    return {"samples": samples, "ours": list(prepared.ours), "left_out": prepared.left_out,
+            "steps": prepared.steps, "others": others, "limit": limit,
+            "limit_name": prepared.limit.name if prepared.limit else None}
+
+
+def _serve(pipe: Connection, threads: int, cpus: set[int]):
+    try:
+        pipe.send(_about(threads))
+    except Exception:
+        pipe.send({"failed": traceback.format_exc()})
+        return
+    from case import Unavailable
+    while True:
+        try:
+            case, arguments, pace = pipe.recv()
+        except EOFError:
+            return
+        try:
+            outcome = _race(case, arguments, pace, threads, cpus)
+        except Unavailable as reason:
+            outcome = {"unavailable": str(reason)}
+        except Exception:
+            outcome = {"failed": traceback.format_exc()}
+        pipe.send(outcome)
+
+
+def _main():
+    handle, threads, cpus = int(sys.argv[1]), int(sys.argv[2]), {int(c) for c in sys.argv[3].split(",")}
+    os.sched_setaffinity(0, cpus)  # before any library is loaded
+    _serve(Connection(handle), threads, cpus)
+
+
+if __name__ == "__main__":
+    _main()
