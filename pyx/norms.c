@@ -12,6 +12,13 @@ enum { CHANNELS = 64 };
 
 static int team(size_t elements, int threads) { return elements < ALONE ? 1 : threads; }
 
+/* An output of this many bytes is written past the caches: below, the caller finds it there; above, it would only push
+ * out what is there, and reading it in before writing it costs a third of the time (tests/benchmarks, layer_norm and
+ * batch_norm out of cache). In place, the lines are in the cache already. */
+enum { PAST = 24 << 20 };
+
+static int writes_past(int in_place, size_t bytes) { return !in_place && bytes >= PAST; }
+
 /* Rows of n elements to a task. */
 static size_t tasks_of(size_t rows, size_t n)
 {

@@ -11,14 +11,14 @@
 
 /* norm.h, for R = float or double */
 #define LNRNN_NORM_KERNELS(R)                                                                                         \
-    void (*layer_norm)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, R, R *, ptrdiff_t);                \
+    void (*layer_norm)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, R, R *, ptrdiff_t, int);           \
     void (*layer_norm_backward)(size_t, size_t, const R *, ptrdiff_t, const R *, ptrdiff_t, const R *, R, R *,        \
                                 ptrdiff_t, double *, double *, R *);                                                  \
     void (*moments_columns)(size_t, size_t, const R *, ptrdiff_t, double *, double *);                                \
     void (*moments_planes)(size_t, size_t, const R *, ptrdiff_t, double *, double *);                                 \
     void (*fold)(size_t, const double *, const double *, double, const R *, const R *, double, R *, R *, R *);        \
-    void (*affine_columns)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t);    \
-    void (*affine_planes)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t);     \
+    void (*affine_columns)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t, int);\
+    void (*affine_planes)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t, int);\
     void (*sums_columns)(size_t, size_t, const R *, const R *, ptrdiff_t, const R *, double *, double *, R *);        \
     void (*sums_planes)(size_t, size_t, const R *, const R *, ptrdiff_t, R, double *, double *);                      \
     void (*gx_columns)(size_t, size_t, const R *, const R *, ptrdiff_t, const R *, const R *, const R *, const R *,   \

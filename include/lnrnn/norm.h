@@ -4,10 +4,12 @@
  *     VT      its vector               F(name) the name with the type's suffix
  *     LANES   values in a vector
  *
- * Statistics are corrected two-pass ones. m0 is the mean as R can hold it, computed from differences to the first
- * element (so that a constant row has differences of exactly 0); the second pass takes the mean m1 of x - m0 besides
- * the squares. mean = m0 + m1 then has about twice the digits of R, which rows with a mean far from 0 need:
- * x - m0 is exact there, and a rounded mean alone would be off by half an ULP of itself.
+ * Statistics of a row are taken in one pass, of the differences to a point near the mean: var = mean(d^2) - mean(d)^2.
+ * That is as accurate as two passes while the point is within a standard deviation of the mean, which is checked; if it
+ * is not, a second pass goes from the mean just found. A constant row has differences of exactly 0.
+ *
+ * mean = m0 + m1, m0 as R can hold it and m1 the rest: rows with a mean far from 0 need the digits, for x - m0 is exact
+ * there, and a rounded mean alone would be off by half an ULP of itself.
  */
 
 /* One vector's worth of columns or less is the tail; every loop here has the shape body + tail. */
@@ -16,51 +18,59 @@
 LNRNN_INLINE void F(row_moments)(size_t n, const R *x, R *m0, R *m1, R *var)
 {
     const size_t body = n - n % LANES, body4 = n - n % (4 * LANES);
-    const VT first = V(set1)(x[0]);
-    VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
-    size_t i = 0;
-    for (; i < body4; i += 4 * LANES) {
-        s0 = V(add)(s0, V(sub)(V(load)(x + i), first));
-        s1 = V(add)(s1, V(sub)(V(load)(x + i + LANES), first));
-        s2 = V(add)(s2, V(sub)(V(load)(x + i + 2 * LANES), first));
-        s3 = V(add)(s3, V(sub)(V(load)(x + i + 3 * LANES), first));
+    const R over_n = 1 / (R)n;
+    R near = n < LANES ? x[0] : V(sum)(V(load)(x)) * ((R)1 / LANES), low, v;
+    for (int again = 0;; again++) {
+        const VT m = V(set1)(near);
+        VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+        size_t i = 0;
+        for (; i < body4; i += 4 * LANES) {
+            const VT d0 = V(sub)(V(load)(x + i), m), d1 = V(sub)(V(load)(x + i + LANES), m);
+            const VT d2 = V(sub)(V(load)(x + i + 2 * LANES), m), d3 = V(sub)(V(load)(x + i + 3 * LANES), m);
+            s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
+            s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
+            s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
+            s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
+        }
+        for (; i < body; i += LANES) {
+            const VT d = V(sub)(V(load)(x + i), m);
+            s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
+        }
+        if (i < n) {
+            const VT d = V(keep_n)(V(sub)(V(load_n)(x + i, n - i), m), n - i);
+            s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
+        }
+        low = V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3))) * over_n;
+        v = V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3))) * over_n - low * low;
+        if (low * low <= v || again)
+            break;
+        near += low;
     }
-    for (; i < body; i += LANES)
-        s0 = V(add)(s0, V(sub)(V(load)(x + i), first));
-    if (i < n)
-        s1 = V(add)(s1, V(keep_n)(V(sub)(V(load_n)(x + i, n - i), first), n - i));
-    const R about = x[0] + V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3))) / (R)n;
-
-    const VT m = V(set1)(about);
-    s0 = s1 = s2 = s3 = V(zero)();
-    for (i = 0; i < body4; i += 4 * LANES) {
-        const VT d0 = V(sub)(V(load)(x + i), m), d1 = V(sub)(V(load)(x + i + LANES), m);
-        const VT d2 = V(sub)(V(load)(x + i + 2 * LANES), m), d3 = V(sub)(V(load)(x + i + 3 * LANES), m);
-        s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
-        s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
-        s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
-        s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
-    }
-    for (; i < body; i += LANES) {
-        const VT d = V(sub)(V(load)(x + i), m);
-        s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
-    }
-    if (i < n) {
-        const VT d = V(keep_n)(V(sub)(V(load_n)(x + i, n - i), m), n - i);
-        s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
-    }
-    const R low = V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3))) / (R)n;
-    const R v = V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3))) / (R)n - low * low;
-    *m0 = about;
-    *m1 = low;
+    *m0 = near + low;
+    *m1 = (near - *m0) + low;
     *var = v < 0 ? 0 : v; /* this way round, a NaN stays */
+}
+
+/* Values up to the next address that is aligned to the vector, where stores past the caches may begin. */
+LNRNN_INLINE size_t F(to_aligned)(const R *y, size_t n)
+{
+    const size_t head = -(uintptr_t)y % sizeof(VT) / sizeof(R);
+    return head < n ? head : n;
 }
 
 /* x (LANES) -> (x - mean) * rstd * gain + bias. m0 as above, c = -m1 * rstd. */
 LNRNN_INLINE VT F(normalised)(VT x, VT m0, VT rstd, VT c) { return V(fma)(V(sub)(x, m0), rstd, c); }
 
+/* x, gain, bias, y (k), k <= LANES: the last step of layer norm on part of a row. */
+LNRNN_INLINE void F(layer_norm_part)(size_t k, const R *x, const R *gain, const R *bias, R *y, VT m0, VT rstd, VT c,
+                                     int has_gain, int has_bias)
+{
+    const VT z = F(normalised)(V(load_n)(x, k), m0, rstd, c);
+    V(store_n)(y, V(fma)(z, has_gain ? V(load_n)(gain, k) : V(set1)(1), has_bias ? V(load_n)(bias, k) : V(zero)()), k);
+}
+
 LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *gain, const R *bias,
-                                     R eps, R *y, ptrdiff_t ys, int has_gain, int has_bias)
+                                     R eps, R *y, ptrdiff_t ys, int has_gain, int has_bias, int past)
 {
     const VT one = V(set1)(1), zero = V(zero)();
     for (size_t r = 0; r < rows; r++, x += xs, y += ys) {
@@ -68,33 +78,46 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const R *x, ptrdiff_
         F(row_moments)(n, x, &m0, &m1, &var);
         const R rstd = 1 / F(root)(var + eps);
         const VT vm = V(set1)(m0), vr = V(set1)(rstd), vc = V(set1)(-m1 * rstd);
-        size_t i = 0;
+        size_t i = past ? F(to_aligned)(y, n) : 0;
+        if (i)
+            F(layer_norm_part)(i, x, gain, bias, y, vm, vr, vc, has_gain, has_bias);
         for (; i + LANES <= n; i += LANES) {
             const VT z = F(normalised)(V(load)(x + i), vm, vr, vc);
-            V(store)(y + i, V(fma)(z, has_gain ? V(load)(gain + i) : one, has_bias ? V(load)(bias + i) : zero));
+            const VT v = V(fma)(z, has_gain ? V(load)(gain + i) : one, has_bias ? V(load)(bias + i) : zero);
+            if (past)
+                V(stream)(y + i, v);
+            else
+                V(store)(y + i, v);
         }
-        if (i < n) {
-            const size_t k = n - i;
-            const VT z = F(normalised)(V(load_n)(x + i, k), vm, vr, vc);
-            V(store_n)(y + i, V(fma)(z, has_gain ? V(load_n)(gain + i, k) : one,
-                                     has_bias ? V(load_n)(bias + i, k) : zero), k);
-        }
+        if (i < n)
+            F(layer_norm_part)(n - i, x + i, has_gain ? gain + i : NULL, has_bias ? bias + i : NULL, y + i, vm, vr, vc,
+                               has_gain, has_bias);
     }
 }
 
 /* x (rows, n) with xs values from row to row, gain (n) or NULL, bias (n) or NULL -> y (rows, n), stride ys.
- * y may be x; rows may not overlap otherwise. n >= 1. */
+ * y may be x; rows may not overlap otherwise. n >= 1. past: y is too large for the caches, write past them. */
 static void F(layer_norm)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *gain, const R *bias, R eps, R *y,
-                          ptrdiff_t ys)
+                          ptrdiff_t ys, int past)
 {
+#define LNRNN_CALL(g, b)                                                             \
+    do {                                                                             \
+        if (past)                                                                    \
+            F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, g, b, 1);     \
+        else                                                                         \
+            F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, g, b, 0);     \
+    } while (0)
     if (gain && bias)
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 1, 1);
+        LNRNN_CALL(1, 1);
     else if (gain)
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 1, 0);
+        LNRNN_CALL(1, 0);
     else if (bias)
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 0, 1);
+        LNRNN_CALL(0, 1);
     else
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 0, 0);
+        LNRNN_CALL(0, 0);
+#undef LNRNN_CALL
+    if (past)
+        stream_end();
 }
 
 /* Adds part (n) to total (n) and clears part: short sums in R, long ones in double. */
@@ -238,38 +261,59 @@ static void F(fold)(size_t n, const double *mean, const double *m2, double count
 
 /* x (rows, n), mean, scale, shift (n), or (rows) if by_row -> y = (x - mean) * scale + shift. y may be x.
  * The mean is taken off first: folded into the shift it would cost the digits of x - mean. */
+LNRNN_INLINE void F(affine_part)(size_t k, const R *x, const R *mean, const R *scale, const R *shift, R *y, VT m, VT a,
+                                 VT b, int by_row)
+{
+    const VT v = V(load_n)(x, k);
+    V(store_n)(y, by_row ? V(fma)(V(sub)(v, m), a, b)
+                         : V(fma)(V(sub)(v, V(load_n)(mean, k)), V(load_n)(scale, k), V(load_n)(shift, k)), k);
+}
+
 LNRNN_INLINE void F(affine_any)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *mean, const R *scale,
-                                const R *shift, R *y, ptrdiff_t ys, int by_row)
+                                const R *shift, R *y, ptrdiff_t ys, int by_row, int past)
 {
     for (size_t r = 0; r < rows; r++, x += xs, y += ys) {
         const VT m = V(set1)(by_row ? mean[r] : 0), a = V(set1)(by_row ? scale[r] : 0);
         const VT b = V(set1)(by_row ? shift[r] : 0);
-        size_t i = 0;
-        for (; i + LANES <= n; i += LANES)
-            V(store)(y + i, by_row ? V(fma)(V(sub)(V(load)(x + i), m), a, b)
-                                   : V(fma)(V(sub)(V(load)(x + i), V(load)(mean + i)), V(load)(scale + i),
-                                            V(load)(shift + i)));
-        if (i < n) {
-            const size_t k = n - i;
-            const VT v = V(load_n)(x + i, k);
-            V(store_n)(y + i, by_row ? V(fma)(V(sub)(v, m), a, b)
-                                     : V(fma)(V(sub)(v, V(load_n)(mean + i, k)), V(load_n)(scale + i, k),
-                                              V(load_n)(shift + i, k)), k);
+        size_t i = past ? F(to_aligned)(y, n) : 0;
+        if (i)
+            F(affine_part)(i, x, mean, scale, shift, y, m, a, b, by_row);
+        for (; i + LANES <= n; i += LANES) {
+            const VT v = by_row ? V(fma)(V(sub)(V(load)(x + i), m), a, b)
+                                : V(fma)(V(sub)(V(load)(x + i), V(load)(mean + i)), V(load)(scale + i),
+                                         V(load)(shift + i));
+            if (past)
+                V(stream)(y + i, v);
+            else
+                V(store)(y + i, v);
         }
+        if (i < n)
+            F(affine_part)(n - i, x + i, mean + i, scale + i, shift + i, y + i, m, a, b, by_row);
     }
 }
 
+/* past: as in layer_norm. */
+#define LNRNN_AFFINE(by_row)                                                              \
+    do {                                                                                  \
+        if (past) {                                                                       \
+            F(affine_any)(rows, n, x, xs, mean, scale, shift, y, ys, by_row, 1);          \
+            stream_end();                                                                 \
+        } else                                                                            \
+            F(affine_any)(rows, n, x, xs, mean, scale, shift, y, ys, by_row, 0);          \
+    } while (0)
+
 static void F(affine_columns)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *mean, const R *scale,
-                              const R *shift, R *y, ptrdiff_t ys)
+                              const R *shift, R *y, ptrdiff_t ys, int past)
 {
-    F(affine_any)(rows, n, x, xs, mean, scale, shift, y, ys, 0);
+    LNRNN_AFFINE(0);
 }
 
 static void F(affine_planes)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *mean, const R *scale,
-                             const R *shift, R *y, ptrdiff_t ys)
+                             const R *shift, R *y, ptrdiff_t ys, int past)
 {
-    F(affine_any)(rows, n, x, xs, mean, scale, shift, y, ys, 1);
+    LNRNN_AFFINE(1);
 }
+#undef LNRNN_AFFINE
 
 /* gy, x (rows, n), strides s; mean (n) -> adds sum gy to sg (n) and sum gy (x - mean) to sgx (n), by columns.
  * work (2, n) holds zeros before and after. */

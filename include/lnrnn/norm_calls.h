@@ -9,6 +9,7 @@ typedef struct {
     const R *x, *gain, *bias;
     ptrdiff_t xs, ys;
     R eps, *y;
+    int past;
 } F(layer_norm_job);
 
 static void F(layer_norm_task)(void *ctx, size_t index, int worker)
@@ -17,13 +18,14 @@ static void F(layer_norm_task)(void *ctx, size_t index, int worker)
     const size_t r = index * j->block, m = j->rows - r < j->block ? j->rows - r : j->block;
     (void)worker;
     K->layer_norm(m, j->n, j->x + (ptrdiff_t)r * j->xs, j->xs, j->gain, j->bias, j->eps, j->y + (ptrdiff_t)r * j->ys,
-                  j->ys);
+                  j->ys, j->past);
 }
 
 void F(lnrnn_layer_norm)(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *gain, const R *bias, R eps, R *y,
                          ptrdiff_t ys, int threads)
 {
-    F(layer_norm_job) j = {rows, n, tasks_of(rows, n), x, gain, bias, xs, ys, eps, y};
+    F(layer_norm_job) j = {rows, n, tasks_of(rows, n), x, gain, bias, xs, ys, eps, y,
+                            writes_past(x == y, rows * n * sizeof(R))};
     lnrnn_parallel((rows + j.block - 1) / j.block, team(rows * n, threads), F(layer_norm_task), &j);
 }
 
@@ -66,6 +68,7 @@ typedef struct {
     const R *gy, *x, *at, *scale, *shift, *c1, *c2;
     R *out;
     double *s0, *s1;
+    int past;
 } F(batch_job);
 
 /* A block of channels, over all samples: what sums over samples. */
@@ -112,7 +115,7 @@ static void F(batch_rows_task)(void *ctx, size_t index, int worker)
                           j->out + p * C);
         else
             K->affine_columns(end - p, C, j->x + p * C, (ptrdiff_t)C, j->at, j->scale, j->shift, j->out + p * C,
-                              (ptrdiff_t)C);
+                              (ptrdiff_t)C, j->past);
         return;
     }
     while (p < end) { /* planes up to the end of a sample */
@@ -122,7 +125,7 @@ static void F(batch_rows_task)(void *ctx, size_t index, int worker)
                          j->c2 + c, j->out + p * L);
         else
             K->affine_planes(m, L, j->x + p * L, (ptrdiff_t)L, j->at + c, j->scale + c, j->shift + c,
-                             j->out + p * L, (ptrdiff_t)L);
+                             j->out + p * L, (ptrdiff_t)L, j->past);
         p += m;
     }
 }
@@ -149,7 +152,8 @@ static void F(batch_rows)(F(batch_job) *j, int threads)
 void F(lnrnn_batch_affine)(size_t N, size_t C, size_t L, const R *x, const R *at, const R *scale, const R *shift, R *y,
                            int threads)
 {
-    F(batch_job) j = {.N = N, .C = C, .L = L, .x = x, .at = at, .scale = scale, .shift = shift, .out = y};
+    F(batch_job) j = {.N = N, .C = C, .L = L, .x = x, .at = at, .scale = scale, .shift = shift, .out = y,
+                      .past = writes_past(x == y, N * C * L * sizeof(R))};
     F(batch_rows)(&j, threads);
 }
 

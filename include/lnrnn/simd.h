@@ -10,6 +10,7 @@
  *           load_n(p, n)      the first n values, 0 <= n <= LANES; the other lanes are 0 and are not read
  *           store(p, v)       LANES values to p, any alignment
  *           store_n(p, v, n)  the first n lanes; nothing else is written
+ *           stream(p, v)      as store, past the caches where the ISA can; p aligned to the vector
  *           keep_n(v, n)      the first n lanes of v, the other lanes 0
  *           add sub mul div   one rounding each, IEEE
  *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2 and scalar
@@ -23,6 +24,8 @@
  *           abs(v)            sign bit cleared
  *           copysign(v, s)    magnitude of v, sign of s
  *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)
+ *
+ * stream_end() orders streamed stores before all that follows.
  *
  * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MM_ROWS rows by MM_VECS vectors of
  * accumulators, which with MM_VECS loaded weights and one broadcast fill the register file.

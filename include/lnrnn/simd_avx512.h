@@ -17,6 +17,7 @@ LNRNN_INLINE v32 v32_set1(float s) { return _mm512_set1_ps(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return _mm512_loadu_ps(p); }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v32_mask_n(n), p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { _mm512_storeu_ps(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm512_stream_ps(p, v); }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm512_mask_storeu_ps(p, v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm512_maskz_mov_ps(v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm512_add_ps(a, b); }
@@ -60,6 +61,7 @@ LNRNN_INLINE v64 v64_set1(double s) { return _mm512_set1_pd(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return _mm512_loadu_pd(p); }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm512_maskz_loadu_pd(v64_mask_n(n), p); }
 LNRNN_INLINE void v64_store(double *p, v64 v) { _mm512_storeu_pd(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm512_stream_pd(p, v); }
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm512_mask_storeu_pd(p, v64_mask_n(n), v); }
 LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm512_maskz_mov_pd(v64_mask_n(n), v); }
 LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm512_add_pd(a, b); }
@@ -77,3 +79,5 @@ LNRNN_INLINE double v64_sum(v64 v)
     __m128d s = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
     return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
 }
+
+LNRNN_INLINE void stream_end(void) { _mm_sfence(); }

@@ -35,6 +35,7 @@ LNRNN_INLINE v32 v32_zero(void) { return vdupq_n_f32(0.0f); }
 LNRNN_INLINE v32 v32_set1(float s) { return vdupq_n_f32(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return vld1q_f32(p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { vst1q_f32(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { vst1q_f32(p, v); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return vaddq_f32(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return vsubq_f32(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }
@@ -65,6 +66,7 @@ LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
 }
 
 LNRNN_INLINE void v64_store(double *p, v64 v) { vst1q_f64(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { vst1q_f64(p, v); }
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
 {
     if (n >= 2)
@@ -87,3 +89,5 @@ LNRNN_INLINE v64 v64_sqrt(v64 v) { return vsqrtq_f64(v); }
 LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return vbslq_f64(vcltq_f64(a, b), a, b); }
 LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
 LNRNN_INLINE double v64_sum(v64 v) { return vaddvq_f64(v); }
+
+LNRNN_INLINE void stream_end(void) {}

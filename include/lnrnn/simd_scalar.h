@@ -12,6 +12,7 @@ LNRNN_INLINE v32 v32_set1(float s) { return s; }
 LNRNN_INLINE v32 v32_load(const float *p) { return *p; }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
 LNRNN_INLINE void v32_store(float *p, v32 v) { *p = v; }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { *p = v; }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { if (n) *p = v; }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return n ? v : 0.0f; }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return a + b; }
@@ -48,6 +49,7 @@ LNRNN_INLINE v64 v64_set1(double s) { return s; }
 LNRNN_INLINE v64 v64_load(const double *p) { return *p; }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return n ? *p : 0.0; }
 LNRNN_INLINE void v64_store(double *p, v64 v) { *p = v; }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { *p = v; }
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { if (n) *p = v; }
 LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return n ? v : 0.0; }
 LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return a + b; }
@@ -59,3 +61,5 @@ LNRNN_INLINE v64 v64_sqrt(v64 v) { return sqrt(v); }
 LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return a < b ? a : b; }
 LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return a > b ? a : b; }
 LNRNN_INLINE double v64_sum(v64 v) { return v; }
+
+LNRNN_INLINE void stream_end(void) {}

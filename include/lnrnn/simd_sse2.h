@@ -36,6 +36,7 @@ LNRNN_INLINE v32 v32_zero(void) { return _mm_setzero_ps(); }
 LNRNN_INLINE v32 v32_set1(float s) { return _mm_set1_ps(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return _mm_loadu_ps(p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { _mm_storeu_ps(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm_stream_ps(p, v); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm_add_ps(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm_sub_ps(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm_mul_ps(a, b); }
@@ -94,6 +95,7 @@ LNRNN_INLINE v64 v64_zero(void) { return _mm_setzero_pd(); }
 LNRNN_INLINE v64 v64_set1(double s) { return _mm_set1_pd(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return _mm_loadu_pd(p); }
 LNRNN_INLINE void v64_store(double *p, v64 v) { _mm_storeu_pd(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm_stream_pd(p, v); }
 LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm_add_pd(a, b); }
 LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm_sub_pd(a, b); }
 LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm_mul_pd(a, b); }
@@ -103,3 +105,5 @@ LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm_sqrt_pd(v); }
 LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm_min_pd(a, b); }
 LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm_max_pd(a, b); }
 LNRNN_INLINE double v64_sum(v64 v) { return _mm_cvtsd_f64(_mm_add_sd(v, _mm_unpackhi_pd(v, v))); }
+
+LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
