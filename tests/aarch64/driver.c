@@ -1,0 +1,68 @@
+/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver OP SIZES... < in > out, floats. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lnrnn.h"
+
+static float *read_floats(size_t n)
+{
+    float *p = malloc((n + 1) * sizeof *p);
+    if (!p || fread(p, sizeof *p, n, stdin) != n)
+        exit(3);
+    return p;
+}
+
+static void write_floats(const float *p, size_t n)
+{
+    if (fwrite(p, sizeof *p, n, stdout) != n)
+        exit(4);
+}
+
+static void layer_norm(size_t rows, size_t n)
+{
+    float *x = read_floats(rows * n), *gain = read_floats(n), *bias = read_floats(n);
+    lnrnn_layer_norm_f32(rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5f, x, (ptrdiff_t)n, 1);
+    write_floats(x, rows * n);
+}
+
+static void rnn(size_t T, size_t B, size_t D, size_t H)
+{
+    float *x = read_floats(T * B * D), *w_ih = read_floats(H * D), *w_hh = read_floats(H * H);
+    float *p_ih = calloc(lnrnn_packed_size(H, D), sizeof(float)), *p_hh = calloc(lnrnn_packed_size(H, H), sizeof(float));
+    lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
+                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1};
+    int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
+    for (size_t b = 0; b < B; b++)
+        order[b] = (int64_t)b, length[b] = (int64_t)T;
+    r.gain = read_floats(H), r.bias = read_floats(H);
+    r.h0 = calloc(B * H, sizeof(float)), r.hn = calloc(B * H, sizeof(float)), r.y = calloc(T * B * H, sizeof(float));
+    r.order = order, r.length = length, r.w_ih = p_ih, r.w_hh = p_hh;
+    lnrnn_pack(H, D, w_ih, (ptrdiff_t)D, 1, p_ih);
+    lnrnn_pack(H, H, w_hh, (ptrdiff_t)H, 1, p_hh);
+    r.work = malloc(lnrnn_rnn_plan(&r) * sizeof(float));
+    lnrnn_rnn_forward(&r);
+    write_floats(r.y, T * B * H);
+}
+
+int main(int argc, char **argv)
+{
+    size_t n[4] = {0};
+    for (int i = 2; i < argc && i < 6; i++)
+        n[i - 2] = strtoul(argv[i], NULL, 10);
+    if (argc < 2)
+        return 2;
+    if (!strcmp(argv[1], "isa"))
+        puts(lnrnn_isa_name());
+    else if (!strcmp(argv[1], "map")) {
+        float *x = read_floats(n[1]);
+        lnrnn_map((int)n[0], n[1], x, x, 1);
+        write_floats(x, n[1]);
+    } else if (!strcmp(argv[1], "layer_norm"))
+        layer_norm(n[0], n[1]);
+    else if (!strcmp(argv[1], "rnn"))
+        rnn(n[0], n[1], n[2], n[3]);
+    else
+        return 2;
+    return 0;
+}
