@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from helpers import available_isas, using_isa
 from hypothesis import HealthCheck, settings
@@ -20,3 +21,9 @@ def isa(request):
     """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
     with using_isa(request.param) as name:
         yield name
+
+
+@pytest.fixture
+def rng(request):
+    """Random numbers that are the same in every run and on every ISA."""
+    return np.random.default_rng(len(request.function.__name__))
