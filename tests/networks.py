@@ -85,7 +85,8 @@ def reference_backward(rnn, tapes, gy, gh=None):
 
 def run_python(code, timeout=120, **environment):
     """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
-    here = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()])}
+    path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
+    here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
     return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True,
                           timeout=timeout, env=env)
