@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 K ?=
 ARGS ?=
 
-SOURCES = setup.py pyproject.toml $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd)
+SOURCES = setup.py pyproject.toml $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
 
 .PHONY: demo test bench peers clean
 

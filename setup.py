@@ -75,7 +75,7 @@ core = Extension(
     include_dirs=["include", numpy.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
     extra_compile_args=CFLAGS,
-    depends=HEADERS + sorted(glob("pyx/*.c") + glob("pyx/*.pxd")),
+    depends=HEADERS + sorted(glob("pyx/*.c") + glob("pyx/*.px[di]")),
 )
 
 setup(

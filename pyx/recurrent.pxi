@@ -1,0 +1,160 @@
+# One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
+
+cdef class Layer:
+    """Parameters of one layer in one direction, packed for the instruction set in use.
+
+    weight_ih (H, D), weight_hh (H, H), gain (H) or None, bias (H): float32, contiguous; kept, not copied, and not to be
+    changed. act: 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch.
+    """
+
+    cdef lnrnn_rnn r
+    cdef object weights, parameters, tables, packed, transposed, packed_for
+
+    def __init__(self, weight_ih, weight_hh, gain, bias, int act, int norm, double eps, bint reverse):
+        cdef size_t H = weight_ih.shape[0], I = weight_ih.shape[1]
+        floats(weight_ih, H * I)
+        floats(weight_hh, H * H)
+        memset(&self.r, 0, sizeof(self.r))
+        self.weights = (weight_ih, weight_hh)
+        self.parameters = (gain, bias)
+        self.r.D, self.r.H = I, H
+        self.r.gain, self.r.bias = floats(gain, H), floats(bias, H)
+        self.r.act, self.r.norm, self.r.eps, self.r.reverse = act, norm, <float>eps, reverse
+
+    def set_steps(self, scale, shift, size_t known, ptrdiff_t beyond):
+        """Batch norm at inference: scale, shift (rows, H) by step; beyond: the row for steps from `known` on, or -1."""
+        cdef size_t rows = scale.shape[0]
+        if known > rows or beyond >= <ptrdiff_t>rows or (beyond < 0 and beyond != -1):
+            raise AssertionError(f"broken promise: {known} known steps, beyond {beyond}, {rows} rows")
+        self.r.scale, self.r.shift = floats(scale, rows * self.r.H), floats(shift, rows * self.r.H)
+        self.r.known, self.r.beyond = known, beyond
+        self.tables = (scale, shift)
+
+    cdef int pack(self) except -1:
+        name = isa()
+        if self.packed_for != name:
+            self.packed = [packed(w, False) for w in self.weights]
+            self.transposed = None
+            self.packed_for = name
+            self.r.w_ih = floats(self.packed[0], self.packed[0].size)
+            self.r.w_hh = floats(self.packed[1], self.packed[1].size)
+        return 0
+
+    @property
+    def nbytes(self):
+        """Bytes of the packed weights; 0 before the first call."""
+        return sum(a.nbytes for a in self.packed or ()) + sum(a.nbytes for a in self.transposed or ())
+
+    cdef int describe(self, lnrnn_rnn *r, x, y, h0, hn, order, length, size_t start, statistics, tape) except -1:
+        cdef ptrdiff_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H
+        cdef float *px = NULL
+        self.pack()
+        r[0] = self.r
+        r.T, r.B = T, B
+        strided(x, T, B, I, False, &px, &r.xt, &r.xb)
+        r.x = px
+        strided(y, T, B, H, True, &r.y, &r.yt, &r.yb)
+        r.h0, r.hn = floats(h0, B * H), out_floats(hn, B * H)
+        r.order, r.length = indices(order, B), indices(length, B)
+        r.start = start
+        r.threads = num_threads
+        if statistics is not None:
+            mean, var, count = statistics
+            r.mean, r.var = out_doubles(mean, T * H), out_doubles(var, T * H)
+            r.count = <int64_t *>pointer(count, cnp.NPY_INT64, T, True)
+        if tape is not None:
+            r.tape = out_floats(tape, tape.size)
+        return 0
+
+    def forward(self, x, y, h0, hn, order, length, size_t start=0, statistics=None, tape=None):
+        """x (T, B, I), h0 (B, H) -> y (T, B, H), hn (B, H).
+
+        order (B): the sequences, longest first; length (B): their lengths in that order, checked by the caller.
+        statistics: arrays mean, var (T, H) and count (T) that make batch norm use and report those of the batch.
+        tape: tape_size floats for backward.
+        """
+        cdef lnrnn_rnn r
+        self.describe(&r, x, y, h0, hn, order, length, start, statistics, tape)
+        cdef size_t need = lnrnn_rnn_plan(&r)
+        work = aligned(need)
+        r.work = out_floats(work, need)
+        with nogil:
+            lnrnn_rnn_forward(&r)
+
+    def tape(self, size_t rows):
+        """An empty tape for `rows` living steps."""
+        return aligned(lnrnn_packed_size(self.r.H, 1) * rows)
+
+    def backward(self, x, y, h0, order, length, statistics, tape, gy, ghn, gx, gh0, gw_ih, gw_hh, ggain, gbias):
+        """Gradients of what forward did with the same arguments; the arrays gx .. gbias are written."""
+        cdef lnrnn_rnn r
+        cdef lnrnn_rnn_gradients g
+        cdef size_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H, need
+        cdef float *pgy = NULL
+        self.describe(&r, x, y, h0, np.empty_like(h0), order, length, 0, statistics, tape)
+        if self.transposed is None:
+            self.transposed = [packed(w, True) for w in self.weights]
+        strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
+        g.gy, g.ghn = pgy, floats(ghn, B * H)
+        g.w_ih_t = floats(self.transposed[0], self.transposed[0].size)
+        g.w_hh_t = floats(self.transposed[1], self.transposed[1].size)
+        g.gx, g.gh0 = out_floats(gx, T * B * I), out_floats(gh0, B * H)
+        g.gw_ih, g.gw_hh = out_floats(gw_ih, H * I), out_floats(gw_hh, H * H)
+        g.ggain, g.gbias = out_doubles(ggain, H), out_doubles(gbias, H)
+        living = 2 * int(np.sum(length))
+        rows = np.empty(living, np.uintp)
+        g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
+        lnrnn_rnn_plan(&r)
+        need = lnrnn_rnn_backward_work(&r)
+        work = aligned(need)
+        g.work = out_floats(work, need)
+        with nogil:
+            lnrnn_rnn_backward(&r, &g)
+
+
+cdef class Step:
+    """One step of a Layer on buffers that stay: a call allocates nothing.
+
+    x (1, B, D) is read, y (1, B, H) written, h (B, H) read and written. The arrays are kept.
+    """
+
+    cdef lnrnn_rnn r
+    cdef Layer layer
+    cdef object buffers, work
+    cdef const char *packed_for
+
+    def __init__(self, Layer layer, x, y, h):
+        cdef size_t B = x.shape[1]
+        self.layer = layer
+        self.buffers = (x, y, h, np.arange(B, dtype=np.int64), np.ones(B, np.int64))
+        self.prepare()
+
+    cdef int prepare(self) except -1:
+        x, y, h, order, length = self.buffers
+        self.layer.describe(&self.r, x, y, h, h, order, length, 0, None, None)
+        cdef size_t need = lnrnn_rnn_plan(&self.r)
+        self.work = aligned(need)
+        self.r.work = out_floats(self.work, need)
+        self.packed_for = lnrnn_isa_name()
+        return 0
+
+    def __call__(self, size_t step):
+        """step: how many came before, for the statistics of batch norm."""
+        if self.packed_for != lnrnn_isa_name() or self.r.threads != num_threads:
+            self.prepare()
+        self.r.start = step
+        with nogil:
+            lnrnn_rnn_forward(&self.r)
+
+
+def packed(w, bint transpose):
+    """w (n, k) or its transpose, in panels for the instruction set in use."""
+    cdef size_t n = w.shape[0], k = w.shape[1]
+    cdef const float *p = floats(w, n * k)
+    cdef size_t rows = k if transpose else n, columns = n if transpose else k
+    out = aligned(lnrnn_packed_size(rows, columns))
+    cdef float *q = out_floats(out, out.size)
+    cdef ptrdiff_t row = 1 if transpose else <ptrdiff_t>k, column = <ptrdiff_t>k if transpose else 1
+    with nogil:
+        lnrnn_pack(rows, columns, p, row, column, q)
+    return out
