@@ -156,7 +156,7 @@ def test_refusals_are_the_sequences_longer_than_the_known_steps(results, vowels)
         for count in COUNTS:
             refused = results.joined[name][count][strict].named == speakers.REFUSED
             assert (refused == (results.joined_lengths[count] > known)).all()
-    assert results.whole["first 10 steps"][BATCH_NORM["raise"]].refusals == 346
+    assert results.whole["the first 10 steps"][BATCH_NORM["raise"]].refusals == 346
     assert results.whole["whole utterances"][BATCH_NORM["raise"]].refusals == 1
 
 
@@ -170,7 +170,7 @@ def test_within_the_known_steps_the_policy_does_not_matter(results, vowels):
 def test_the_last_step_of_the_whole_utterances_has_no_variance(results):
     assert results.statistics["whole utterances"].count[-1] == 1
     assert (results.statistics["whole utterances"].var[-1] == 0).all()
-    assert (results.statistics["first 10 steps"].var[-1] > 0).all()
+    assert (results.statistics["the first 10 steps"].var[-1] > 0).all()
 
 
 def test_the_same_seeds_give_the_same_answers(results):
@@ -194,7 +194,9 @@ def test_seeds_differ(results):
 
 
 def test_the_table_by_length_is_complete(results):
-    rows = [line.split("  ") for line in long_sequences.whole_table(results, "first 10 steps").splitlines()]
+    rows = [
+        line.split("  ") for line in long_sequences.whole_table(results, "the first 10 steps").splitlines()
+    ]
     rows = {cells[0]: [cell.strip() for cell in cells[1:] if cell] for cells in rows}
     assert rows["utterances"] == ["24", "100", "121", "71", "43", "10", "1", "370"]
     assert sum(map(int, rows["utterances"][:-1])) == 370
@@ -204,7 +206,7 @@ def test_the_table_by_length_is_complete(results):
     wrong = rows["BN raise, refused = wrong"]
     assert wrong[1:7] == ["0.0±0.0"] * 6 and wrong[-1] == "346"
     assert rows["BN raise, answered"][1:7] == ["-"] * 6
-    accuracy = results.whole["first 10 steps"][LAYER_NORM].accuracies()
+    accuracy = results.whole["the first 10 steps"][LAYER_NORM].accuracies()
     assert rows["LN"][-1] == f"{100 * accuracy.mean():.1f}±{100 * accuracy.std(ddof=1):.1f}"
 
 
@@ -264,7 +266,7 @@ def test_the_closing_sentences_follow_the_numbers():
     good = " ".join(" ".join(findings.findings(made_up_results(0.9, 0.5))).split())
     assert "its variance is 0.5 to 0.5. Repeating it keeps up with LN (0.0±0.0 to 0.0±0.0 %)" in good
     assert "keeps up with LN (90.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in good
-    assert "BN last goes from 90.0±0.0 to 90.0±0.0" in good
+    assert "BN last holds, from 90.0±0.0 to 90.0±0.0" in good
     better = " ".join(" ".join(findings.findings(made_up_results(1.0, 0.5))).split())
     assert "does better than LN (100.0±0.0 to 90.0±0.0 %) at the end of 8 utterances" in better
     assert "BN last rises from 90.0±0.0 to 100.0±0.0" in better
@@ -273,7 +275,7 @@ def test_the_closing_sentences_follow_the_numbers():
 def test_two_seeds_are_too_few_for_a_verdict(results):
     text = " ".join(findings.findings(results))
     assert "fewer than three seeds" in text and "stands against LN" in text
-    assert not any(verdict in text for verdict in ("above", "below", "rises", "falls", "keeps up"))
+    assert not any(verdict in text for verdict in ("above", "below", "rises", "falls", "holds", "keeps up"))
 
 
 def test_format_table():
@@ -303,7 +305,9 @@ def test_the_demo_prints_tables_and_writes_the_figure(tmp_path, capsys, monkeypa
     pytest.importorskip("tqdm")
     monkeypatch.setattr(long_sequences, "Settings", lambda: replace(SETTINGS, hidden_size=6))
     monkeypatch.setattr(long_sequences, "COUNTS", (1, 2))
+    threads = lnrnn.get_num_threads()
     demos.run(seeds=1, output_dir=tmp_path / "new", quick=True)
+    assert lnrnn.get_num_threads() == threads
     shown = capsys.readouterr().out
     assert (tmp_path / "new" / "long_sequences.png").stat().st_size > 10_000
     assert str(tmp_path / "new" / "long_sequences.png") in shown

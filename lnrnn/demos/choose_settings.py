@@ -24,7 +24,7 @@ GRID = {
     "gain": (0.1, 1.0),
     "learning_rate": (1e-3, 3e-3),
     "noise": (0.3, 0.6, 0.9),
-    "epochs": (50, 100, 200),
+    "epochs": (50, 100, 200),  # more would make the demo too long
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Results
 from lnrnn.demos.outcomes import Outcome
 
-SHORT, WHOLE = "first 10 steps", "whole utterances"
+SHORT, WHOLE = "the first 10 steps", "whole utterances"
 UNITS = 8  # how many units' statistics are drawn
 BEYOND = "#f1efe9"  # behind what is longer than the training
 ALARM = "#c62828"

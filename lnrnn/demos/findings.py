@@ -12,7 +12,7 @@ from lnrnn.demos.tables import format_percent
 
 RULE = (
     "Here one accuracy is above or below another only if the mean of their differences, seed by seed, is "
-    "beyond two of its standard errors. Where it is not, one keeps up with the other."
+    "beyond two of its standard errors. Where it is not, one keeps up with the other, or holds."
 )
 TOO_FEW = "With fewer than three seeds nothing is called better or worse."
 ANSWERING = (*(BATCH_NORM[policy] for policy in ("last", "mean", "batch")), NO_NORM)
@@ -109,11 +109,11 @@ def joined(results: Results, training: str) -> str:
 
 
 def trend(by_count, method: Method) -> str:
-    """ "falls from 97.8 to 25.3", "rises from ...", or where neither is clear "goes from ..."."""
+    """A method's way, such as "falls from 97.8 to 25.3"; with too few seeds for a verdict it just "goes"."""
+    verbs = {1: "rises", -1: "falls", 0: "holds,", None: "goes"}
     first = by_count[min(by_count)][method].accuracies()
     last = by_count[max(by_count)][method].accuracies()
-    verb = {1: "rises", -1: "falls"}.get(compare(last, first), "goes")
-    return f"{verb} from {_percent(first)} to {_percent(last)}"
+    return f"{verbs[compare(last, first)]} from {_percent(first)} to {_percent(last)}"
 
 
 def _percent(accuracies: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from lnrnn.demos.outcomes import Outcome
 from lnrnn.demos.speakers import NORMS, POLICIES, Settings, SpeakerNetwork, join_utterances
 
 # What a network is trained on -> how many steps of each training utterance (None: all).
-TRAININGS = {"first 10 steps": 10, "whole utterances": None}
+TRAININGS = {"the first 10 steps": 10, "whole utterances": None}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Settings:
     hidden_size: int = 64
     gain: float = 0.1  # where the gains of either norm start
     training: TrainingSettings = TrainingSettings(
-        epochs=100, batch_size=45, learning_rate=1e-3, largest_norm=1.0, noise=0.6
+        epochs=200, batch_size=45, learning_rate=1e-3, largest_norm=1.0, noise=0.6
     )
 
     def with_epochs(self, epochs: int) -> Settings:
