@@ -93,6 +93,6 @@ def run_python(code, timeout=120, **environment):
 
 
 def run_apart(function, **environment):
-    """Calls a function of a test module in a process of its own: it may crash and not take the suite along."""
+    """Calls a function of a test module in a process of its own: a crash there does not end the suite."""
     done = run_python(f"from {function.__module__} import {function.__name__} as f; f()", **environment)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
