@@ -101,7 +101,7 @@ typedef struct {
     int64_t *count;
     /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
     float *tape;
-    int threads;
+    int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
     size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once */
     float *work;              /* lnrnn_rnn_plan(r) floats */
 } lnrnn_rnn;

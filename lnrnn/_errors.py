@@ -60,6 +60,8 @@ def number(name: str, value: Any, least: float, most: float = math.inf) -> float
         raise bad_type(name, expected, value)
     try:
         result = float(value)
+    except OverflowError:
+        raise bad_value(name, expected, value) from None
     except (TypeError, ValueError, RuntimeError):
         raise bad_type(name, expected, value) from None
     if not (math.isfinite(result) and least <= result <= most):

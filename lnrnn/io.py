@@ -6,7 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from ._errors import flag, integer
 from .norms import BatchNormSpec, LayerNormSpec
+from .parameters import shapes, suffixes
 
 if TYPE_CHECKING:
     from .recurrent import RNN
@@ -50,17 +52,18 @@ def load(path: str | os.PathLike[str]) -> RNN:
     try:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
             if metadata.get("format") != "lnrnn":
                 raise ValueError("it is a safetensors file, but not of an lnrnn model")
             if metadata.get("schema") != str(SCHEMA):
                 raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
             arguments = _arguments(json.loads(metadata.get("config", "null")))
-            _fits(arguments, shapes)
-            state = {name: file.get_tensor(name) for name in shapes}
+            _fits(arguments, tensors)
+            state = {name: file.get_tensor(name) for name in tensors}
         model = RNN(**arguments)
         model.load_state_dict(state)
-    except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, MemoryError, RecursionError) as error:
+    except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"cannot load {path!r}: {error}") from error
     return model
 
@@ -74,21 +77,33 @@ def _arguments(config: Any) -> dict[str, Any]:
     arguments = {name: config[name] for name in _ARGUMENTS}
     norm = config["norm"]
     if norm is not None:
-        if not isinstance(norm, dict) or norm.get("kind") not in _SPECS:
+        if not isinstance(norm, dict) or not isinstance(norm.get("kind"), str) or norm["kind"] not in _SPECS:
             raise ValueError(f"its norm is unknown: {str(norm)[:80]}")
         norm = dict(norm)
         norm = _SPECS[norm.pop("kind")](**norm)
     return {**arguments, "norm": norm}
 
 
-def _fits(arguments: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Compares sizes before a model of these sizes is made: a few bytes of metadata can ask for any amount of memory."""
-    H, D = arguments["hidden_size"], arguments["input_size"]
-    for name, shape in (("weight_ih_l0", (H, D)), ("weight_hh_l0", (H, H))):
-        if shapes.get(name) != shape:
-            raise ValueError(f"{name} has shape {shapes.get(name)}, its configuration says {shape}")
-    layers, norm = arguments["num_layers"], arguments["norm"]
-    if not isinstance(layers, int) or layers > len(shapes):
-        raise ValueError(f"its configuration says {layers} layers, it has {len(shapes)} tensors")
-    if isinstance(norm, BatchNormSpec) and norm.max_steps is not None and shapes.get("count_l0") != (norm.max_steps,):
-        raise ValueError(f"count_l0 has shape {shapes.get('count_l0')}, its configuration says {norm.max_steps} steps")
+def _fits(arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]) -> None:
+    """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can ask for any
+    amount of memory."""
+    norm, sizes = arguments["norm"], [arguments[name] for name in ("input_size", "hidden_size", "num_layers")]
+    for name, size in zip(("input_size", "hidden_size", "num_layers"), sizes, strict=True):
+        integer(name, size, 1)
+    layers, bidirectional = sizes[2], flag("bidirectional", arguments["bidirectional"])
+    if layers > len(tensors):
+        raise ValueError(f"its configuration says {layers} layers, it has {len(tensors)} tensors")
+    wanted = shapes(*sizes, bidirectional, norm is not None, flag("bias", arguments["bias"]))
+    expected = {name: (shape, "F32") for name, shape in wanted.items()}
+    if isinstance(norm, BatchNormSpec):
+        steps = tensors.get("count_l0", ((0,), ""))[0][:1]
+        if norm.max_steps is not None:
+            steps = (norm.max_steps,)
+        for suffix in suffixes(layers, bidirectional):
+            expected[f"count{suffix}"] = (steps, "I64")
+            for field in ("running_mean", "running_var"):
+                expected[f"{field}{suffix}"] = ((*steps, sizes[1]), "F64")
+    for name in sorted(expected.keys() | tensors.keys()):
+        if expected.get(name) != tensors.get(name):
+            found, want = (" ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name)))
+            raise ValueError(f"tensor {name[:80]!r} is {found}, its configuration says {want}")

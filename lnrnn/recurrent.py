@@ -3,7 +3,7 @@ sequence.c, fast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ._errors import SequenceTooLongError, bad_type, bad_value, choice, flag, in
 from ._state import checked
 from .io import save
 from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, StepStatistics, norm_spec
+from .parameters import shapes, suffixes
 from .stream import Stream
 
 Array = np.ndarray
@@ -90,7 +91,9 @@ class RNN:
         self._overrun = self.norm.overrun if isinstance(self.norm, BatchNormSpec) else None
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
-        for name, shape in self._shapes().items():
+        for name, shape in shapes(
+            self.input_size, self.hidden_size, self.num_layers, self.bidirectional, self.norm is not None, self.bias
+        ).items():
             if name.startswith("gain"):
                 value = np.ones(shape, np.float32)
             elif name.startswith("bias") and self.norm is not None:
@@ -109,21 +112,7 @@ class RNN:
         return 2 if self.bidirectional else 1
 
     def _suffixes(self) -> list[str]:
-        """In the order of the state's first axis: l0, l0_reverse, l1, ..."""
-        ends = ("", "_reverse")[: self.num_directions]
-        return [f"_l{k}{end}" for k in range(self.num_layers) for end in ends]
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        H, shapes = self.hidden_size, {}
-        for index, suffix in enumerate(self._suffixes()):
-            wide = self.input_size if index < self.num_directions else self.num_directions * H
-            shapes[f"weight_ih{suffix}"] = (H, wide)
-            shapes[f"weight_hh{suffix}"] = (H, H)
-            if self.norm is not None:
-                shapes[f"gain{suffix}"] = (H,)
-            for name in (("bias",) if self.norm is not None else ("bias_ih", "bias_hh")) if self.bias else ():
-                shapes[f"{name}{suffix}"] = (H,)
-        return shapes
+        return suffixes(self.num_layers, self.bidirectional)
 
     def __getattr__(self, name: str) -> Any:
         parameters = self.__dict__.get("_parameters", {})
@@ -165,10 +154,16 @@ class RNN:
         expected: dict[str, Array] = dict(self._parameters)
         for suffix in self._statistics:
             for field, dtype in (("running_mean", np.float64), ("running_var", np.float64), ("count", np.int64)):
-                steps = np.shape(state.get(f"count{suffix}", ())) if isinstance(state, dict) else ()
+                steps = np.shape(state.get(f"count{suffix}", ())) if isinstance(state, Mapping) else ()
                 shape = (steps[0] if steps else 0, self.hidden_size)[: 1 if field == "count" else 2]
                 expected[f"{field}{suffix}"] = np.empty(shape, dtype)
         arrays = checked(state, expected)
+        first = arrays.get("count_l0")
+        for suffix in self._statistics:
+            if real(f"count{suffix}", state[f"count{suffix}"]).dtype.kind not in "iu":
+                raise bad_type(f"count{suffix}", "an array of integers", state[f"count{suffix}"])
+            if not np.array_equal(arrays[f"count{suffix}"], first):
+                raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
         for suffix in self._statistics:
             self._check_statistics(suffix, *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         for name in self._parameters:
@@ -185,9 +180,6 @@ class RNN:
             raise ValueError(f"count{suffix} must not be negative and must not rise from step to step")
         if np.any(var < 0):
             raise ValueError(f"running_var{suffix} must not be negative")
-        first = self._suffixes()[0]
-        if suffix != first and len(count) != len(self._statistics[first].count) and most is not None:
-            raise bad_value(f"count{suffix}", f"as long as count{first}", count)
 
     @property
     def known_steps(self) -> int | None:
@@ -242,7 +234,7 @@ class RNN:
         if lengths is None:
             return x, np.full(B, T, np.int64), unbatched
         given = real("lengths", lengths)
-        if given.dtype.kind not in "iu":
+        if given.dtype.kind not in "iu" and given.size:
             raise bad_type("lengths", "an array of integers", given)
         if given.shape != (B,) and not (unbatched and given.shape == ()):
             raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
@@ -301,9 +293,9 @@ class RNN:
         """The network one step a call, for ever, in constant memory: see Stream."""
         if self.bidirectional:
             raise ValueError("a bidirectional network cannot stream: its second direction starts at the sequence's end")
-        suffixes = self._suffixes()
-        first = self._statistics.get(suffixes[0])
-        return Stream([self._layer(s) for s in suffixes], integer("batch_size", batch_size, 1), self.input_size,
+        names = self._suffixes()
+        first = self._statistics.get(names[0])
+        return Stream([self._layer(s) for s in names], integer("batch_size", batch_size, 1), self.input_size,
                       self.hidden_size, first, self._overrun)  # fmt: skip
 
     def forward_train(
@@ -367,7 +359,7 @@ class RNN:
         gh = self._state("gh", gh, B, unbatched)
         gh0 = np.empty_like(gh)
         grads: dict[str, Array] = {}
-        suffixes = self._suffixes()
+        names = self._suffixes()
         for k in reversed(range(self.num_layers)):
             x, y = tape.inputs[k], tape.outputs[k]
             below = np.zeros_like(x)
@@ -383,8 +375,8 @@ class RNN:
                 below += gx
                 found = {"weight_ih": gw_ih, "weight_hh": gw_hh, "gain": ggain, "bias": gbias,
                          "bias_ih": gbias, "bias_hh": gbias}  # fmt: skip
-                grads |= {n + suffixes[i]: np.array(g, np.float32) for n, g in found.items()
-                          if n + suffixes[i] in self._parameters}  # fmt: skip
+                grads |= {n + names[i]: np.array(g, np.float32) for n, g in found.items()
+                          if n + names[i] in self._parameters}  # fmt: skip
             grad = below
         gx = np.ascontiguousarray(self._as_caller(grad, unbatched))
         return gx, gh0[:, 0] if unbatched else gh0, {name: grads[name] for name in self._parameters}
@@ -398,9 +390,11 @@ class RNN:
         """
         if not self._statistics:
             raise ValueError("calibrate belongs to batch norm, and this network has none")
+        if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
+            raise bad_type("batches", "an iterable of x or (x, lengths), not one array", batches)
         parts = []
         for batch in batches:
-            x, lengths = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
+            x, lengths = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
             parts.append(self._sequences(x, lengths)[:2])
         lengths = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
         T, B, H = int(lengths.max(initial=0)), len(lengths), self.hidden_size
@@ -429,6 +423,16 @@ class RNN:
             if direction == self.num_directions - 1:
                 x = y
         self._layers.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_layers": {}}  # packed for this machine, and made again where they are needed
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name, value in self._parameters.items():
+            self._parameters[name] = _frozen(value)
+        for statistics in self._statistics.values():
+            statistics.replace(statistics.mean, statistics.var, statistics.count)
 
     def save(self, path: Any) -> None:
         """Writes parameters, statistics and configuration to a .safetensors file. Needs the safetensors package."""

@@ -1,13 +1,14 @@
 """The readable truth: every equation of lnrnn in float64 NumPy, one short function each.
 
-Slow on purpose, and independent of the rest of the package: the kernels are tested against this file, and this file
-against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
+Slow on purpose, and independent of the rest of the package: the kernels are tested against this file, and
+this file against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
 
 Symbols: T steps, B sequences, I input features, H hidden units; sequences are time-major, (T, B, features).
 Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
 
-Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv 1502.03167).
-Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv 1603.09025).
+Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
+1502.03167). Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv
+1603.09025).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def real(x) -> np.ndarray:
     return x.astype(np.result_type(x.dtype, np.float64), copy=False)
 
 
-# --- activations: the function, and its derivative as a function of the output y = f(a) -----------------------------
+# --- activations: the function, and its derivative as a function of the output y = f(a) ---------------------
+
 
 def sigmoid(a):
     """1 / (1 + exp(-a)), written so that exp never overflows."""
@@ -41,7 +43,8 @@ ACTIVATIONS = {
 }
 
 
-# --- norms ----------------------------------------------------------------------------------------------------------
+# --- norms --------------------------------------------------------------------------------------------------
+
 
 def standardize(a, axis, eps):
     """(a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
@@ -54,7 +57,7 @@ def standardize(a, axis, eps):
 
 
 def standardize_backward(g, ahat, var, axis, eps):
-    """Gradient of `a` from the gradient g of ahat = standardize(a): (g - mean(g) - ahat mean(g ahat)) / sigma.
+    """From the gradient g of ahat to that of `a`: (g - mean(g) - ahat mean(g ahat)) / sigma.
 
     axis None: mu and sigma were given numbers, not functions of a, and the gradient is g / sigma.
     """
@@ -77,7 +80,7 @@ def _normalized_axes(normalized_shape) -> tuple[int, ...]:
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """y = weight (x - mu) / sigma + bias; mu, sigma over the trailing axes, whose shape is normalized_shape."""
+    """y = weight (x - mu) / sigma + bias; mu, sigma over the trailing axes, of shape normalized_shape."""
     xhat, _, _ = standardize(real(x), _normalized_axes(normalized_shape), eps)
     return _affine(xhat, weight, bias)
 
@@ -102,13 +105,22 @@ def _not_channels(ndim) -> tuple[int, ...]:
     return (0, *range(2, ndim))
 
 
-def batch_norm(x, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1,
-               eps=1e-5, num_batches_tracked=0):
-    """y = weight (x - mu) / sigma + bias per channel (axis 1); returns y, new running mean, new running variance.
+def batch_norm(
+    x,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    training=False,
+    momentum=0.1,
+    eps=1e-5,
+    num_batches_tracked=0,
+):
+    """y = weight (x - mu) / sigma + bias per channel (axis 1); returns y, new running mean and variance.
 
-    training: mu and the biased variance of this batch normalise, and new = (1 - momentum) old + momentum batch, where
-    the batch's variance counts unbiased. momentum None: the mean over all batches, of which num_batches_tracked came
-    before this one. Not training: the running statistics normalise and stay.
+    training: mu and the biased variance of this batch normalise, and new = (1 - momentum) old + momentum
+    batch, where the batch's variance counts unbiased. momentum None: the mean over all batches, of which
+    num_batches_tracked came before this one. Not training: the running statistics normalise and stay.
     """
     x = real(x)
     axes = _not_channels(x.ndim)
@@ -138,13 +150,15 @@ def batch_norm_backward(gy, x, running_mean=None, running_var=None, weight=None,
     return gx, None if weight is None else (gy * xhat).sum(axes), gy.sum(axes)
 
 
-# --- batch norm by time step ----------------------------------------------------------------------------------------
+# --- batch norm by time step --------------------------------------------------------------------------------
+
 
 def statistics_at(t, statistics, overrun):
     """(mean, variance) of step t, each (H,); None where the living batch is to be used.
 
-    statistics: (mean, var), each (known steps, H). Beyond the known steps `overrun` decides: "raise" refuses, "last"
-    repeats the last known step, "mean" averages means and variances over the known steps, "batch" is None.
+    statistics: (mean, var), each (known steps, H). Beyond the known steps `overrun` decides: "raise" refuses,
+    "last" repeats the last known step, "mean" averages means and variances over the known steps, "batch" is
+    None.
     """
     mean, var = statistics
     if t < len(mean):
@@ -157,7 +171,7 @@ def statistics_at(t, statistics, overrun):
 
 
 def pool_statistics(mean_a, var_a, n_a, mean_b, var_b, n_b):
-    """Mean, biased variance and count of the union of two samples of known mean, biased variance and count."""
+    """Mean, biased variance and count of the union of two samples of which these are known."""
     n = n_a + n_b
     mean = (n_a * mean_a + n_b * mean_b) / n
     var = (n_a * (var_a + (mean_a - mean) ** 2) + n_b * (var_b + (mean_b - mean) ** 2)) / n
@@ -167,13 +181,14 @@ def pool_statistics(mean_a, var_a, n_a, mean_b, var_b, n_b):
 def update_step_statistics(old, batch, momentum):
     """Running (mean, var, count) per step after one training batch; arrays (S, H), (S, H), (S,).
 
-    A step seen for the first time is copied; after that new = (1 - momentum) old + momentum batch, or, if momentum is
-    None, the statistics of all sequences so far. The variance is biased throughout. The arrays grow as needed.
+    A step seen for the first time is copied; after that new = (1 - momentum) old + momentum batch, or, if
+    momentum is None, the statistics of all sequences so far. The variance is biased throughout. The arrays
+    grow as needed.
     """
     steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
     mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)
     for target, source in zip((mean, var, count), old):
-        target[:len(source)] = source
+        target[: len(source)] = source
     for t, (m, v, n) in enumerate(zip(*batch)):
         if count[t] == 0:
             mean[t], var[t] = m, v
@@ -186,10 +201,11 @@ def update_step_statistics(old, batch, momentum):
     return mean, var, count
 
 
-# --- sequences ------------------------------------------------------------------------------------------------------
+# --- sequences ----------------------------------------------------------------------------------------------
+
 
 def reverse_sequences(x, lengths):
-    """Each sequence of x (T, B, ...) back to front within its own length; what lies beyond it is 0. Its own inverse."""
+    """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
     y = np.zeros_like(x)
     for b, n in enumerate(lengths):
         y[:n, b] = x[:n, b][::-1]
@@ -200,33 +216,33 @@ def reverse_sequences(x, lengths):
 class Step:
     """What one time step leaves for the way back. Rows are those of the living sequences only."""
 
-    alive: np.ndarray           # (L,) which sequences are alive
-    x: np.ndarray               # (L, I)
-    h: np.ndarray               # (L, H) the state before the step
-    ahat: np.ndarray            # (L, H) standardised pre-activation; the raw one without a norm
-    var: np.ndarray | None      # variance that normalised it, broadcastable to (L, H)
-    axis: int | None            # over which axis mean and variance were taken; None if they were given
-    y: np.ndarray               # (L, H) the state after the step
+    alive: np.ndarray  # (L,) which sequences are alive
+    x: np.ndarray  # (L, I)
+    h: np.ndarray  # (L, H) the state before the step
+    ahat: np.ndarray  # (L, H) standardised pre-activation; the raw one without a norm
+    var: np.ndarray | None  # variance that normalised it, broadcastable to (L, H)
+    axis: int | None  # over which axis mean and variance were taken; None if they were given
+    y: np.ndarray  # (L, H) the state after the step
 
 
 @dataclass
 class Tape:
-    """Inputs of one run, its steps, and under batch norm the statistics (mean, biased var, count) of the living batch
-    at every step that used it."""
+    """Inputs of one run and its steps; under batch norm, the statistics of the living batch where used."""
 
     options: dict[str, Any]
     lengths: np.ndarray
     shape: tuple[int, ...]
     steps: list[Step] = field(default_factory=list)
-    mean: np.ndarray | None = None       # (steps, H)
-    var: np.ndarray | None = None        # (steps, H)
-    count: np.ndarray | None = None      # (steps,)
+    mean: np.ndarray | None = None  # (steps, H)
+    var: np.ndarray | None = None  # (steps, H)
+    count: np.ndarray | None = None  # (steps,)
 
 
 def rnn_normalize(a, norm, eps, given=None):
     """The norm inside the cell, before gain and bias: returns ahat, mean, variance and the axis of Step.
 
-    "layer": over the units of each row. "batch": over the rows, or with the `given` (mean, variance) of this step.
+    "layer": over the units of each row. "batch": over the rows, or with the `given` (mean, variance) of this
+    step.
     """
     if norm is None:
         return a, None, None, None
@@ -236,8 +252,24 @@ def rnn_normalize(a, norm, eps, given=None):
     return *standardize(a, axis, eps), axis
 
 
-def rnn(x, weight_ih, weight_hh, *, norm="layer", gain=None, bias=None, bias_ih=None, bias_hh=None, h0=None,
-        lengths=None, nonlinearity="tanh", eps=1e-5, statistics=None, overrun="raise", reverse=False):
+def rnn(
+    x,
+    weight_ih,
+    weight_hh,
+    *,
+    norm="layer",
+    gain=None,
+    bias=None,
+    bias_ih=None,
+    bias_hh=None,
+    h0=None,
+    lengths=None,
+    nonlinearity="tanh",
+    eps=1e-5,
+    statistics=None,
+    overrun="raise",
+    reverse=False,
+):
     """One layer, one direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = W_hh h_{t-1} + W_ih x_t.
 
     x (T, B, I), weight_ih (H, I), weight_hh (H, H), gain, bias (H,), h0 (B, H); lengths (B,) in 0..T.
@@ -255,13 +287,27 @@ def rnn(x, weight_ih, weight_hh, *, norm="layer", gain=None, bias=None, bias_ih=
     if norm == "batch" and statistics is not None:
         statistics = tuple(real(s) for s in statistics)
         if steps:
-            statistics_at(steps - 1, statistics, overrun)        # "raise" refuses before anything is computed
+            statistics_at(steps - 1, statistics, overrun)  # "raise" refuses before anything is computed
     if norm is None:
         gain, bias = None, sum(real(b) for b in (bias_ih, bias_hh) if b is not None)
 
     f, _ = ACTIVATIONS[nonlinearity]
-    tape = Tape(dict(weight_ih=weight_ih, weight_hh=weight_hh, norm=norm, gain=gain, bias=bias, bias_ih=bias_ih,
-                     bias_hh=bias_hh, nonlinearity=nonlinearity, eps=eps, reverse=reverse), lengths, x.shape)
+    tape = Tape(
+        dict(
+            weight_ih=weight_ih,
+            weight_hh=weight_hh,
+            norm=norm,
+            gain=gain,
+            bias=bias,
+            bias_ih=bias_ih,
+            bias_hh=bias_hh,
+            nonlinearity=nonlinearity,
+            eps=eps,
+            reverse=reverse,
+        ),
+        lengths,
+        x.shape,
+    )
     if reverse:
         x = reverse_sequences(x, lengths)
     h = np.zeros((batch, hidden), x.dtype) if h0 is None else real(h0).copy()
@@ -287,8 +333,8 @@ def rnn(x, weight_ih, weight_hh, *, norm="layer", gain=None, bias=None, bias_ih=
 def rnn_backward(tape, gy, gh=None):
     """Back-propagation through time: from gy (T, B, H) and gh (B, H) to gx, gh0 and a dict of gradients.
 
-    The dict has weight_ih, weight_hh and, of gain, bias, bias_ih, bias_hh, those that the forward run was given.
-    What gy holds past a sequence's length has no effect, for y is constant there.
+    The dict has weight_ih, weight_hh and, of gain, bias, bias_ih, bias_hh, those that the forward run was
+    given. What gy holds past a sequence's length has no effect, for y is constant there.
     """
     o = tape.options
     _, df = ACTIVATIONS[o["nonlinearity"]]
@@ -301,7 +347,7 @@ def rnn_backward(tape, gy, gh=None):
     ggain, gbias = np.zeros(gy.shape[2], gy.dtype), np.zeros(gy.shape[2], gy.dtype)
     for t in reversed(range(len(tape.steps))):
         s = tape.steps[t]
-        gz = (gh[s.alive] + gy[t, s.alive]) * df(s.y)                  # z = gain ahat + bias, the argument of f
+        gz = (gh[s.alive] + gy[t, s.alive]) * df(s.y)  # z = gain ahat + bias, the argument of f
         ggain += (gz * s.ahat).sum(0)
         gbias += gz.sum(0)
         ga = _affine(gz, o["gain"], None)
@@ -320,10 +366,11 @@ def rnn_backward(tape, gy, gh=None):
 
 
 def calibrate(batches, weight_ih, weight_hh, **options):
-    """Population statistics per step: mean, biased variance, count over all sequences of all batches alive at it.
+    """Population mean, biased variance and count per step, over all sequences of all batches alive at it.
 
-    batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step normalised by
-    the statistics over all living sequences, so how they were divided into batches has no effect.
+    batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step
+    normalised by the statistics over all living sequences, so how they were divided into batches has no
+    effect.
     """
     batches = [(real(x), np.full(x.shape[1], x.shape[0]) if n is None else np.asarray(n)) for x, n in batches]
     t_max = max(x.shape[0] for x, _ in batches)

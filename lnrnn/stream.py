@@ -33,6 +33,7 @@ class Stream:
             self._known = StepStatistics(0, hidden_size)
             self._known.replace(statistics.mean, statistics.var, statistics.count)
         self._overrun = overrun
+        self._refuses = overrun == "raise" or (self._known is not None and not self._known.known and overrun != "batch")
         self._length = np.ones(batch_size, np.int64)
         self._steps = []
         x = self._input
@@ -53,7 +54,7 @@ class Stream:
         if x.shape != (row.shape[1:] if flat else row.shape):
             expected = f"{row.shape} or {row.shape[1:]}" if row.shape[0] == 1 else f"{row.shape}"
             raise bad_value("x", f"of shape {expected}", x)
-        if self._known is not None and self._step >= self._known.known:
+        if self._refuses and self._step >= self._known.known:
             self._known.refuse_overrun(self._length, self._step, self._overrun)
         row[...] = x
         for run in self._steps:

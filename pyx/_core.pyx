@@ -91,8 +91,8 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)
     if (cnp.PyArray_TYPE(a) != cnp.NPY_FLOAT32 or cnp.PyArray_NDIM(a) != 3 or not cnp.PyArray_ISALIGNED(a)
-            or shape[0] != n0 or shape[1] != n1 or shape[2] != n2 or (n2 > 1 and step[2] != 4)
-            or (writable and not cnp.PyArray_ISWRITEABLE(a)) or step[0] % 4 or step[1] % 4):
+            or shape[0] != n0 or shape[1] != n1 or shape[2] != n2 or (writable and not cnp.PyArray_ISWRITEABLE(a))
+            or (n0 and n1 and n2 and ((n2 > 1 and step[2] != 4) or step[0] % 4 or step[1] % 4))):
         raise AssertionError(f"broken promise: {array.dtype} {array.shape} {array.strides}")
     data[0] = <float *>cnp.PyArray_DATA(a)
     s0[0] = step[0] // 4

@@ -45,7 +45,8 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         return sum(a.nbytes for a in self.packed or ()) + sum(a.nbytes for a in self.transposed or ())
 
-    cdef int describe(self, lnrnn_rnn *r, x, y, h0, hn, order, length, size_t start, statistics, tape) except -1:
+    cdef int describe(self, lnrnn_rnn *r, x, y, h0, hn, order, length, size_t start, size_t ends, statistics,
+                      tape) except -1:
         cdef ptrdiff_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H
         cdef float *px = NULL
         self.pack()
@@ -58,6 +59,8 @@ cdef class Layer:
         r.order, r.length = indices(order, B), indices(length, B)
         r.start = start
         r.threads = num_threads
+        if r.beyond < 0 and ends <= r.known:
+            r.beyond = 0 # nothing overruns: no step will need the batch
         if statistics is not None:
             mean, var, count = statistics
             r.mean, r.var = out_doubles(mean, T * H), out_doubles(var, T * H)
@@ -74,7 +77,7 @@ cdef class Layer:
         tape: tape_size floats for backward.
         """
         cdef lnrnn_rnn r
-        self.describe(&r, x, y, h0, hn, order, length, start, statistics, tape)
+        self.describe(&r, x, y, h0, hn, order, length, start, start + max(length[:1], default=0), statistics, tape)
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
@@ -91,7 +94,7 @@ cdef class Layer:
         cdef lnrnn_rnn_gradients g
         cdef size_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H, need
         cdef float *pgy = NULL
-        self.describe(&r, x, y, h0, np.empty_like(h0), order, length, 0, statistics, tape)
+        self.describe(&r, x, y, h0, np.empty_like(h0), order, length, 0, 0, statistics, tape)
         if self.transposed is None:
             self.transposed = [packed(w, True) for w in self.weights]
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
@@ -121,6 +124,7 @@ cdef class Step:
     cdef lnrnn_rnn r
     cdef Layer layer
     cdef object buffers, work
+    cdef int threads
     cdef const char *packed_for
 
     def __init__(self, Layer layer, x, y, h):
@@ -131,16 +135,17 @@ cdef class Step:
 
     cdef int prepare(self) except -1:
         x, y, h, order, length = self.buffers
-        self.layer.describe(&self.r, x, y, h, h, order, length, 0, None, None)
+        self.layer.describe(&self.r, x, y, h, h, order, length, 0, <size_t>-1, None, None)
         cdef size_t need = lnrnn_rnn_plan(&self.r)
         self.work = aligned(need)
         self.r.work = out_floats(self.work, need)
         self.packed_for = lnrnn_isa_name()
+        self.threads = num_threads
         return 0
 
     def __call__(self, size_t step):
         """step: how many came before, for the statistics of batch norm."""
-        if self.packed_for != lnrnn_isa_name() or self.r.threads != num_threads:
+        if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
         self.r.start = step
         with nogil:

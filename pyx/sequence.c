@@ -16,6 +16,9 @@
  * a size that stays in L2 beside the weights. */
 enum { TILE = 64, CHUNK = 32 * 1024 };
 
+/* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
+enum { SHARE = 4 << 20 };
+
 size_t lnrnn_packed_size(size_t n, size_t k) { return lnrnn_active()->mm_width(n) * k; }
 
 void lnrnn_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *packed)
@@ -23,13 +26,10 @@ void lnrnn_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, 
     lnrnn_active()->mm_pack(n, k, w, rs, cs, packed);
 }
 
-static size_t panels(const lnrnn_kernels *k, size_t n) { return (k->mm_width(n) + k->mm_panel - 1) / k->mm_panel; }
+static size_t panels(const lnrnn_kernels *k, size_t n) { return k->mm_panels(n); }
 
-/* Does any step take its statistics from the batch? */
-static int synchronous(const lnrnn_rnn *r)
-{
-    return r->norm == LNRNN_NORM_BATCH && (r->mean || (r->beyond < 0 && r->start + r->T > r->known));
-}
+/* May a step take its statistics from the batch? */
+static int synchronous(const lnrnn_rnn *r) { return r->norm == LNRNN_NORM_BATCH && (r->mean || r->beyond < 0); }
 
 static size_t groups(const lnrnn_rnn *r) { return r->B ? (r->B + r->group - 1) / r->group : 0; }
 
@@ -41,10 +41,24 @@ static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
     return (r->tape ? 0 : r->group * r->chunk * k->mm_width(r->H)) + statistics_work(r);
 }
 
+/* Living rows before row r0, all steps: where its part of the tape starts. */
+static size_t rows_before(const lnrnn_rnn *r, size_t r0)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r0; i++)
+        n += (size_t)r->length[i];
+    return n;
+}
+
+static size_t all_rows(const lnrnn_rnn *r) { return rows_before(r, r->B); }
+
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
     const size_t width = k->mm_width(r->H);
+    const double products = (double)all_rows(r) * (double)r->H * (double)(r->D + r->H);
+    if (r->threads > 1 + products / SHARE)
+        r->threads = 1 + (int)(products / SHARE);
     r->group = synchronous(r) ? r->B : TILE;
     /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's order, and
      * backward, which may have another number of threads, must find the same. */
@@ -172,15 +186,6 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
     normalise(k, r, r0, alive, t, a, scratch);
 }
 
-/* Living rows before group g, all steps: where its part of the tape starts. */
-static size_t rows_before(const lnrnn_rnn *r, size_t r0)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r0; i++)
-        n += (size_t)r->length[i];
-    return n;
-}
-
 static void forward_group(void *ctx, size_t g, int worker)
 {
     const lnrnn_rnn *r = ctx;
@@ -235,8 +240,6 @@ static size_t gradient_worker(const lnrnn_kernels *k, const lnrnn_rnn *r)
     const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H);
     return GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
 }
-
-static size_t all_rows(const lnrnn_rnn *r) { return rows_before(r, r->B); }
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
 {

@@ -122,22 +122,16 @@ int lnrnn_cores(void)
     return q && q < a ? q : a;
 }
 
-#ifdef _OPENMP
-static int team_started, alone;
+#if defined(_OPENMP) && defined(LNRNN_POSIX)
+static int alone;
 
-/* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. */
-static void after_fork(void)
-{
-    if (team_started)
-        alone = 1;
-}
+/* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. Whether the parent had any,
+ * this library cannot know: another one in the process may have used the same libgomp. */
+static void after_fork(void) { alone = 1; }
 
-static void watch_forks(void)
-{
-#if defined(LNRNN_POSIX)
-    pthread_atfork(NULL, NULL, after_fork);
-#endif
-}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+#else
+enum { alone = 0 };
 #endif
 
 void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx)
@@ -146,8 +140,6 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
     if ((size_t)threads > n)
         threads = (int)n;
     if (threads > 1 && !alone && !omp_in_parallel()) {
-        if (!__atomic_exchange_n(&team_started, 1, __ATOMIC_ACQ_REL))
-            watch_forks();
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
         for (size_t i = 0; i < n; i++)
             task(ctx, i, omp_get_thread_num());

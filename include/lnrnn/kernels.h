@@ -37,7 +37,7 @@ typedef struct {
     lnrnn_norm_f32 f32;
     lnrnn_norm_f64 f64;
     /* matmul.h; a panel is what two threads never share */
-    size_t mm_panel;
+    size_t (*mm_panels)(size_t);
     size_t (*mm_width)(size_t);
     void (*mm_pack)(size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, float *);
     void (*mm_pack_rows)(size_t, size_t, const float *const *, float *);
@@ -100,7 +100,7 @@ LNRNN_INLINE double root_f64(double v) { return sqrt(v); }
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
     LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, LNRNN_NORM_ROWS(f32), LNRNN_NORM_ROWS(f64),
-    MM_PANEL, mm_width, mm_pack, mm_pack_rows, matmul_f32, rnn_layer, rnn_affine, rnn_act_backward,
+    mm_panels, mm_width, mm_pack, mm_pack_rows, matmul_f32, rnn_layer, rnn_affine, rnn_act_backward,
 };
 
 #endif

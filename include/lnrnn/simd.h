@@ -19,7 +19,8 @@
  *           max(a, b)         a > b ? a : b; likewise
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
- *   (v32)   round(v)          to the nearest integer, ties to even, for |v| < 2^22
+ *   (v32)   prefetch(p)       asks for the cache line at p; any address will do
+ *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
  *           pow2(v)           2^v for integer-valued v in [-126, 127]
  *           abs(v)            sign bit cleared
  *           copysign(v, s)    magnitude of v, sign of s
