@@ -1,4 +1,4 @@
-"""What several test files share: every ISA in turn, errors measured one way, arrays of every kind, foreign vectors."""
+"""What several test files share: every ISA in turn, errors measured one way, arrays of every kind."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 DATA = Path(__file__).parent / "data"
 
 FLOATS = (np.float32, np.float64)
 
+each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
 
-# --- ISAs -----------------------------------------------------------------------------------------------------------
+# What float32 is held to, float64 has to reach 2^29 times better: the same roundings, of 2^-53 and not 2^-24.
+SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
+
+# More than three vectors of the widest ISA, one value at a time; then odd sizes beyond.
+LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 4099)
+
+
+# --- ISAs ---------------------------------------------------------------------------------------------------
+
 
 def available_isas() -> list[str]:
     """The ISAs of this machine, whatever LNRNN_ISA says."""
     import lnrnn
+
     return list(lnrnn.cpu_info()["available"])
 
 
@@ -26,6 +37,7 @@ def using_isa(name: str):
     """Run the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
     import lnrnn
     from lnrnn import _core
+
     before = lnrnn.cpu_info()["isa"]
     _core.use_isa(name)
     try:
@@ -36,7 +48,7 @@ def using_isa(name: str):
 
 
 def on_every_isa(compute) -> dict[str, object]:
-    """compute() once per ISA: {isa: result}. For property tests, where a fixture would be held over all examples."""
+    """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
     results = {}
     for name in available_isas():
         with using_isa(name):
@@ -44,7 +56,21 @@ def on_every_isa(compute) -> dict[str, object]:
     return results
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+@contextmanager
+def using_threads(n: int):
+    """Run the body with up to n threads a call."""
+    import lnrnn
+
+    before = lnrnn.get_num_threads()
+    lnrnn.set_num_threads(n)
+    try:
+        yield
+    finally:
+        lnrnn.set_num_threads(before)
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
 
 def _finite_pairs(got, want):
     """got and want as wide floats where both are finite; NaN and infinities must agree exactly."""
@@ -84,7 +110,8 @@ def elementwise_error(got, want) -> float:
 def ulp_error(got, want) -> float:
     """max |got - want| in units in the last place of got's dtype at want; want is wider than got.
 
-    Where want overflows got's dtype, got must be that infinity; where want is tiny, the unit is the smallest denormal.
+    Where want overflows got's dtype, got must be that infinity; where want is tiny, the unit is the smallest
+    denormal.
     """
     got, want = np.asarray(got), np.asarray(want)
     with np.errstate(over="ignore"):
@@ -95,7 +122,17 @@ def ulp_error(got, want) -> float:
     return float((np.abs(got - want) / unit).max(initial=0))
 
 
-# --- inputs ---------------------------------------------------------------------------------------------------------
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+def normal(rng, shape, dtype):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def wide(*arrays):
+    """Arguments for the reference, in longdouble: float64 kernels need a judge better than themselves."""
+    return [None if a is None else np.asarray(a).astype(np.longdouble) for a in arrays]
+
 
 def misaligned(x):
     """A copy of x that starts one byte off any alignment."""
@@ -141,7 +178,43 @@ def layouts(x):
     return {name: y for name, y in found.items() if y is not None}
 
 
-# --- vectors from elsewhere -----------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------------------
+
+NOT_REAL = [
+    np.zeros((3, 4), complex),
+    np.zeros((3, 4), object),
+    np.full((3, 4), "a"),
+    "abcd",
+    object(),
+    {},
+    None,
+    np.zeros((3, 4), "M8[s]"),
+    [[1, 2], [3]],
+    np.zeros((3, 4), [("a", "f4")]),
+]
+
+
+def bad_outs(x):
+    """(error, out): what must be refused as the output of a function of x, a float32 matrix."""
+    return [
+        (ValueError, np.zeros(x.shape[::-1], np.float32)),
+        (ValueError, np.zeros((1, *x.shape), np.float32)),
+        (ValueError, np.broadcast_to(np.float32(0), x.shape)),
+        (TypeError, np.zeros(x.shape, np.float64)),
+        (TypeError, np.zeros(x.shape, ">f4")),
+        (TypeError, np.zeros(x.shape, np.int32)),
+        (TypeError, x.tolist()),
+        (TypeError, 1),
+    ]
+
+
+def named(name):
+    """A pattern for messages that say the name of an argument, as a word of its own."""
+    return rf"(?<![\w']){name}(?![\w'])"
+
+
+# --- vectors from elsewhere ---------------------------------------------------------------------------------
+
 
 def onnx_cases(op: str) -> list[dict]:
     """ONNX's node tests of one operator: name, attributes, inputs and outputs as dicts of float32 arrays."""
@@ -152,7 +225,7 @@ def onnx_cases(op: str) -> list[dict]:
         for kind in ("inputs", "outputs"):
             for tensor, shape in case[kind].items():
                 size = int(np.prod(shape))
-                case[kind][tensor] = values[at:at + size].reshape(shape)
+                case[kind][tensor] = values[at : at + size].reshape(shape)
                 at += size
         if case["op"] == op:
             cases.append(case)

@@ -10,8 +10,8 @@ import pytest
 from helpers import absolute_error, onnx_cases, relative_error
 from lnrnn import reference as ref
 
-# Five-point differences with h = 1e-4 err by h^4 / 30 of the fifth derivative (up to 1e8 where a variance over three
-# units is small) and by eps / h ~ 1e-12 of a loss of size ~10. 8e-11 was measured at worst.
+# Five-point differences with h = 1e-4 err by h^4 / 30 of the fifth derivative (up to 1e8 where a variance
+# over three units is small) and by eps / h ~ 1e-12 of a loss of size ~10. 8e-11 was measured at worst.
 DIFFERENCE_TOLERANCE = 1e-9
 
 
@@ -19,15 +19,18 @@ def numeric_gradient(loss, x, h=1e-4):
     """d loss / dx by the five-point central difference; `loss` takes an array like x."""
     g = np.zeros_like(x)
     for i in np.ndindex(x.shape):
+
         def at(by):
             moved = x.copy()
             moved[i] += by
             return loss(moved)
+
         g[i] = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
     return g
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
+# --- by hand ------------------------------------------------------------------------------------------------
+
 
 def test_layer_norm_by_hand():
     # mean 4, variance 5, and 5 + 4 = 3 squared
@@ -50,12 +53,14 @@ def test_layer_norm_over_several_axes():
 
 
 def test_batch_norm_by_hand():
-    x = np.array([[0.0], [2], [4], [6]])        # mean 3, biased variance 5, unbiased 20/3
+    x = np.array([[0.0], [2], [4], [6]])  # mean 3, biased variance 5, unbiased 20/3
     y, mean, var = ref.batch_norm(x, np.ones(1), np.ones(1), training=True, momentum=0.5, eps=4)
     np.testing.assert_allclose(y.ravel(), [-1, -1 / 3, 1 / 3, 1], rtol=1e-15)
     np.testing.assert_allclose(mean, [2], rtol=1e-15)
     np.testing.assert_allclose(var, [23 / 6], rtol=1e-15)
-    _, mean, var = ref.batch_norm(x, np.ones(1), np.ones(1), training=True, momentum=None, num_batches_tracked=3)
+    _, mean, var = ref.batch_norm(
+        x, np.ones(1), np.ones(1), training=True, momentum=None, num_batches_tracked=3
+    )
     np.testing.assert_allclose(mean, [1.5], rtol=1e-15)
     np.testing.assert_allclose(var, [0.75 + 0.25 * 20 / 3], rtol=1e-15)
     y, mean, _ = ref.batch_norm(x, np.array([2.0]), np.array([12.0]), np.array([8.0]), np.array([1.0]), eps=4)
@@ -65,7 +70,9 @@ def test_batch_norm_by_hand():
 
 def test_activations_by_hand():
     a = np.array([-np.inf, -800, -1, 0, 1, 800, np.inf])
-    np.testing.assert_allclose(ref.sigmoid(a), [0, 0, 1 / (1 + np.e), 0.5, np.e / (1 + np.e), 1, 1], rtol=1e-15)
+    np.testing.assert_allclose(
+        ref.sigmoid(a), [0, 0, 1 / (1 + np.e), 0.5, np.e / (1 + np.e), 1, 1], rtol=1e-15
+    )
     np.testing.assert_array_equal(ref.ACTIVATIONS["relu"][0]([-1, 0, 2]), [0, 0, 2])
     np.testing.assert_array_equal(ref.ACTIVATIONS["identity"][0]([-1, 0, 2]), [-1, 0, 2])
 
@@ -73,21 +80,39 @@ def test_activations_by_hand():
 def test_ln_rnn_by_hand():
     # deviation 3 and eps 16 give sigma 5: step 1 normalises (-3, 3), step 2 (-3, 7) + (13, -3) = (10, 4)
     x = np.array([[[-3, 3]], [[13, -3]]])
-    y, h, _ = ref.rnn(x, np.eye(2), np.eye(2), gain=np.array([5, 10]), bias=np.array([0, 1]), eps=16,
-                      nonlinearity="identity")
+    y, h, _ = ref.rnn(
+        x,
+        np.eye(2),
+        np.eye(2),
+        gain=np.array([5, 10]),
+        bias=np.array([0, 1]),
+        eps=16,
+        nonlinearity="identity",
+    )
     np.testing.assert_allclose(y[:, 0], [[-3, 7], [3, -5]], rtol=1e-15)
     np.testing.assert_array_equal(h, y[-1])
-    y, _, _ = ref.rnn(x, np.eye(2), np.eye(2), gain=np.array([5, 10]), bias=np.array([0, 1]), eps=16,
-                      nonlinearity="relu")
+    y, _, _ = ref.rnn(
+        x, np.eye(2), np.eye(2), gain=np.array([5, 10]), bias=np.array([0, 1]), eps=16, nonlinearity="relu"
+    )
     # relu clips step 1 to (0, 7), so step 2 normalises (13, 4): deviation 4.5
-    np.testing.assert_allclose(y[1, 0], [5 * 4.5 / np.sqrt(4.5 ** 2 + 16), 0], rtol=1e-15)
+    np.testing.assert_allclose(y[1, 0], [5 * 4.5 / np.sqrt(4.5**2 + 16), 0], rtol=1e-15)
 
 
 def test_bn_rnn_by_hand():
-    # step 1: 0 and 6 have mean 3, variance 9; step 2 is reached by one sequence: variance 0, and the bias remains
+    # step 1: 0 and 6 have mean 3, variance 9; step 2 is reached by one sequence: variance 0, and the bias
+    # remains
     x = np.array([[[0.0], [6]], [[1], [np.nan]]])
-    y, h, tape = ref.rnn(x, np.eye(1), 3 * np.eye(1), norm="batch", gain=np.array([5]), bias=np.array([1]), eps=16,
-                         nonlinearity="identity", lengths=[2, 1])
+    y, h, tape = ref.rnn(
+        x,
+        np.eye(1),
+        3 * np.eye(1),
+        norm="batch",
+        gain=np.array([5]),
+        bias=np.array([1]),
+        eps=16,
+        nonlinearity="identity",
+        lengths=[2, 1],
+    )
     np.testing.assert_allclose(y[..., 0], [[-2, 4], [1, 0]], rtol=1e-15)
     np.testing.assert_allclose(h[:, 0], [1, 4], rtol=1e-15)
     np.testing.assert_allclose(tape.mean[:, 0], [3, -5], rtol=1e-14)
@@ -96,19 +121,34 @@ def test_bn_rnn_by_hand():
 
 
 def test_plain_rnn_by_hand():
-    y, h, _ = ref.rnn([[[1.0]], [[2.0]]], [[2.0]], [[3.0]], norm=None, bias_ih=np.array([0.5]),
-                      bias_hh=np.array([0.25]), h0=[[1.0]], nonlinearity="identity")
-    np.testing.assert_array_equal(y[:, 0, 0], [5.75, 22])       # 2 + 3 + .75;  4 + 17.25 + .75
+    y, h, _ = ref.rnn(
+        [[[1.0]], [[2.0]]],
+        [[2.0]],
+        [[3.0]],
+        norm=None,
+        bias_ih=np.array([0.5]),
+        bias_hh=np.array([0.25]),
+        h0=[[1.0]],
+        nonlinearity="identity",
+    )
+    np.testing.assert_array_equal(y[:, 0, 0], [5.75, 22])  # 2 + 3 + .75;  4 + 17.25 + .75
     np.testing.assert_array_equal(h, [[22]])
 
 
-@pytest.mark.parametrize("overrun, third", [("last", [0.5, 1.5]), ("mean", [3 / 10 ** 0.5, 7 / 10 ** 0.5]),
-                                            ("batch", [-1, 1])])
+@pytest.mark.parametrize(
+    "overrun, third", [("last", [0.5, 1.5]), ("mean", [3 / 10**0.5, 7 / 10**0.5]), ("batch", [-1, 1])]
+)
 def test_overrun_by_hand(overrun, third):
     x = np.array([[5.0, 9]] * 3)[:, :, None]
     statistics = np.array([[1.0], [3.0]]), np.array([[4.0], [16.0]])
-    run = dict(weight_ih=np.eye(1), weight_hh=np.zeros((1, 1)), norm="batch", eps=0, nonlinearity="identity",
-               statistics=statistics)
+    run = dict(
+        weight_ih=np.eye(1),
+        weight_hh=np.zeros((1, 1)),
+        norm="batch",
+        eps=0,
+        nonlinearity="identity",
+        statistics=statistics,
+    )
     y, _, _ = ref.rnn(x, overrun=overrun, **run)
     np.testing.assert_allclose(y[..., 0], [[2, 4], [0.5, 1.5], third], rtol=1e-15)
     with pytest.raises(ValueError, match="step 2 .* 2 steps are known"):
@@ -126,10 +166,11 @@ def test_step_statistics_update_by_hand():
     assert count.tolist() == [4, 1]
     mean, var, _ = ref.update_step_statistics(old, batch, momentum=None)
     np.testing.assert_array_equal(mean, [[3], [7]])
-    np.testing.assert_array_equal(var, [[10], [9]])             # (4 + 8) / 2 within, 2^2 between
+    np.testing.assert_array_equal(var, [[10], [9]])  # (4 + 8) / 2 within, 2^2 between
 
 
-# --- properties -----------------------------------------------------------------------------------------------------
+# --- properties ---------------------------------------------------------------------------------------------
+
 
 def case(norm, seed=0, t=5, b=4, i=3, h=6, dtype=np.float64):
     """Random x and parameters of one RNN layer, and lengths that include T and 0."""
@@ -139,7 +180,11 @@ def case(norm, seed=0, t=5, b=4, i=3, h=6, dtype=np.float64):
         return rng.standard_normal(shape).astype(dtype)
 
     p = dict(weight_ih=normal(h, i), weight_hh=normal(h, h))
-    p |= dict(bias_ih=normal(h), bias_hh=normal(h)) if norm is None else dict(gain=1 + normal(h) / 4, bias=normal(h))
+    p |= (
+        dict(bias_ih=normal(h), bias_hh=normal(h))
+        if norm is None
+        else dict(gain=1 + normal(h) / 4, bias=normal(h))
+    )
     return normal(t, b, i), p, normal(b, h), np.array([t, 0, 2, t - 1])
 
 
@@ -155,7 +200,7 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(norm, reverse):
         x[n:, b] = np.nan
     y, h, _ = ref.rnn(x, h0=h0, lengths=lengths, **options)
     for b, n in enumerate(lengths):
-        alone, last, _ = ref.rnn(x[:n, b:b + 1], h0=h0[b:b + 1], **options)
+        alone, last, _ = ref.rnn(x[:n, b : b + 1], h0=h0[b : b + 1], **options)
         assert absolute_error(y[:n, b], alone[:, 0]) < 1e-14
         assert absolute_error(h[b], last[0]) < 1e-14
         assert not y[n:, b].any()
@@ -175,22 +220,29 @@ def test_reverse_is_forward_on_flipped_sequences():
 
 def test_step_statistics_are_those_of_a_loop_over_the_living():
     x, p, h0, lengths = case("batch")
-    x[lengths[2]:, 2] = np.nan
+    x[lengths[2] :, 2] = np.nan
     y, _, tape = ref.rnn(x, h0=h0, lengths=lengths, norm="batch", **p)
     assert len(tape.mean) == len(tape.var) == len(tape.count) == 5
     for t in range(5):
-        rows = [p["weight_hh"] @ (y[t - 1, b] if t else h0[b]) + p["weight_ih"] @ x[t, b]
-                for b in range(4) if lengths[b] > t]
+        rows = [
+            p["weight_hh"] @ (y[t - 1, b] if t else h0[b]) + p["weight_ih"] @ x[t, b]
+            for b in range(4)
+            if lengths[b] > t
+        ]
         assert tape.count[t] == len(rows)
         mean = sum(rows) / len(rows)
         np.testing.assert_allclose(tape.mean[t], mean, rtol=0, atol=1e-14)
-        np.testing.assert_allclose(tape.var[t], sum((r - mean) ** 2 for r in rows) / len(rows), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(
+            tape.var[t], sum((r - mean) ** 2 for r in rows) / len(rows), rtol=0, atol=1e-14
+        )
 
 
 def test_inference_with_the_statistics_of_training_is_training():
     x, p, h0, lengths = case("batch")
     y, h, tape = ref.rnn(x, h0=h0, lengths=lengths, norm="batch", **p)
-    again, last, used = ref.rnn(x, h0=h0, lengths=lengths, norm="batch", statistics=(tape.mean, tape.var), **p)
+    again, last, used = ref.rnn(
+        x, h0=h0, lengths=lengths, norm="batch", statistics=(tape.mean, tape.var), **p
+    )
     np.testing.assert_allclose(again, y, rtol=0, atol=1e-14)
     np.testing.assert_allclose(last, h, rtol=0, atol=1e-14)
     assert len(used.count) == 0
@@ -217,18 +269,23 @@ def test_cumulative_statistics_are_those_of_all_sequences():
     assert old[2].tolist() == [10]
 
 
-# --- central differences --------------------------------------------------------------------------------------------
+# --- central differences ------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("shape, normalized", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))])
+
+@pytest.mark.parametrize(
+    "shape, normalized", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))]
+)
 def test_layer_norm_gradients(shape, normalized):
     rng = np.random.default_rng(2)
     x, c = rng.standard_normal((2, *shape))
     w, b = rng.standard_normal((2, *normalized))
     gx, gw, gb = ref.layer_norm_backward(c, x, normalized, w, b)
     for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
+
         def loss(v):
             a = dict(x=x, weight=w, bias=b) | {name: v}
             return (c * ref.layer_norm(normalized_shape=normalized, **a)).sum()
+
         assert absolute_error(got, numeric_gradient(loss, at)) < DIFFERENCE_TOLERANCE
     bare, none_w, none_b = ref.layer_norm_backward(c, x, normalized)
     assert none_w is none_b is None
@@ -244,9 +301,11 @@ def test_batch_norm_gradients(shape, training):
     var = rng.uniform(0.5, 2, shape[1])
     gx, gw, gb = ref.batch_norm_backward(c, x, mean, var, w, training)
     for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
+
         def loss(v):
             a = dict(x=x, weight=w, bias=b) | {name: v}
             return (c * ref.batch_norm(running_mean=mean, running_var=var, training=training, **a)[0]).sum()
+
         assert absolute_error(got, numeric_gradient(loss, at)) < DIFFERENCE_TOLERANCE
     assert ref.batch_norm_backward(c, x, mean, var, None, training)[1] is None
 
@@ -257,13 +316,18 @@ def test_batch_norm_gradients(shape, training):
 @pytest.mark.parametrize("norm", ["layer", "batch", "given", "overrun", None])
 def test_rnn_gradients(norm, nonlinearity, reverse, ragged):
     x, p, h0, lengths = case(norm, seed=4, t=4, b=4, i=2, h=3)
-    options = dict(norm="batch" if norm in ("given", "overrun") else norm, nonlinearity=nonlinearity,
-                   reverse=reverse, lengths=lengths if ragged else None)
+    options = dict(
+        norm="batch" if norm in ("given", "overrun") else norm,
+        nonlinearity=nonlinearity,
+        reverse=reverse,
+        lengths=lengths if ragged else None,
+    )
     known = {"given": 4, "overrun": 2}.get(norm)
     if known:
         rng = np.random.default_rng(5)
-        options |= dict(statistics=(rng.standard_normal((known, 3)), rng.uniform(0.5, 2, (known, 3))),
-                        overrun="batch")
+        options |= dict(
+            statistics=(rng.standard_normal((known, 3)), rng.uniform(0.5, 2, (known, 3))), overrun="batch"
+        )
     rng = np.random.default_rng(6)
     cy, ch = rng.standard_normal((4, 4, 3)), rng.standard_normal((4, 3))
 
@@ -282,10 +346,13 @@ def test_rnn_gradients(norm, nonlinearity, reverse, ragged):
     if ragged:
         poisoned = np.where(np.arange(4)[:, None, None] < lengths[:, None], cy, np.nan)
         np.testing.assert_array_equal(ref.rnn_backward(tape, poisoned, ch)[0], gx)
-    np.testing.assert_array_equal(ref.rnn_backward(tape, cy)[0], ref.rnn_backward(tape, cy, np.zeros((4, 3)))[0])
+    np.testing.assert_array_equal(
+        ref.rnn_backward(tape, cy)[0], ref.rnn_backward(tape, cy, np.zeros((4, 3)))[0]
+    )
 
 
-# --- ONNX node tests (float32 results of a NumPy implementation) ----------------------------------------------------
+# --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
+
 
 def ids(cases):
     return [c["name"].removeprefix("test_") for c in cases]
@@ -299,17 +366,18 @@ def test_onnx_layer_norm(case):
     x, w, b = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
     y = ref.layer_norm(x, x.shape[axis:], w, b, case["attributes"].get("epsilon", 1e-5))
-    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6       # 8.3e-7 was measured: their results are float32
+    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # 8.3e-7 was measured: their results are float32
 
 
 @pytest.mark.parametrize("case", BN_CASES, ids=ids(BN_CASES))
 def test_onnx_batch_norm(case):
-    """ONNX's momentum is the weight of the old value, and its running variance takes the biased batch variance."""
+    """ONNX's momentum weighs the old value, and its running variance takes the biased batch variance."""
     x, w, b, mean, var = case["inputs"].values()
     a = case["attributes"]
     training = bool(a.get("training_mode", 0))
-    y, new_mean, new_var = ref.batch_norm(x, mean, var, w, b, training, 1 - a.get("momentum", 0.9),
-                                          a.get("epsilon", 1e-5))
+    y, new_mean, new_var = ref.batch_norm(
+        x, mean, var, w, b, training, 1 - a.get("momentum", 0.9), a.get("epsilon", 1e-5)
+    )
     assert absolute_error(y, case["outputs"]["y"]) < 2e-6
     if training:
         n = x.size // x.shape[1]
@@ -323,8 +391,14 @@ def test_onnx_rnn(case):
     x, w, r = (case["inputs"][k] for k in "XWR")
     b = case["inputs"].get("B", np.zeros((1, 2 * r.shape[-1])))[0]
     batch_first = case["attributes"].get("layout", 0) == 1
-    y, h, _ = ref.rnn(x.swapaxes(0, 1) if batch_first else x, w[0], r[0], norm=None,
-                      bias_ih=b[:r.shape[-1]], bias_hh=b[r.shape[-1]:])
+    y, h, _ = ref.rnn(
+        x.swapaxes(0, 1) if batch_first else x,
+        w[0],
+        r[0],
+        norm=None,
+        bias_ih=b[: r.shape[-1]],
+        bias_hh=b[r.shape[-1] :],
+    )
     want = case["outputs"]["Y_h"]
     assert absolute_error(h[:, None] if batch_first else h[None], want) < 2e-7
     if "Y" in case["outputs"]:

@@ -1,4 +1,4 @@
-"""The reference against PyTorch in float64: its own layers, and autograd through loops written with its functions."""
+"""The reference against PyTorch in float64: its layers, and autograd through loops of its functions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def leaf(v):
     return torch.tensor(v, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("shape, normalized", [((1, 2, 3), (1, 2, 3)), ((2, 2, 3), (2, 3)), ((1,), (1,)),
-                                               ((4, 33), (33,)), ((0, 1), (1,))])
+@pytest.mark.parametrize(
+    "shape, normalized",
+    [((1, 2, 3), (1, 2, 3)), ((2, 2, 3), (2, 3)), ((1,), (1,)), ((4, 33), (33,)), ((0, 1), (1,))],
+)
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 def test_layer_norm(rng, shape, normalized, eps):
     x, g = rng.standard_normal((2, *shape))
@@ -47,9 +49,14 @@ def test_batch_norm(rng, shape, momentum, training):
     w, b, mean = rng.standard_normal((3, c))
     var = rng.uniform(0.5, 2, c)
     with torch.no_grad():
-        for parameter, v in ((layer.weight, w), (layer.bias, b), (layer.running_mean, mean), (layer.running_var, var)):
+        for parameter, v in (
+            (layer.weight, w),
+            (layer.bias, b),
+            (layer.running_mean, mean),
+            (layer.running_var, var),
+        ):
             parameter.copy_(torch.tensor(v))
-    for tracked in range(3):                    # three batches, so that momentum=None counts
+    for tracked in range(3):  # three batches, so that momentum=None counts
         x, g = rng.standard_normal((2, *shape))
         tx = leaf(x)
         layer.zero_grad()
@@ -80,13 +87,23 @@ def test_plain_rnn_is_torch_rnn_on_packed_sequences(rng, nonlinearity, bias):
 
     gx = 0
     for d, suffix in enumerate(("", "_reverse")):
-        p = {n: getattr(layer, f"{n}_l0{suffix}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-             if hasattr(layer, f"{n}_l0{suffix}")}
-        mine, mine_h, tape = ref.rnn(x.detach(), norm=None, nonlinearity=nonlinearity, lengths=lengths,
-                                     h0=h0[d].detach(), reverse=d == 1, **{n: v.detach().numpy() for n, v in p.items()})
-        assert absolute_error(mine, y[..., d * h:(d + 1) * h].detach()) < TOLERANCE
+        p = {
+            n: getattr(layer, f"{n}_l0{suffix}")
+            for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            if hasattr(layer, f"{n}_l0{suffix}")
+        }
+        mine, mine_h, tape = ref.rnn(
+            x.detach(),
+            norm=None,
+            nonlinearity=nonlinearity,
+            lengths=lengths,
+            h0=h0[d].detach(),
+            reverse=d == 1,
+            **{n: v.detach().numpy() for n, v in p.items()},
+        )
+        assert absolute_error(mine, y[..., d * h : (d + 1) * h].detach()) < TOLERANCE
         assert absolute_error(mine_h, last[d].detach()) < TOLERANCE
-        gx_d, gh0, grads = ref.rnn_backward(tape, gy[..., d * h:(d + 1) * h], gh[d])
+        gx_d, gh0, grads = ref.rnn_backward(tape, gy[..., d * h : (d + 1) * h], gh[d])
         gx = gx + gx_d
         assert relative_error(gh0, h0.grad[d]) < TOLERANCE
         assert set(grads) == set(p)
@@ -99,16 +116,21 @@ def test_plain_rnn_is_torch_rnn_on_packed_sequences(rng, nonlinearity, bias):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_normalised_rnn_is_autograd_through_a_loop(rng, norm, nonlinearity):
     t, b, i, h = 6, 5, 3, 4
-    lengths = np.array([6, 2, 6, 0, 4])         # every step keeps two sequences: F.batch_norm refuses one
-    f = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda a: a}[nonlinearity]
+    lengths = np.array([6, 2, 6, 0, 4])  # every step keeps two sequences: F.batch_norm refuses one
+    f = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda a: a}[
+        nonlinearity
+    ]
     x, w, u, h0 = (leaf(rng.standard_normal(s)) for s in ((t, b, i), (h, i), (h, h), (b, h)))
     gain, bias = leaf(rng.uniform(0.5, 1.5, h)), leaf(rng.standard_normal(h))
     state, outputs = list(h0), []
     for step in range(t):
         alive = [k for k in range(b) if lengths[k] > step]
         a = torch.stack([u @ state[k] + w @ x[step, k] for k in alive])
-        z = (F.layer_norm(a, (h,), gain, bias, 1e-4) if norm == "layer"
-             else F.batch_norm(a, None, None, gain, bias, training=True, eps=1e-4))
+        z = (
+            F.layer_norm(a, (h,), gain, bias, 1e-4)
+            if norm == "layer"
+            else F.batch_norm(a, None, None, gain, bias, training=True, eps=1e-4)
+        )
         row = [torch.zeros(h, dtype=torch.float64)] * b
         for k, v in zip(alive, f(z)):
             state[k] = row[k] = v
@@ -118,8 +140,15 @@ def test_normalised_rnn_is_autograd_through_a_loop(rng, norm, nonlinearity):
     ((y * torch.tensor(gy)).sum() + (last * torch.tensor(gh)).sum()).backward()
 
     leaves = dict(weight_ih=w, weight_hh=u, gain=gain, bias=bias)
-    mine, mine_h, tape = ref.rnn(x.detach(), norm=norm, nonlinearity=nonlinearity, lengths=lengths, eps=1e-4,
-                                 h0=h0.detach(), **{n: v.detach().numpy() for n, v in leaves.items()})
+    mine, mine_h, tape = ref.rnn(
+        x.detach(),
+        norm=norm,
+        nonlinearity=nonlinearity,
+        lengths=lengths,
+        eps=1e-4,
+        h0=h0.detach(),
+        **{n: v.detach().numpy() for n, v in leaves.items()},
+    )
     assert relative_error(mine, y.detach()) < TOLERANCE
     assert relative_error(mine_h, last.detach()) < TOLERANCE
     gx, gh0, grads = ref.rnn_backward(tape, gy, gh)

@@ -9,12 +9,12 @@ from importlib.resources import files
 import lnrnn
 import numpy as np
 import pytest
-from helpers import layouts, ulp_error
+from helpers import NOT_REAL, bad_outs, layouts, named, ulp_error
 from hypothesis import given
 from hypothesis import strategies as st
 from lnrnn import reference as ref
 
-FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}        # in float64: errors of 1e-9 of our unit
+FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}  # in float64
 
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -26,14 +26,21 @@ def truth(name, x):
 
 @cache
 def sweep():
-    """Every 1009th float from 0 to infinity and the negatives: 4.2 million, some 16,600 per power of two.
-
-    Then all floats around the places where exp changes its power of two (multiples of ln 2, and half-way between),
-    where tanh saturates, and around the bounds of exp's range.
+    """5.5 million floats of both signs: every 1009th from 0 to infinity; every 97th of 2^-9 to 16, where the
+    functions bend; all around the multiples and odd half multiples of ln 2, where exp changes its power of
+    two, around the saturation of tanh, and around the bounds of exp's range.
     """
-    positive = np.arange(0, 0x7F800001, 1009, dtype=np.uint32).view(np.float32)
-    edges = np.concatenate([np.arange(-151, 129) * np.log(2), (np.arange(-151, 129) + 0.5) * np.log(2),
-                            [9.0108, 9.5, 88.722839, 89, -87.336544, -103.27893, -103.97208, -104, -105, 104]])
+    everywhere = np.arange(0, 0x7F800001, 1009, dtype=np.uint32).view(np.float32)
+    first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
+    bend = np.arange(first, last, 97, dtype=np.uint32).view(np.float32)
+    positive = np.concatenate([everywhere, bend])
+    edges = np.concatenate(
+        [
+            np.arange(-151, 129) * np.log(2),
+            (np.arange(-151, 129) + 0.5) * np.log(2),
+            [9.0108, 9.5, 88.722839, 89, -87.336544, -103.27893, -103.97208, -104, -105, 104],
+        ]
+    )
     edges = edges[edges != 0].astype(np.float32)
     edges = (edges.view(np.int32)[:, None] + np.arange(-500, 500, dtype=np.int32)).ravel().view(np.float32)
     return np.concatenate([positive, -positive, edges])
@@ -61,14 +68,17 @@ def test_within_two_ulp_on_a_dense_sweep(isa, name):
 INF = np.inf
 
 
-@pytest.mark.parametrize("name, x, want", [
-    ("exp", [0.0, -0.0, INF, -INF, 89, -104, 3e38, -3e38], [1, 1, INF, 0, INF, 0, INF, 0]),
-    ("tanh", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.0, -0.0, 1, -1, 1, -1]),
-    ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
-])
+@pytest.mark.parametrize(
+    "name, x, want",
+    [
+        ("exp", [0.0, -0.0, INF, -INF, 89, -104, 3e38, -3e38], [1, 1, INF, 0, INF, 0, INF, 0]),
+        ("tanh", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.0, -0.0, 1, -1, 1, -1]),
+        ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
+    ],
+)
 def test_edges_as_ieee_says(isa, name, x, want):
     x, want = np.array(x, np.float32), np.array(want, np.float32)
-    x, want = np.tile(x, 5), np.tile(want, 5)           # whole vectors and tails
+    x, want = np.tile(x, 5), np.tile(want, 5)  # whole vectors and tails
     got = getattr(lnrnn, name)(x)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
@@ -117,7 +127,9 @@ def test_numpys_vectors(isa, name):
     lines = (line for line in table.read_text().splitlines() if line and not line.startswith("#"))
     rows = [row for row in csv.DictReader(lines) if row["dtype"] == "np.float32"]
     assert len(rows) > 100
-    x, want = (np.array([int(r[k], 16) for r in rows], np.uint32).view(np.float32) for k in ("input", "output"))
+    x, want = (
+        np.array([int(r[k], 16) for r in rows], np.uint32).view(np.float32) for k in ("input", "output")
+    )
     with np.errstate(all="ignore"):
         assert ulp_error(getattr(lnrnn, name)(x), want) <= 2
 
@@ -130,9 +142,9 @@ def test_a_value_does_not_depend_on_its_place(isa, name):
     whole = f(x)
     for n in range(51):
         room = np.full(n + 16, 7, np.float32)
-        f(x[n:2 * n], out=room[3:n + 3])
-        np.testing.assert_array_equal(room[3:n + 3], whole[n:2 * n])
-        assert (room[:3] == 7).all() and (room[n + 3:] == 7).all()
+        f(x[n : 2 * n], out=room[3 : n + 3])
+        np.testing.assert_array_equal(room[3 : n + 3], whole[n : 2 * n])
+        assert (room[:3] == 7).all() and (room[n + 3 :] == 7).all()
 
 
 @each_function
@@ -158,7 +170,7 @@ def test_out_that_overlaps(isa, name):
     room = np.random.default_rng(2).uniform(-5, 5, 120).astype(np.float32)
     for shift in (-17, -5, -1, 1, 5, 17):
         r = room.copy()
-        x, out = r[20:100], r[20 + shift:100 + shift]
+        x, out = r[20:100], r[20 + shift : 100 + shift]
         want = f(x.copy())
         f(x, out=out)
         np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
@@ -173,8 +185,18 @@ def test_any_floats(values):
 
 
 @each_function
-@pytest.mark.parametrize("x", [[1, 2], (0.5,), np.array([1, 0], bool), np.array([0.5], np.float16),
-                               np.array([0.5, -3], np.float64), np.arange(3)], ids=repr)
+@pytest.mark.parametrize(
+    "x",
+    [
+        [1, 2],
+        (0.5,),
+        np.array([1, 0], bool),
+        np.array([0.5], np.float16),
+        np.array([0.5, -3], np.float64),
+        np.arange(3),
+    ],
+    ids=repr,
+)
 def test_real_numbers_are_converted_to_float32(name, x):
     f = getattr(lnrnn, name)
     got = f(x)
@@ -183,19 +205,16 @@ def test_real_numbers_are_converted_to_float32(name, x):
 
 
 @each_function
-@pytest.mark.parametrize("x", [np.array([1j]), np.array([None, 1]), np.array(["a"]), "abc", object(),
-                               np.array(["2020-01-01"], "M8[D]")], ids=repr)
+@pytest.mark.parametrize("x", NOT_REAL, ids=lambda v: str(v)[:40])
 def test_what_is_not_real_is_refused(name, x):
-    with pytest.raises(TypeError, match=r"\bx\b"):
+    with pytest.raises(TypeError, match=named("x")):
         getattr(lnrnn, name)(x)
 
 
 @each_function
-@pytest.mark.parametrize("out, error", [(np.zeros(4, np.float32), ValueError), (np.zeros(3, np.float64), TypeError),
-                                        (np.zeros((3, 1), np.float32), ValueError), ([0, 0, 0], TypeError),
-                                        (np.broadcast_to(np.float32(0), 3), ValueError)])
-def test_bad_out_is_refused(name, out, error):
+@pytest.mark.parametrize("error, out", bad_outs(np.ones((3, 4), np.float32)), ids=lambda v: str(v)[:40])
+def test_bad_out_is_refused(name, error, out):
     before = np.array(out)
-    with pytest.raises(error, match=r"\bout\b"):
-        getattr(lnrnn, name)(np.ones(3, np.float32), out=out)
+    with pytest.raises(error, match=named("out")):
+        getattr(lnrnn, name)(np.ones((3, 4), np.float32), out=out)
     np.testing.assert_array_equal(out, before)
