@@ -24,6 +24,8 @@ def pytest_addoption(parser):
     group.addoption("--bench-cpus", default=None,
                     help="CPUs to use, most wanted first (default: those allowed, from the last to the "
                          "first, where the system's own work often is)")
+    group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS",
+                    help="a race that other processes disturbed is run again; wait so long for calm before that")
     group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
     group.addoption("--bench-results", default="benchmarks-results", help="folder of the tables and figures")
 
@@ -53,7 +55,8 @@ class Suite:
         chosen = config.getoption("bench_cpus")
         allowed = sorted(os.sched_getaffinity(0), reverse=True)
         self.cpus = [int(c) for c in chosen.split(",")] if chosen else allowed
-        self.pace = QUICK if config.getoption("bench_quick") else Pace()
+        patience = config.getoption("bench_wait")
+        self.pace = QUICK if config.getoption("bench_quick") else Pace(patience=patience)
         self.folder = Path(config.rootpath, config.getoption("bench_results"))
         self.workers: dict[int, Worker] = {}
         self.about: dict[int, dict] = {}
@@ -61,8 +64,6 @@ class Suite:
         self.skipped: list[Skipped] = []
 
     def worker(self, threads: int) -> Worker:
-        if threads > len(self.cpus):
-            pytest.skip(f"{threads} threads need as many CPUs, and there are {len(self.cpus)}")
         worker = self.workers.get(threads)
         if worker is None or not worker.alive:
             try:
@@ -97,7 +98,10 @@ def compete(request, benchmark):
     subject = request.node.path.stem.removeprefix("test_bench_")
 
     def run(case, group, size, threads, **arguments):
-        outcome = suite.worker(threads).run(case, arguments, suite.pace)
+        if threads > len(suite.cpus):
+            outcome = {"unavailable": f"{threads} threads need as many CPUs, and there are {len(suite.cpus)}"}
+        else:
+            outcome = suite.worker(threads).run(case, arguments, suite.pace)
         if "unavailable" in outcome:
             suite.skipped.append(Skipped(subject, group, size, outcome["unavailable"]))
             pytest.skip(outcome["unavailable"])

@@ -6,6 +6,7 @@ import os
 import time
 
 BUSY = 0.03  # part of the CPUs' time from which on a race counts as disturbed
+GLANCE = 0.3  # seconds of looking whether it is calm now
 
 
 class Watch:
@@ -34,3 +35,13 @@ class Watch:
             return None
         used, own, elapsed = (b - a for a, b in zip(self.before, after))
         return max(0.0, used - own) / (elapsed * len(self.names))
+
+
+def wait_for_calm(cpus, patience: float) -> None:
+    """Returns when nobody else uses the CPUs, or after `patience` seconds."""
+    end = time.perf_counter() + patience
+    while time.perf_counter() < end:
+        watch = Watch(cpus)
+        time.sleep(GLANCE)
+        if (watch.others() or 0) < BUSY:
+            return

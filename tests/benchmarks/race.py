@@ -19,13 +19,15 @@ from itertools import repeat
 @dataclass(frozen=True)
 class Pace:
     """How long a race takes: rounds, seconds of one turn, the seconds after which no further round starts
-    once there are `least` of them, and how often a disturbed race is run again."""
+    once there are `least` of them; how often a disturbed race is run again, and how many seconds it waits for
+    calm before that."""
 
     rounds: int = 21
     turn: float = 0.008
     least: int = 7
     limit: float = 20.0
     again: int = 2
+    patience: float = 3.0
 
 
 QUICK = Pace(rounds=3, turn=0.002, least=1, limit=2.0, again=0)

@@ -84,7 +84,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     None; others: the part of the CPUs' time that other processes took. A disturbed race is run again, and the
     calmest is told."""
     import numpy as np
-    from neighbours import BUSY, Watch
+    from neighbours import BUSY, Watch, wait_for_calm
     from race import race
     module, function = case.rsplit(".", 1)
     prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
@@ -92,7 +92,9 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
     loops = prepared.limit.loops if prepared.limit else {}
     samples, others = None, None
-    for _ in range(1 + pace.again):
+    for again in range(1 + pace.again):
+        if again:
+            wait_for_calm(cpus, pace.patience)
         watch = Watch(cpus)
         took = race({**contenders, **loops}, pace, settle=0.004 if threads > 1 else 0.0)
         share = watch.others()
