@@ -25,7 +25,7 @@ def pytest_addoption(parser):
                     help="CPUs to use, most wanted first (default: those allowed, from the last to the "
                          "first, where the system's own work often is)")
     group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS",
-                    help="a race that other processes disturbed is run again; wait so long for calm before that")
+                    help="how long to wait for calm before a disturbed race is run again")
     group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
     group.addoption("--bench-results", default="benchmarks-results", help="folder of the tables and figures")
 
@@ -92,8 +92,8 @@ def _replay(samples):
 
 @pytest.fixture
 def compete(request, benchmark):
-    """compete(case, group, size, threads, **arguments): races a case of cases_*.py in the worker
-    of that many threads, and books the result under the table `group`, row `size`."""
+    """compete(case, group, size, threads, **arguments): races a case of cases_*.py in the worker of that
+    many threads, and books the result under the table `group`, row `size`."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
