@@ -10,7 +10,13 @@ enum { ALONE = 1 << 16, TASK = 1 << 14 };
 /* Channels to a task where a task sums over samples by columns: a multiple of every ISA's tile of columns. */
 enum { CHANNELS = 64 };
 
-static int team(size_t elements, int threads) { return elements < ALONE ? 1 : threads; }
+/* And below this many it is not worth it where cores are shared. */
+enum { LARGE = 1 << 23 };
+
+static int team(size_t elements, int threads)
+{
+    return elements < ALONE || (threads > 1 && elements < LARGE && lnrnn_crowded()) ? 1 : threads;
+}
 
 /* An output of this many bytes is written past the caches: below, the caller finds it there; above, it would only push
  * out what is there, and reading it in before writing it costs a third of the time (tests/benchmarks, layer_norm and

@@ -178,8 +178,8 @@ def batch_moments(x, mean, m2, size_t N, size_t C, size_t L):
 
 
 cdef int c_batch_fold(real tag, mean, m2, double count, gain, bias, double eps, at, scale, shift, size_t C) except -1:
-    cdef const double *pm = out_doubles(mean, C)
-    cdef const double *pq = out_doubles(m2, C)
+    cdef const double *pm = <const double *>pointer(mean, cnp.NPY_FLOAT64, C, False)
+    cdef const double *pq = <const double *>pointer(m2, cnp.NPY_FLOAT64, C, False)
     cdef const real *pg = typed(gain, C, False, tag)
     cdef const real *pb = typed(bias, C, False, tag)
     cdef real *pa = typed(at, C, True, tag)

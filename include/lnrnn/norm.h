@@ -17,31 +17,39 @@
 /* x (n), n >= 1 -> mean = *m0 + *m1, biased variance *var. */
 LNRNN_INLINE void F(row_moments)(size_t n, const R *x, R *m0, R *m1, R *var)
 {
-    const size_t body = n - n % LANES, body4 = n - n % (4 * LANES);
-    const R over_n = 1 / (R)n;
-    R near = n < LANES ? x[0] : V(sum)(V(load)(x)) * ((R)1 / LANES), low, v;
+    /* Sums are taken to double precision every 32 rounds: a longer sum would round its last terms to its own size. */
+    enum { BLOCK = 32 * 4 * LANES };
+    /* scaled before it is added: a constant row of large values keeps its mean */
+    R near = n < LANES ? x[0] : V(sum)(V(mul)(V(load)(x), V(set1)((R)1 / LANES))), low, v;
     for (int again = 0;; again++) {
         const VT m = V(set1)(near);
-        VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
-        size_t i = 0;
-        for (; i < body4; i += 4 * LANES) {
-            const VT d0 = V(sub)(V(load)(x + i), m), d1 = V(sub)(V(load)(x + i + LANES), m);
-            const VT d2 = V(sub)(V(load)(x + i + 2 * LANES), m), d3 = V(sub)(V(load)(x + i + 3 * LANES), m);
-            s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
-            s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
-            s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
-            s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
+        double sum = 0, squares = 0;
+        for (size_t i = 0; i < n;) {
+            const size_t left = n - i < BLOCK ? n - i : BLOCK, end = i + left;
+            const size_t body = end - left % LANES, body4 = end - left % (4 * LANES);
+            VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+            for (; i < body4; i += 4 * LANES) {
+                const VT d0 = V(sub)(V(load)(x + i), m), d1 = V(sub)(V(load)(x + i + LANES), m);
+                const VT d2 = V(sub)(V(load)(x + i + 2 * LANES), m), d3 = V(sub)(V(load)(x + i + 3 * LANES), m);
+                s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
+                s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
+                s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
+                s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
+            }
+            for (; i < body; i += LANES) {
+                const VT d = V(sub)(V(load)(x + i), m);
+                s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
+            }
+            if (i < end) {
+                const VT d = V(keep_n)(V(sub)(V(load_n)(x + i, end - i), m), end - i);
+                s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
+                i = end;
+            }
+            sum += (double)V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3)));
+            squares += (double)V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3)));
         }
-        for (; i < body; i += LANES) {
-            const VT d = V(sub)(V(load)(x + i), m);
-            s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
-        }
-        if (i < n) {
-            const VT d = V(keep_n)(V(sub)(V(load_n)(x + i, n - i), m), n - i);
-            s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
-        }
-        low = V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3))) * over_n;
-        v = V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3))) * over_n - low * low;
+        low = (R)(sum / (double)n);
+        v = (R)(squares / (double)n) - low * low;
         if (low * low <= v || again)
             break;
         near += low;
