@@ -27,9 +27,9 @@ def _computed(name: str, value: ArrayLike) -> Array:
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    if not isinstance(normalized_shape, (tuple, list)):
+    if isinstance(normalized_shape, str) or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0),)
-    shape = tuple(integer("normalized_shape", n, 0) for n in normalized_shape)
+    shape = tuple(integer("normalized_shape", n, 0) for n in normalized_shape)  # type: ignore[union-attr]
     if not shape:
         raise bad_value("normalized_shape", "an integer or a tuple of at least one", normalized_shape)
     return shape
