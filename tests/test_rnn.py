@@ -160,7 +160,8 @@ def in_torch(rnn):
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 @pytest.mark.parametrize("layers, both, batch_first, bias",
-                         [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)])
+                         [(1, False, False, True), (2, True, True, True), (3, False, True, False),
+                          (2, True, False, True)])
 def test_without_a_norm_it_is_torchs(isa, rng, nonlinearity, layers, both, batch_first, bias):
     rnn = network(7, 33, norm=None, nonlinearity=nonlinearity, num_layers=layers, bidirectional=both,
                   batch_first=batch_first, bias=bias)
