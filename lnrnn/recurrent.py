@@ -3,6 +3,7 @@ sequence.c, fast."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from .stream import Stream
 
 Array = np.ndarray
 _FIXED = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
+DTYPES = ("float32", "bfloat16", "int8")
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
 
 
@@ -89,6 +91,7 @@ class RNN:
         self._layers: dict[str, Any] = {}
         self._parameters: dict[str, Array] = {}
         self._statistics: dict[str, StepStatistics] = {}
+        self._dtype = "float32"
         self._overrun = self.norm.overrun if isinstance(self.norm, BatchNormSpec) else None
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
@@ -214,7 +217,7 @@ class RNN:
             layer = _core.Layer(
                 p[f"weight_ih{suffix}"], p[f"weight_hh{suffix}"], p.get(f"gain{suffix}"), bias,
                 NONLINEARITIES.index(self.nonlinearity), kind, self.norm.eps if kind else 0.0,
-                suffix.endswith("_reverse"),
+                suffix.endswith("_reverse"), DTYPES.index(self._dtype),
             )  # fmt: skip
             if kind == 2:
                 gain = p[f"gain{suffix}"]
@@ -309,6 +312,8 @@ class RNN:
 
         Batch norm normalises step t with the statistics of the sequences that live at t, and updates the running ones.
         """
+        if self._dtype != "float32":
+            raise ValueError(f"training wants float32 weights, these are {self._dtype}: use to_dtype('float32')")
         x, lengths, unbatched = self._sequences(x, lengths)
         x = np.array(x, order="C")  # the tape's own: the caller may go on with x
         T, B = x.shape[:2]
@@ -428,6 +433,28 @@ class RNN:
                 x = y
         self._layers.clear()
 
+    @property
+    def dtype(self) -> str:
+        """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
+        return self._dtype
+
+    def to_dtype(self, dtype: str) -> RNN:
+        """A network like this one that computes with weight matrices of another type: a new object.
+
+        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output, max |w| / 127;
+        what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or "float32" (as they were). Half and a
+        quarter of the bytes to read. Gains, biases, norms and states stay float32, and so do the parameters that one
+        reads, sets and saves: rounding is part of packing. For inference; `forward_train` wants float32.
+        """
+        other = copy.copy(self)
+        other._dtype = choice("dtype", dtype, DTYPES)
+        other._parameters = dict(self._parameters)
+        other._statistics = {}
+        for suffix, s in self._statistics.items():
+            other._statistics[suffix] = StepStatistics(0, self.hidden_size)
+            other._statistics[suffix].replace(s.mean, s.var, s.count)
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_layers": {}}  # packed for this machine, and made again where they are needed
 
@@ -447,7 +474,7 @@ class RNN:
         return (
             f"RNN({self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
             f"nonlinearity={self.nonlinearity!r}, norm={self.norm!r}, bias={self.bias}, batch_first={self.batch_first}, "
-            f"bidirectional={self.bidirectional}, packed_bytes={packed})"
+            f"bidirectional={self.bidirectional}, dtype={self._dtype!r}, packed_bytes={packed})"
         )
 
 

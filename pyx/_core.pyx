@@ -6,7 +6,7 @@ What the Python above promises is asserted here once more where a broken promise
 cimport numpy as cnp
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.string cimport memset
 
 from lnrnn_c cimport *

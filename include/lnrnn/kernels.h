@@ -8,6 +8,7 @@
 #define LNRNN_KERNELS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* norm.h, for R = float or double */
 #define LNRNN_NORM_KERNELS(R)                                                                                         \
@@ -39,10 +40,12 @@ typedef struct {
     /* matmul.h; a panel is what two threads never share */
     size_t (*mm_panels)(size_t);
     size_t (*mm_width)(size_t);
-    void (*mm_pack)(size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, float *);
-    void (*mm_pack_rows)(size_t, size_t, const float *const *, float *);
-    void (*matmul)(size_t, size_t, size_t, const float *const *, const float *, size_t, size_t, int, float *,
-                   ptrdiff_t);
+    size_t (*mm_size)(int, size_t, size_t);
+    size_t (*mm_scratch)(int, size_t);
+    void (*mm_pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
+    void (*mm_pack_rows)(size_t, size_t, const float *const *, uint32_t *);
+    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int, float *,
+                   ptrdiff_t, uint32_t *);
     /* cells.h */
     void (*rnn_layer)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float,
                       float *const *);
@@ -100,7 +103,7 @@ LNRNN_INLINE double root_f64(double v) { return sqrt(v); }
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
     LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, LNRNN_NORM_ROWS(f32), LNRNN_NORM_ROWS(f64),
-    mm_panels, mm_width, mm_pack, mm_pack_rows, matmul_f32, rnn_layer, rnn_affine, rnn_act_backward,
+    mm_panels, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul, rnn_layer, rnn_affine, rnn_act_backward,
 };
 
 #endif

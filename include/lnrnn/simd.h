@@ -26,6 +26,16 @@
  *           copysign(v, s)    magnitude of v, sign of s
  *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)
  *
+ *           bf16_pair(p, odd) LANES words of two bfloat16: the low ones as floats, the high ones in *odd
+ *           store_u8(p, v)    LANES bytes to p, v whole numbers 0 .. 127; a NaN becomes any byte
+ *
+ *   (vi32, LANES integers of 32 bits)
+ *           zero()
+ *           dot4(v, a, p)     v + the sum over four bytes of a (0 .. 127, one word for all lanes) times those of the word at
+ *                             p (-127 .. 127, a word for each lane)
+ *           to_v32(v)         nearest floats
+ *           less_64(v, p)     v - 64 p, exact, then to floats
+ *
  * stream_end() orders streamed stores before all that follows.
  *
  * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MM_ROWS rows by MM_VECS vectors of
@@ -45,6 +55,8 @@
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
 
 #if defined(LNRNN_ISA_AVX512)
+#include "simd_avx512.h"
+#elif defined(LNRNN_ISA_AVX512VNNI)
 #include "simd_avx512.h"
 #elif defined(LNRNN_ISA_AVX2)
 #include "simd_avx2.h"
