@@ -121,6 +121,8 @@ typedef struct {
     int64_t *count;
     /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
     float *tape;
+    size_t begin, end;        /* steps begin .. end - 1 of every sequence, the earlier ones being done; the last part (end >= T)
+                                 also writes hn and the zeros. With a tape: 0 and T. */
     int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
     size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once, */
     int split;                /* and whether threads divide the units of a step instead of the sequences */

@@ -81,6 +81,8 @@ class RNN:
         self.input_size = integer("input_size", input_size, 1, limit)
         self.hidden_size = integer("hidden_size", hidden_size, 1, limit)
         self.num_layers = integer("num_layers", num_layers, 1, 1024)
+        if self.hidden_size * max(self.hidden_size, self.input_size) > 2**40:
+            raise bad_value("hidden_size", "such that a weight matrix has at most 2**40 elements", self.hidden_size)
         self.nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         self.norm = norm_spec(norm)
         self.bias = flag("bias", bias)

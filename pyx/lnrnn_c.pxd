@@ -68,6 +68,7 @@ cdef extern from "lnrnn.h" nogil:
         double *var
         int64_t *count
         float *tape
+        size_t begin, end
         int threads
         size_t group, chunk
         int split

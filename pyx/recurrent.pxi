@@ -1,5 +1,9 @@
 # One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
 
+# Multiply-adds between two looks for an interrupt.
+cdef size_t PART = 1 << 31
+
+
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
@@ -68,6 +72,7 @@ cdef class Layer:
         r.h0, r.hn = floats(h0, B * H), out_floats(hn, B * H)
         r.order, r.length = indices(order, B), indices(length, B)
         r.start = start
+        r.begin, r.end = 0, T
         r.threads = num_threads
         if r.beyond < 0 and ends <= r.known:
             r.beyond = 0 # nothing overruns: no step will need the batch
@@ -92,8 +97,20 @@ cdef class Layer:
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
-        with nogil:
-            lnrnn_rnn_forward(&r)
+        if tape is not None:
+            with nogil:
+                lnrnn_rnn_forward(&r)
+            return
+        # In parts of some 20 ms, so that an interrupt does not wait for the end.
+        cdef size_t part = 1 + PART // (1 + r.B * r.H * (r.D + r.H))
+        while True:
+            r.end = min(r.begin + part, r.T)
+            with nogil:
+                lnrnn_rnn_forward(&r)
+            if r.end >= r.T:
+                return
+            r.begin = r.end
+            PyErr_CheckSignals()
 
     def tape(self, size_t rows):
         """An empty tape for `rows` living steps."""

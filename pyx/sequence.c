@@ -126,6 +126,13 @@ static size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t)
     return alive;
 }
 
+/* Where the group that starts at row r0 stops. */
+static size_t last_step(const lnrnn_rnn *r, size_t r0)
+{
+    const size_t n = (size_t)r->length[r0];
+    return n < r->end ? n : r->end;
+}
+
 /* Panels p0 .. p1 - 1 of the units: one thread's part of a product, or all of it. */
 typedef struct {
     size_t p0, p1;
@@ -244,12 +251,12 @@ static void forward_group(void *ctx, size_t g, int worker)
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
     const size_t H = r->H, width = k->mm_width(H), r0 = g * r->group;
-    const size_t rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
+    const size_t rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
     float *own = r->work + (size_t)worker * worker_work(k, r);
     float *scratch = own + (r->tape ? 0 : r->group * r->chunk * width);
     float *tape = r->tape ? r->tape + rows_before(r, r0) * width : NULL;
-    size_t alive = rows;
-    for (size_t t0 = 0; t0 < steps; t0 += r->chunk) {
+    size_t alive = living(r, r0, rows, r->begin);
+    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
         float *a = tape ? tape : own;
         project(k, r, r0, alive, t0, t1, whole(k, r), a, (uint32_t *)(scratch + statistics_work(r)));
@@ -261,7 +268,8 @@ static void forward_group(void *ctx, size_t g, int worker)
         if (tape)
             tape = a;
     }
-    finish(r, r0, rows);
+    if (r->end >= r->T)
+        finish(r, r0, rows);
 }
 
 /* --- few sequences: threads divide the units ------------------------------------------------------------------ */
@@ -285,18 +293,18 @@ static void split_units(void *ctx, int worker, int team)
     part p = {all * (size_t)worker / (size_t)team, all * ((size_t)worker + 1) / (size_t)team};
     float *own = r->work + r->chunk * B * width + (size_t)worker * (B * width + product_work(k, r));
     uint32_t *scratch = (uint32_t *)(own + B * width);
-    const size_t steps = B ? (size_t)r->length[0] : 0;
+    const size_t steps = B ? last_step(r, 0) : 0;
     const float *h[TILE];
     float *out[TILE];
-    size_t alive = B;
-    for (size_t t0 = 0; t0 < steps; t0 += r->chunk) {
+    size_t alive = living(r, 0, B, r->begin);
+    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
         float *a = r->work;
         project(k, r, 0, alive, t0, t1, p, a, scratch);
         for (size_t t = t0; t < t1; t++) {
             alive = living(r, 0, alive, t);
             for (size_t i = 0; i < alive; i++) {
-                h[i] = worker && t ? own + i * width : h_row(r, i, t);
+                h[i] = worker && t > r->begin ? own + i * width : h_row(r, i, t);
                 out[i] = worker ? own + i * width : y_row(r, i, t);
             }
             recur(k, r, alive, h, p, a, scratch);
@@ -317,7 +325,7 @@ static void split_units(void *ctx, int worker, int team)
                 team = 1, p = whole(k, r);
         }
     }
-    if (!worker)
+    if (!worker && r->end >= r->T)
         finish(r, 0, B);
 }
 

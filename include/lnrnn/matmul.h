@@ -19,8 +19,9 @@ enum { LNRNN_F32, LNRNN_BF16, LNRNN_I8 }; /* as LNRNN_WEIGHT_F32 .. in lnrnn.h *
 
 enum { MM_PANEL = MM_VECS * V32_LANES };
 
-/* Words between the weights being read and those being fetched, for a single row, which is bound by that reading. */
-enum { MM_AHEAD = 512 };
+/* A single row is bound by reading the weights. Where they do not stay in L2 (these many words) it helps to ask for them
+ * some words ahead; where they do, asking only takes the place of reading (tests/benchmarks, rnn B1). */
+enum { MM_FAR = 160 * 1024, MM_AHEAD = 512 };
 
 static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
@@ -128,7 +129,7 @@ static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *pa
 typedef struct {
     size_t k, words;
     const uint32_t *w;
-    int add;
+    int add, far;
     const float *scale;  /* int8: of the outputs */
     const int32_t *sums; /* int8: of the outputs' weights */
 } mm_job;
@@ -146,7 +147,7 @@ enum { MM_MOST = 3 * MM_VECS + 4 };
 
 /* a: rows pointers to k floats -> c (rows, the tile's outputs), cs floats from row to row. The counts are constants where
  * this is called: the loops unroll and acc lives in registers. */
-LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, const mm_job *job,
+LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
                              const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
     const int vecs = wide * MM_VECS + tails * tail;
@@ -163,7 +164,7 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         for (int v = 0; v < vecs; v++) {
             const uint32_t *p = mm_at(job, o, wide, tail, v, j);
             b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-            if (rows == 1)
+            if (fetch)
                 v32_prefetch((const float *)p + MM_AHEAD);
         }
 #pragma GCC unroll 16
@@ -199,16 +200,16 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
 }
 
-LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, const mm_job *job, const float *const *a, size_t o,
+LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
                            float *c, ptrdiff_t cs)
 {
-    float_tile(0, rows, wide, tails, tail, job, a, o, c, cs);
+    float_tile(0, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
-LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, const mm_job *job, const float *const *a, size_t o,
+LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
                             float *c, ptrdiff_t cs)
 {
-    float_tile(1, rows, wide, tails, tail, job, a, o, c, cs);
+    float_tile(1, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
 /* Rows in int8's tiles, which have two accumulators for an output; and what a row of activations is there. */
@@ -221,7 +222,7 @@ typedef struct {
     float scale;
 } mm_i8_row;
 
-LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, const mm_job *job, const mm_i8_row *a, size_t o,
+LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const mm_i8_row *a, size_t o,
                           float *c, ptrdiff_t cs)
 {
     const int vecs = wide * MM_VECS + tails * tail;
@@ -232,16 +233,21 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, const mm_job 
         for (int v = 0; v < vecs; v++)
             high[i][v] = low[i][v] = vi32_zero();
     for (size_t j = 0; j < job->words; j++) {
+        const uint32_t *w[MM_MOST];
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
-            const uint32_t *p = mm_at(job, o, wide, tail, v, j);
-            if (rows == 1)
-                v32_prefetch((const float *)p + MM_AHEAD);
+            w[v] = mm_at(job, o, wide, tail, v, j);
+            if (fetch)
+                v32_prefetch((const float *)w[v] + MM_AHEAD);
+        }
 #pragma GCC unroll 16
-            for (int i = 0; i < rows; i++) {
-                high[i][v] = vi32_dot4(high[i][v], a[i].high[j], p);
-                low[i][v] = vi32_dot4(low[i][v], a[i].low[j], p);
-            }
+        for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                high[i][v] = vi32_dot4(high[i][v], a[i].high[j], w[v]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                low[i][v] = vi32_dot4(low[i][v], a[i].low[j], w[v]);
         }
     }
 #pragma GCC unroll 16
@@ -319,7 +325,7 @@ static void matmul(int dtype, size_t rows, size_t n, size_t k, const float *cons
 {
     const size_t start = mm_start(n, p0), end = mm_start(n, p1), width = mm_width(n), words = mm_words(dtype, k);
     const float *scale = (const float *)(packed + width * words);
-    const mm_job job = {k, words, packed, add, scale, (const int32_t *)(scale + width)};
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, scale, (const int32_t *)(scale + width)};
     if (dtype == LNRNN_F32)
         f32_walk(&job, rows, a, width, start, end, c, cs);
     else if (dtype == LNRNN_BF16)

@@ -3,14 +3,14 @@
  */
 
 /* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. */
-static void F(row)(const mm_job *job, A const *a, size_t start, size_t end, float *c)
+LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start, size_t end, float *c)
 {
     size_t o = start;
     for (; end - o > 4 * MM_PANEL; o += 3 * MM_PANEL)
-        F(tile)(1, 3, 0, 1, job, a, o, c + o, 0);
+        F(tile)(1, 3, 0, 1, fetch, job, a, o, c + o, 0);
 #define LNRNN_ROW(n, wide, tails, tail)                            \
     case n:                                                        \
-        F(tile)(1, wide, tails, tail, job, a, o, c + o, 0);        \
+        F(tile)(1, wide, tails, tail, fetch, job, a, o, c + o, 0);        \
         return;
     switch ((end - o) / V32_LANES) {
 #if MM_VECS == 3
@@ -33,11 +33,11 @@ static void F(rows)(const mm_job *job, int rows, int vecs, A const *a, size_t o,
         if (m > ROWS)                                                  \
             return;                                                    \
         if (vecs == MM_VECS)                                           \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, job, a, o, c, cs);     \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, 0, job, a, o, c, cs);     \
         else if (vecs == 1)                                            \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, 1, job, a, o, c, cs);     \
+            F(tile)(m <= ROWS ? m : 1, 0, 1, 1, 0, job, a, o, c, cs);     \
         else                                                           \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, MM_VECS - 1, job, a, o, c, cs); \
+            F(tile)(m <= ROWS ? m : 1, 0, 1, MM_VECS - 1, 0, job, a, o, c, cs); \
         return;
     switch (rows) {
         LNRNN_ROWS(1) LNRNN_ROWS(2)
@@ -59,7 +59,10 @@ static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t width, si
                     ptrdiff_t cs)
 {
     if (rows == 1) {
-        F(row)(job, a, start, end, c);
+        if (job->far)
+            F(row)(1, job, a, start, end, c);
+        else
+            F(row)(0, job, a, start, end, c);
         return;
     }
     /* As few tiles as will do, of even heights: 9 rows are 5 and 4, not 8 and 1. */

@@ -31,7 +31,7 @@ static void rnn(size_t T, size_t B, size_t D, size_t H, int dtype)
     float *x = read_floats(T * B * D), *w_ih = read_floats(H * D), *w_hh = read_floats(H * H);
     uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, H, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, H, H), 4);
     lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
-                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1,
+                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1, .end = T,
                    .dtype = dtype};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
     for (size_t b = 0; b < B; b++)
