@@ -67,7 +67,8 @@ def load(path: str | os.PathLike[str]) -> RNN:
         if config["dtype"] != "float32":
             model = model.to_dtype(config["dtype"])
     except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise ValueError(f"cannot load {path!r}: {error}") from error
+        # What a hostile file says of itself may be megabytes long.
+        raise ValueError(f"cannot load {path!r}: {str(error)[:400]}") from error
     return model
 
 
