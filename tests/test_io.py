@@ -1,4 +1,4 @@
-"""Models in files: what is saved is what is loaded, to the last bit, and no file can do more than be refused."""
+"""Models in files: what is saved comes back to the last bit, and no file can do more than be refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def equal(a, b):
     """Two networks with the same configuration and the same bits in every array."""
     for field in ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first",
                   "bidirectional", "overrun", "known_steps", "dtype"):
-        assert getattr(a, field) == getattr(b, field) and type(getattr(a, field)) is type(getattr(b, field)), field
+        x, y = getattr(a, field), getattr(b, field)
+        assert x == y and type(x) is type(y), field
     one, two = a.state_dict(), b.state_dict()
     assert list(one) == list(two)
     for name in one:
@@ -47,7 +48,7 @@ def equal(a, b):
         assert one[name].tobytes() == two[name].tobytes(), name
 
 
-# --- what is saved is what is loaded ------------------------------------------------------------------------------------
+# --- what is saved is what is loaded ------------------------------------------------------------------------
 
 
 @each_network
@@ -76,7 +77,7 @@ def test_weights_of_another_type(tmp_path, rng, dtype):
     equal(rnn, back)
     np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
     assert (back(x)[0] != whole(x)[0]).any()
-    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])      # nothing was rounded on the way
+    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])      # files hold what was set
 
 
 def test_before_training_and_after_another_policy(tmp_path):
@@ -125,8 +126,8 @@ lnrnn.load(path)                            # whatever has to be imported is now
 def never(*a, **k):
     raise AssertionError("code from a file")
 import pickle, marshal
-for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "dumps"), (marshal, "loads"),
-                     (builtins, "eval"), (builtins, "exec")):
+for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "dumps"), 
+                     (marshal, "loads"), (builtins, "eval"), (builtins, "exec")):
     setattr(module, name, never)
 lnrnn.RNN(3, 5, norm="batch", seed=0).save(path)
 with open(path, "rb") as f:
@@ -136,7 +137,7 @@ print(lnrnn.load(path).hidden_size)
     assert (done.stdout, done.stderr) == ("5\n", "")
 
 
-# --- files that are refused -----------------------------------------------------------------------------------------
+# --- files that are refused ---------------------------------------------------------------------------------
 
 
 def pack(header, data=b"", length=None):
@@ -155,7 +156,7 @@ def parts(rnn, path):
 
 
 def refused(path, content=None, most=200_000):
-    """load says ValueError with the file's name, soon, in few words, and takes little memory. -> what it says."""
+    """load says ValueError with the file's name, soon, in few words, and takes little memory. -> its text."""
     if content is not None:
         path.write_bytes(content)
     tracemalloc.start()
@@ -229,7 +230,8 @@ FOREIGN = {
     "zeros": bytes(5000),
     "ones": b"\xff" * 5000,
     "zip": b"PK\x03\x04" + bytes(2000),
-    "pickle": b"\x80\x04\x95\x1f\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.",
+    "pickle": b"\x80\x04\x95\x1f" + bytes(7)
+              + b"\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.",
     "npy": b"\x93NUMPY\x01\x00" + bytes(1000),
     "header of 2^63 bytes": pack({}, length=2**63),
     "header of 2^64 - 1 bytes": pack({}, length=2**64 - 1),
@@ -325,21 +327,26 @@ def test_the_helpers_make_files_that_load(file):
 CONFIG = {
     **{f"{size} {str(value)[:12]}": {size: value}
        for size in ("input_size", "hidden_size", "num_layers")
-       for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1], {})},
+       for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1],
+                     {})},
     "num_layers of thousands": dict(num_layers=5000),
     "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),
     **{f"nonlinearity {v}": dict(nonlinearity=v) for v in ("Tanh", "", None, 3, ["tanh"], {"tanh": 1})},
-    **{f"{flag} {v}": {flag: v} for flag in ("bias", "batch_first", "bidirectional") for v in (None, 1, "true", [])},
+    **{f"{flag} {v}": {flag: v} for flag in ("bias", "batch_first", "bidirectional") for v in (None, 1,
+                                                                                               "true", [])},
     "bidirectional": dict(bidirectional=True),
     "no bias": dict(bias=False),
     **{f"norm {str(v)[:60]}": dict(norm=v) for v in (
         None, "layer", 5, [], {}, True, dict(kind="layer", eps=-1), dict(kind="layer", eps="1e-5"),
         dict(kind="layer", eps=None), dict(kind="layer", eps=10**400), dict(kind="layer", eps=float("nan")),
         dict(kind="layer", eps=float("inf")), dict(kind="layer", eps=True), dict(kind="layer", eps=[1]),
-        dict(kind="layer", placement="gate"), dict(kind="layer", placement=["joint"]), dict(kind="layer", cell=7),
+        dict(kind="layer", placement="gate"), dict(kind="layer", placement=["joint"]), dict(kind="layer",
+                                                                                            cell=7),
         dict(kind="layer", more=1), dict(kind="Layer"), dict(kind=["layer"]), dict(kind={}), dict(kind=None),
-        dict(eps=1e-5), dict(kind="batch"), dict(kind="batch", overrun="never"), dict(kind="batch", momentum=2),
-        dict(kind="batch", max_steps=2**31 - 1), dict(kind="batch", max_steps=0), dict(kind="batch", max_steps=1e3),
+        dict(eps=1e-5), dict(kind="batch"), dict(kind="batch", overrun="never"), dict(kind="batch",
+                                                                                      momentum=2),
+        dict(kind="batch", max_steps=2**31 - 1), dict(kind="batch", max_steps=0), dict(kind="batch",
+                                                                                       max_steps=1e3),
         dict(kind="batch", max_steps=10**4000))},
     **{f"cell {v}": dict(cell=v) for v in ("LSTM", None, 3, ["RNN"])},
     **{f"dtype {v}": dict(dtype=v) for v in ("float64", "", None, 8, ["int8"])},
@@ -361,7 +368,8 @@ def test_hostile_configurations(file, name):
     refused(file, pack(header, data), most=40_000_000 if name[0] in "am" else 500_000)
 
 
-@pytest.mark.parametrize("config", ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000, '{"a":' * 100_000, "NaN",
+@pytest.mark.parametrize("config", ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000,
+                                    '{"a":' * 100_000, "NaN",
                                     "1" * 5000, None], ids=lambda c: str(c)[:12])
 def test_configurations_that_are_none(file, config):
     header, data = parts(network(3, 3), file)
@@ -390,7 +398,8 @@ def test_another_schema(file, schema):
     assert "schema" in refused(file, pack(header, data), most=5_000_000)
 
 
-@pytest.mark.parametrize("count, says", [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0], "count"),
+@pytest.mark.parametrize("count, says", [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0],
+                                                                                        "count"),
                                          ([0, 0, 2**63 - 1], "count")])
 def test_counts_that_cannot_be(file, count, says):
     rnn = network(2, 3, norm="batch", trained=3)

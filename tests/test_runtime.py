@@ -1,4 +1,4 @@
-"""What surrounds the kernels: the environment, threads of OpenMP and of Python, forks, and the rest of the process."""
+"""What surrounds the kernels: the environment, threads of OpenMP and of Python, forks, the whole process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(**environment):
     return last
 
 
-# --- the environment --------------------------------------------------------------------------------------------
+# --- the environment ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", available_isas())
@@ -72,7 +72,7 @@ def test_an_isa_of_another_machine_is_an_error():
     assert elsewhere, "no machine has both x86's and ARM's"
 
 
-THREADS = "import lnrnn; print(lnrnn.get_num_threads(), lnrnn.cpu_info()['num_threads'], lnrnn.cpu_info()['cores'])"
+THREADS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
 
 
 @pytest.mark.parametrize("environment, threads", [
@@ -99,7 +99,7 @@ def test_a_number_of_threads_that_is_none(text):
 
 
 def test_what_others_say_of_openmp_does_not_stop_the_import():
-    """OMP_NUM_THREADS is everybody's: what OpenMP ignores is ignored. (The runtime of OpenMP may complain.)"""
+    """OMP_NUM_THREADS is everybody's: what OpenMP ignores is ignored. (It may complain.)"""
     done = run_python(THREADS, **{**FREE, "OMP_NUM_THREADS": "many"})
     one, two, cores = done.stdout.split()
     assert done.returncode == 0 and one == two == cores
@@ -119,14 +119,15 @@ def compute():
     y, h, tape = many.forward_train(x)
     results = [many(x)[0], few(x[:, :2])[0], y, *many.backward(tape, y)[:2]]
     big = np.random.default_rng(1).standard_normal((2000, 300)).astype(np.float32)
-    results += [lnrnn.layer_norm(big, 300), lnrnn.tanh(big), *lnrnn.layer_norm_backward(big, big, 300, big[0])[:2],
+    results += [lnrnn.layer_norm(big, 300), lnrnn.tanh(big), *lnrnn.layer_norm_backward(big, big, 300,
+                                                                                        big[0])[:2],
                 lnrnn.batch_norm(big, None, None, training=True)]
     return b"".join(a.tobytes() for a in results)
 
 
 @openmp
 def test_fewer_threads_than_were_asked_for():
-    """OpenMP may give less than it is asked for: no work is lost, nobody waits for a thread that never came."""
+    """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
 import hashlib, lnrnn, test_runtime as t
 lnrnn.set_num_threads(4)
@@ -140,14 +141,14 @@ print(hashlib.sha256(t.compute()).hexdigest())
         assert hashlib.sha256(compute()).hexdigest() == plenty
 
 
-# --- forks ------------------------------------------------------------------------------------------------------
+# --- forks --------------------------------------------------------------------------------------------------
 
 
 def forks():
     """A child and a grandchild of a process that has used threads compute as it did, and end."""
     import warnings
 
-    warnings.simplefilter("ignore", DeprecationWarning)     # Python 3.12 warns of forks with threads: that is the test
+    warnings.simplefilter("ignore", DeprecationWarning)     # of forks with threads: that is the test
     lnrnn.set_num_threads(3)
     want = compute()
     for _ in range(2):
@@ -183,12 +184,13 @@ def test_a_fork_after_threads_were_used_does_not_hang(way):
     run_apart(way)
 
 
-# --- the rest of the process ------------------------------------------------------------------------------------
+# --- the rest of the process --------------------------------------------------------------------------------
 
 
 def test_the_import_is_small():
     """NumPy alone: no package of an extra, and nothing that is slow to import."""
-    heavy = {"torch", "matplotlib", "tqdm", "safetensors", "scipy", "pytest", "hypothesis", "unittest", "setuptools",
+    heavy = {"torch", "matplotlib", "tqdm", "safetensors", "scipy", "pytest", "hypothesis", "unittest",
+             "setuptools",
              "Cython", "multiprocessing", "asyncio"}
     code = f"""
 import sys, numpy, numpy.random
@@ -256,7 +258,7 @@ print(omp.omp_get_max_threads() - before)
     assert said(code) == "0"
 
 
-# --- several threads of Python ------------------------------------------------------------------------------------
+# --- several threads of Python ------------------------------------------------------------------------------
 
 
 def at_once(jobs):
@@ -305,7 +307,7 @@ def first_calls():
 
 
 def test_threads_that_share_a_new_network():
-    run_apart(first_calls)              # weights were freed under a thread once: not in the process of the suite
+    run_apart(first_calls)      # weights were freed under a thread once: not in the process of the suite
 
 
 def parameters_while_computing():
