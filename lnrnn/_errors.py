@@ -25,7 +25,7 @@ class SequenceTooLongError(ValueError):
 def described(value: Any) -> str:
     """A value as a message shows it: short whatever it is."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
+    if isinstance(shape, tuple) and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
