@@ -152,14 +152,14 @@ static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_
         for (size_t i = 0; i < alive; i++) {
             rows[n++] = x_row(r, r0 + i, t);
             if (n == TILE) {
-                k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, a, (ptrdiff_t)width, scratch);
+                k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
                 a += n * width;
                 n = 0;
             }
         }
     }
     if (n)
-        k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, a, (ptrdiff_t)width, scratch);
+        k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
 }
 
 /* Batch statistics of step t over a (alive, H) -> at, scale, shift (3, H), behind moments (2, H), and the caller's arrays. */
@@ -204,11 +204,13 @@ static int from_batch(const lnrnn_rnn *r, size_t t)
     return r->norm == LNRNN_NORM_BATCH && (r->mean || (r->beyond < 0 && r->start + t >= r->known));
 }
 
-/* a (alive, H) += W_hh h, h: alive pointers, at most TILE. */
-static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, const float *const *h, part p, float *a,
+/* a (alive, H) += W_hh h, h: alive pointers, at most TILE. Every other step goes through the weights backwards: of weights
+ * that do not all stay in the cache, those that do are then the first to be used again. */
+static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, size_t t, const float *const *h, part p, float *a,
                   uint32_t *scratch)
 {
-    k->matmul(r->dtype, alive, r->H, r->H, h, r->w_hh, p.p0, p.p1, 1, a, (ptrdiff_t)k->mm_width(r->H), scratch);
+    k->matmul(r->dtype, alive, r->H, r->H, h, r->w_hh, p.p0, p.p1, 1, (int)((r->start + t) % 2), a,
+              (ptrdiff_t)k->mm_width(r->H), scratch);
 }
 
 static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, float *scratch)
@@ -221,7 +223,7 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
         const size_t m = alive - i < TILE ? alive - i : TILE;
         for (size_t j = 0; j < m; j++)
             h[j] = h_row(r, r0 + i + j, t);
-        recur(k, r, m, h, whole(k, r), a + i * width, room);
+        recur(k, r, m, t, h, whole(k, r), a + i * width, room);
     }
     if (from_batch(r, t)) {
         double *moments = (double *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7);
@@ -307,7 +309,7 @@ static void split_units(void *ctx, int worker, int team)
                 h[i] = worker && t > r->begin ? own + i * width : h_row(r, i, t);
                 out[i] = worker ? own + i * width : y_row(r, i, t);
             }
-            recur(k, r, alive, h, p, a, scratch);
+            recur(k, r, alive, t, h, p, a, scratch);
             if (team > 1)
                 lnrnn_meet(&j->barrier, team);
             normalise(k, r, alive, t, a, NULL, out);
@@ -420,7 +422,7 @@ static void input_gradient(const backward_job *j, size_t first, size_t n, const 
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->ga + (first + i) * width;
-    j->k->matmul(LNRNN_WEIGHT_F32, n, D, H, rows, j->g->w_ih_t, 0, j->k->mm_panels(D), 0, tile, (ptrdiff_t)wide, NULL);
+    j->k->matmul(LNRNN_WEIGHT_F32, n, D, H, rows, j->g->w_ih_t, 0, j->k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx + where[i] * D, tile + i * wide, D * sizeof(float));
 }
@@ -471,7 +473,7 @@ static void backward_group(void *ctx, size_t index, int worker)
                 rows[n] = ga + (i + n) * width;
                 where[n] = (size_t)at_step(r, q, t) * r->B + (size_t)r->order[q];
             }
-            k->matmul(LNRNN_WEIGHT_F32, m, H, H, rows, g->w_hh_t, 0, k->mm_panels(H), 0, gh + i * width, (ptrdiff_t)width,
+            k->matmul(LNRNN_WEIGHT_F32, m, H, H, rows, g->w_hh_t, 0, k->mm_panels(H), 0, 0, gh + i * width, (ptrdiff_t)width,
                       NULL);
             input_gradient(j, pos + i, m, where, tile);
         }
@@ -503,7 +505,7 @@ static void weight_gradient(void *ctx, size_t index, int worker)
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = j->ga[(p + d) * width + o0 + o];
         k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, sum,
+        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
                   (ptrdiff_t)wide, NULL);
     }
     for (size_t o = 0; o < m; o++)

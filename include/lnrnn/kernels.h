@@ -44,8 +44,8 @@ typedef struct {
     size_t (*mm_scratch)(int, size_t);
     void (*mm_pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
     void (*mm_pack_rows)(size_t, size_t, const float *const *, uint32_t *);
-    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int, float *,
-                   ptrdiff_t, uint32_t *);
+    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int, int,
+                   float *, ptrdiff_t, uint32_t *);
     /* cells.h */
     void (*rnn_layer)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float,
                       float *const *);

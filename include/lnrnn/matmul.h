@@ -129,7 +129,7 @@ static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *pa
 typedef struct {
     size_t k, words;
     const uint32_t *w;
-    int add, far;
+    int add, far, back;
     const float *scale;  /* int8: of the outputs */
     const int32_t *sums; /* int8: of the outputs' weights */
 } mm_job;
@@ -319,24 +319,25 @@ static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
 
 /* a: rows pointers to k floats each; packed (n, k); c (rows, mm_width(n)), cs floats from row to row
  * -> c[i][o] (+)= sum_j a[i][j] w[o][j] for the outputs o of panels p0 <= p < p1; outputs past n become what they were
- * (add) or 0. scratch: mm_scratch(dtype, k) words. */
+ * (add) or 0. back: from the last panel to the first, so that a caller who comes again finds in the cache what he read
+ * last. scratch: mm_scratch(dtype, k) words. */
 static void matmul(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
-                   size_t p1, int add, float *c, ptrdiff_t cs, uint32_t *scratch)
+                   size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
 {
-    const size_t start = mm_start(n, p0), end = mm_start(n, p1), width = mm_width(n), words = mm_words(dtype, k);
+    const size_t width = mm_width(n), words = mm_words(dtype, k);
     const float *scale = (const float *)(packed + width * words);
-    const mm_job job = {k, words, packed, add, width * words > MM_FAR, scale, (const int32_t *)(scale + width)};
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, back, scale, (const int32_t *)(scale + width)};
     if (dtype == LNRNN_F32)
-        f32_walk(&job, rows, a, width, start, end, c, cs);
+        f32_walk(&job, rows, a, n, p0, p1, c, cs);
     else if (dtype == LNRNN_BF16)
-        bf16_walk(&job, rows, a, width, start, end, c, cs);
+        bf16_walk(&job, rows, a, n, p0, p1, c, cs);
     else
         for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is made whole numbers once */
             mm_i8_row q[MM_I8_ROWS];
             const size_t m = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;
             for (size_t i = 0; i < m; i++)
                 q[i] = mm_i8_quantize(k, a[r + i], scratch + i * (mm_scratch(dtype, k) / MM_I8_ROWS));
-            i8_walk(&job, m, q, width, start, end, c + (ptrdiff_t)r * cs, cs);
+            i8_walk(&job, m, q, n, p0, p1, c + (ptrdiff_t)r * cs, cs);
         }
 }
 

@@ -2,14 +2,11 @@
  * (a row of activations) and F(tile).
  */
 
-/* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. */
-LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start, size_t end, float *c)
+/* The last outputs of a row, o .. end - 1: at most four panels. */
+LNRNN_INLINE void F(row_end)(int fetch, const mm_job *job, A const *a, size_t o, size_t end, float *c)
 {
-    size_t o = start;
-    for (; end - o > 4 * MM_PANEL; o += 3 * MM_PANEL)
-        F(tile)(1, 3, 0, 1, fetch, job, a, o, c + o, 0);
-#define LNRNN_ROW(n, wide, tails, tail)                            \
-    case n:                                                        \
+#define LNRNN_ROW(n, wide, tails, tail)                                   \
+    case n:                                                               \
         F(tile)(1, wide, tails, tail, fetch, job, a, o, c + o, 0);        \
         return;
     switch ((end - o) / V32_LANES) {
@@ -23,6 +20,23 @@ LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start,
 #endif
     }
 #undef LNRNN_ROW
+}
+
+/* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. */
+LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start, size_t end, float *c)
+{
+    const size_t step = 3 * MM_PANEL;
+    size_t last = start;
+    while (end - last > 4 * MM_PANEL)
+        last += step;
+    if (job->back)
+        F(row_end)(fetch, job, a, last, end, c);
+    for (size_t done = 0; done < last - start; done += step) {
+        const size_t o = job->back ? last - step - done : start + done;
+        F(tile)(1, 3, 0, 1, fetch, job, a, o, c + o, 0);
+    }
+    if (!job->back)
+        F(row_end)(fetch, job, a, last, end, c);
 }
 
 /* 1 to ROWS rows, one panel of vecs vectors. */
@@ -54,21 +68,20 @@ static void F(rows)(const mm_job *job, int rows, int vecs, A const *a, size_t o,
 #undef LNRNN_ROWS
 }
 
-/* Outputs start .. end - 1 of (rows, width). */
-static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t width, size_t start, size_t end, float *c,
-                    ptrdiff_t cs)
+/* Panels p0 .. p1 - 1 of the n outputs of (rows, k). */
+static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t n, size_t p0, size_t p1, float *c, ptrdiff_t cs)
 {
     if (rows == 1) {
         if (job->far)
-            F(row)(1, job, a, start, end, c);
+            F(row)(1, job, a, mm_start(n, p0), mm_start(n, p1), c);
         else
-            F(row)(0, job, a, start, end, c);
+            F(row)(0, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
     /* As few tiles as will do, of even heights: 9 rows are 5 and 4, not 8 and 1. */
     const size_t tiles = (rows + ROWS - 1) / ROWS;
-    for (size_t o = start, m; o < end; o += m) {
-        m = mm_panel(width - o);
+    for (size_t i = p0; i < p1; i++) {
+        const size_t p = job->back ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
             F(rows)(job, (int)height, (int)(m / V32_LANES), a + r, o, c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
