@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import os
 import sys
 import threading
@@ -137,7 +139,6 @@ print(hashlib.sha256(t.compute()).hexdigest())
     assert said(code, OMP_THREAD_LIMIT="1") == said(code, OMP_THREAD_LIMIT="2") == plenty
     assert said(code, OMP_DYNAMIC="true") == plenty
     with using_threads(1):
-        import hashlib
         assert hashlib.sha256(compute()).hexdigest() == plenty
 
 
@@ -373,3 +374,76 @@ def test_threads_set_while_others_compute(rng):
         for got in at_once([change, *[lambda: [rnn(x)[0] for _ in range(5)]] * 3])[1:]:
             for y in got:
                 np.testing.assert_array_equal(y, want)
+
+
+def test_a_parameter_set_while_another_thread_packs_is_not_lost(rng, monkeypatch):
+    """A thread that is interrupted between reading the parameters and keeping what it packed."""
+    rnn, x = network(3, 5), normal(rng, 4, 2, 3)
+    pack, read, go_on = lnrnn._core.Layer, threading.Event(), threading.Event()
+
+    def slow(*arguments):
+        layer = pack(*arguments)
+        read.set()
+        assert go_on.wait(30)
+        return layer
+
+    monkeypatch.setattr(lnrnn._core, "Layer", slow)
+    thread = threading.Thread(target=rnn, args=(x,))
+    thread.start()
+    assert read.wait(30)
+    rnn.weight_hh_l0 = -rnn.weight_hh_l0
+    go_on.set()
+    thread.join(30)
+    monkeypatch.undo()
+    fresh = lnrnn.RNN(3, 5)
+    fresh.load_state_dict(rnn.state_dict())
+    np.testing.assert_array_equal(rnn(x)[0], fresh(x)[0])
+
+
+def statistics_while_computing():
+    """Whoever computes has all of the old statistics or all of the new ones."""
+    sys.setswitchinterval(1e-6)
+    rng = np.random.default_rng(0)
+    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun="last"), trained=3)
+    x, states = normal(rng, 8, 5, 3), [rnn.state_dict()]
+    rnn.forward_train(normal(rng, 8, 5, 3))
+    states.append(rnn.state_dict())
+    wanted = []
+    for state in states:
+        rnn.load_state_dict(state)
+        wanted.append(rnn(x)[0].tobytes())
+    stop = threading.Event()
+
+    def change():
+        try:
+            for k in range(1500):
+                rnn.load_state_dict(states[k % 2])
+        finally:
+            stop.set()
+
+    def call():
+        seen = set()
+        while not stop.is_set():
+            seen.add(rnn(x)[0].tobytes())
+        return seen
+
+    seen = set().union(*at_once([change, call, call])[1:])
+    assert seen <= set(wanted)
+
+
+def test_statistics_loaded_while_others_compute():
+    run_apart(statistics_while_computing)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_shallow_copy_is_a_network_of_its_own(rng, norm):
+    """What is set on a copy is not half set on the original."""
+    rnn, x = network(3, 5, norm=norm, trained=4), normal(rng, 4, 2, 3)
+    want, state = rnn(x)[0], rnn.state_dict()
+    other = copy.copy(rnn)
+    other.weight_hh_l0 = -other.weight_hh_l0
+    other.forward_train(normal(rng, 6, 2, 3))
+    for name, value in rnn.state_dict().items():
+        np.testing.assert_array_equal(value, state[name], err_msg=name)
+    np.testing.assert_array_equal(rnn(x)[0], want)
+    assert (other(x)[0] != want).any()
