@@ -59,7 +59,8 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """value as a finite float in [least, most]."""
     expected = f"a finite number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
-    if isinstance(value, (str, bytes, bool, np.bool_)):
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
+    if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
     try:
         result = float(value)

@@ -161,29 +161,32 @@ class RNN:
         steps that max_steps allows. On an error nothing changes."""
         expected: dict[str, Array] = dict(self._parameters)
         for suffix in self._statistics:
-            for field, dtype in (("running_mean", np.float64), ("running_var", np.float64), ("count", np.int64)):
-                steps = np.shape(state.get(f"count{suffix}", ())) if isinstance(state, Mapping) else ()
-                shape = (steps[0] if steps else 0, self.hidden_size)[: 1 if field == "count" else 2]
-                expected[f"{field}{suffix}"] = np.empty(shape, dtype)
+            steps = 0
+            if isinstance(state, Mapping) and f"count{suffix}" in state:
+                count = real(f"count{suffix}", state[f"count{suffix}"])
+                if count.dtype.kind not in "iu":
+                    raise bad_type(f"count{suffix}", "an array of integers", count)
+                if count.ndim != 1:
+                    raise bad_value(f"count{suffix}", "of shape (steps,)", count)
+                steps = len(count)
+            expected[f"count{suffix}"] = np.empty(steps, np.int64)
+            for field in ("running_mean", "running_var"):
+                expected[f"{field}{suffix}"] = np.empty((steps, self.hidden_size))
         arrays = checked(state, expected)
-        first = arrays.get("count_l0")
         for suffix in self._statistics:
-            if real(f"count{suffix}", state[f"count{suffix}"]).dtype.kind not in "iu":
-                raise bad_type(f"count{suffix}", "an array of integers", state[f"count{suffix}"])
-            if not np.array_equal(arrays[f"count{suffix}"], first):
-                raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
-        for suffix in self._statistics:
-            self._check_statistics(suffix, *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
+            self._check_statistics(suffix, arrays["count_l0"], *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         for name in self._parameters:
             self._parameters[name] = _frozen(arrays[name])
         for suffix, statistics in self._statistics.items():
             statistics.replace(*(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         self._layers.clear()
 
-    def _check_statistics(self, suffix: str, mean: Array, var: Array, count: Array) -> None:
+    def _check_statistics(self, suffix: str, first: Array, mean: Array, var: Array, count: Array) -> None:
         most = self.norm.max_steps
         if most is not None and len(count) != most:
             raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
+        if not np.array_equal(count, first):
+            raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
         if np.any(count < 0) or np.any(np.diff(count) > 0):
             raise ValueError(f"count{suffix} must not be negative and must not rise from step to step")
         if np.any(var < 0):
