@@ -28,7 +28,7 @@ def _computed(name: str, value: ArrayLike) -> Array:
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    one = getattr(normalized_shape, "ndim", 0 if isinstance(normalized_shape, str) else 1) == 0
+    one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
     shape = tuple(integer("normalized_shape", n, 0, LARGEST) for n in normalized_shape)  # type: ignore[union-attr]

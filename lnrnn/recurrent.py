@@ -89,7 +89,7 @@ class RNN:
         self.batch_first = flag("batch_first", batch_first)
         self.bidirectional = flag("bidirectional", bidirectional)
         if seed is not None:
-            integer("seed", seed, 0)
+            seed = integer("seed", seed, 0)
         self._layers: dict[str, Any] = {}
         self._parameters: dict[str, Array] = {}
         self._statistics: dict[str, StepStatistics] = {}
