@@ -30,7 +30,7 @@ ISAS = {
     ),
     "neon": (ARM, []),
 }
-ONCE = ["dispatch.c", "threads.c", "norms.c", "sequence.c"]
+ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c"]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
 

@@ -7,7 +7,8 @@ cimport numpy as cnp
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 
 from lnrnn_c cimport *
 
@@ -108,5 +109,15 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
-include "norms.pxi"
+def map_f32(int function, x, y):
+    cdef size_t n = x.size
+    cdef const float *px = floats(x, n)
+    cdef float *py = out_floats(y, n)
+    with nogil:
+        lnrnn_map(function, n, px, py, num_threads)
+
+
+include "arrays.pxi"
+include "layer_norm.pxi"
+include "batch_norm.pxi"
 include "recurrent.pxi"
