@@ -18,11 +18,11 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m pytest tests/benchmarks $(if $(K),-k "$(K)") $(ARGS)
+	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)
 
 peers: $(VENV)/.bench
 	$(BIN)/python -m pip install torch==2.13.0
-	$(BIN)/python -m pip install onnx onnxruntime openvino jax
+	$(BIN)/python -m pip install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
 
 # Editable: the Python below .venv is the Python here. The C is built again when a source is newer than the stamp.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/bin/python $(SOURCES)

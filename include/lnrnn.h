@@ -29,6 +29,20 @@ int lnrnn_cores(void);
  * the same time have the same worker. */
 void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx);
 
+/* Has a call waited for a thread that had lost its core, just now? Then short work is better done alone. */
+int lnrnn_crowded(void);
+/* body(ctx, worker, team) once in each thread of a team, all at the same time: team <= threads of them, worker < team. */
+void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx);
+/* Where a team waits for its last; all zeros before its first use. Each counter has a cache line of its own. */
+typedef struct {
+    int arrived;
+    char apart[60];
+    unsigned round;
+    int late; /* set when somebody waited for so long that another process must have the partner's core */
+    char more[56];
+} lnrnn_barrier;
+void lnrnn_meet(lnrnn_barrier *b, int team);
+
 /* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
@@ -104,7 +118,8 @@ typedef struct {
     /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
     float *tape;
     int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
-    size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once */
+    size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once, */
+    int split;                /* and whether threads divide the units of a step instead of the sequences */
     float *work;              /* lnrnn_rnn_plan(r) floats */
 } lnrnn_rnn;
 

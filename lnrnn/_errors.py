@@ -27,7 +27,10 @@ def described(value: Any) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an int of ten thousand digits has no repr, and what has none may still be wrong
+        text = "a value"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 

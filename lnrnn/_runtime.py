@@ -29,7 +29,7 @@ def _from_environment() -> None:
             return
         except ValueError:
             if variable == "LNRNN_NUM_THREADS":
-                raise ImportError(f"{variable} must be a whole number of at least 1, got {text!r}") from None
+                raise ImportError(f"{variable} must be a whole number from 1 to 1024, got {text!r}") from None
 
 
 def set_num_threads(n: int) -> None:

@@ -27,7 +27,7 @@ def _computed(name: str, value: ArrayLike) -> Array:
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    if np.ndim(normalized_shape) == 0:
+    if isinstance(normalized_shape, str) or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0),)
     shape = tuple(integer("normalized_shape", n, 0) for n in normalized_shape)  # type: ignore[union-attr]
     if not shape:

@@ -19,6 +19,7 @@ from .parameters import shapes, suffixes
 from .stream import Stream
 
 Array = np.ndarray
+_FIXED = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
 
 
@@ -74,10 +75,10 @@ class RNN:
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        limit = 2**31 - 1
+        limit = 2**31 - 1  # so that no product of two sizes overflows
         self.input_size = integer("input_size", input_size, 1, limit)
         self.hidden_size = integer("hidden_size", hidden_size, 1, limit)
-        self.num_layers = integer("num_layers", num_layers, 1, limit)
+        self.num_layers = integer("num_layers", num_layers, 1, 1024)
         self.nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         self.norm = norm_spec(norm)
         self.bias = flag("bias", bias)
@@ -129,6 +130,8 @@ class RNN:
         if name in parameters:
             parameters[name] = _frozen(np.array(shaped(name, value, parameters[name].shape, np.float32)))
             self._layers.pop("_l" + name.split("_l")[1], None)
+        elif name in _FIXED and name in self.__dict__:
+            raise AttributeError(f"{name} is fixed when the network is made")
         elif name.startswith(("running_mean_l", "running_var_l", "count_l")):
             raise AttributeError(f"{name} is set by training, calibrate or load_state_dict")
         else:
@@ -200,7 +203,8 @@ class RNN:
 
     def _layer(self, suffix: str) -> Any:
         """The packed form of a layer, made when it is first needed after a change."""
-        if suffix not in self._layers:
+        layer = self._layers.get(suffix)
+        if layer is None:
             p, H = self._parameters, self.hidden_size
             zeros = np.zeros(H, np.float32)
             bias = p.get(f"bias{suffix}", zeros)
@@ -216,7 +220,7 @@ class RNN:
                 gain = p[f"gain{suffix}"]
                 layer.set_steps(*self._statistics[suffix].folded(gain, bias, self.norm.eps, self._overrun))
             self._layers[suffix] = layer
-        return self._layers[suffix]
+        return layer
 
     # --- input ------------------------------------------------------------------------------------------------
 
@@ -295,7 +299,7 @@ class RNN:
             raise ValueError("a bidirectional network cannot stream: its second direction starts at the sequence's end")
         names = self._suffixes()
         first = self._statistics.get(names[0])
-        return Stream([self._layer(s) for s in names], integer("batch_size", batch_size, 1), self.input_size,
+        return Stream([self._layer(s) for s in names], integer("batch_size", batch_size, 1, 2**31 - 1), self.input_size,
                       self.hidden_size, first, self._overrun)  # fmt: skip
 
     def forward_train(

@@ -66,6 +66,7 @@ cdef extern from "lnrnn.h" nogil:
         float *tape
         int threads
         size_t group, chunk
+        int split
         float *work
 
     size_t lnrnn_rnn_plan(lnrnn_rnn *)

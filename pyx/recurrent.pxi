@@ -8,7 +8,8 @@ cdef class Layer:
     """
 
     cdef lnrnn_rnn r
-    cdef object weights, parameters, tables, packed, transposed, packed_for
+    cdef object weights, parameters, tables
+    cdef tuple packed, transposed
 
     def __init__(self, weight_ih, weight_hh, gain, bias, int act, int norm, double eps, bint reverse):
         cdef size_t H = weight_ih.shape[0], I = weight_ih.shape[1]
@@ -30,27 +31,34 @@ cdef class Layer:
         self.r.known, self.r.beyond = known, beyond
         self.tables = (scale, shift)
 
-    cdef int pack(self) except -1:
+    cdef tuple pack(self):
+        """-> instruction set, W_ih, W_hh. Who computes with them keeps the tuple: another thread may pack again."""
+        cdef tuple kept = self.packed
         name = isa()
-        if self.packed_for != name:
-            self.packed = [packed(w, False) for w in self.weights]
-            self.transposed = None
-            self.packed_for = name
-            self.r.w_ih = floats(self.packed[0], self.packed[0].size)
-            self.r.w_hh = floats(self.packed[1], self.packed[1].size)
-        return 0
+        if kept is None or kept[0] != name:
+            self.packed = kept = (name, packed(self.weights[0], False), packed(self.weights[1], False))
+        return kept
+
+    cdef tuple pack_transposed(self):
+        cdef tuple kept = self.transposed
+        name = isa()
+        if kept is None or kept[0] != name:
+            self.transposed = kept = (name, packed(self.weights[0], True), packed(self.weights[1], True))
+        return kept
 
     @property
     def nbytes(self):
         """Bytes of the packed weights; 0 before the first call."""
-        return sum(a.nbytes for a in self.packed or ()) + sum(a.nbytes for a in self.transposed or ())
+        return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
-    cdef int describe(self, lnrnn_rnn *r, x, y, h0, hn, order, length, size_t start, size_t ends, statistics,
-                      tape) except -1:
+    cdef tuple describe(self, lnrnn_rnn *r, x, y, h0, hn, order, length, size_t start, size_t ends, statistics,
+                        tape):
+        """Fills r. -> what must live as long as r."""
         cdef ptrdiff_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H
         cdef float *px = NULL
-        self.pack()
+        cdef tuple kept = self.pack()
         r[0] = self.r
+        r.w_ih, r.w_hh = floats(kept[1], kept[1].size), floats(kept[2], kept[2].size)
         r.T, r.B = T, B
         strided(x, T, B, I, False, &px, &r.xt, &r.xb)
         r.x = px
@@ -67,7 +75,7 @@ cdef class Layer:
             r.count = <int64_t *>pointer(count, cnp.NPY_INT64, T, True)
         if tape is not None:
             r.tape = out_floats(tape, tape.size)
-        return 0
+        return kept
 
     def forward(self, x, y, h0, hn, order, length, size_t start=0, statistics=None, tape=None):
         """x (T, B, I), h0 (B, H) -> y (T, B, H), hn (B, H).
@@ -77,7 +85,8 @@ cdef class Layer:
         tape: tape_size floats for backward.
         """
         cdef lnrnn_rnn r
-        self.describe(&r, x, y, h0, hn, order, length, start, start + max(length[:1], default=0), statistics, tape)
+        ends = start + max(length[:1], default=0)
+        kept = self.describe(&r, x, y, h0, hn, order, length, start, ends, statistics, tape)
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
@@ -94,13 +103,11 @@ cdef class Layer:
         cdef lnrnn_rnn_gradients g
         cdef size_t T = x.shape[0], B = x.shape[1], I = self.r.D, H = self.r.H, need
         cdef float *pgy = NULL
-        self.describe(&r, x, y, h0, np.empty_like(h0), order, length, 0, 0, statistics, tape)
-        if self.transposed is None:
-            self.transposed = [packed(w, True) for w in self.weights]
+        kept = self.describe(&r, x, y, h0, np.empty_like(h0), order, length, 0, 0, statistics, tape)
+        turned = self.pack_transposed()
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
         g.gy, g.ghn = pgy, floats(ghn, B * H)
-        g.w_ih_t = floats(self.transposed[0], self.transposed[0].size)
-        g.w_hh_t = floats(self.transposed[1], self.transposed[1].size)
+        g.w_ih_t, g.w_hh_t = floats(turned[1], turned[1].size), floats(turned[2], turned[2].size)
         g.gx, g.gh0 = out_floats(gx, T * B * I), out_floats(gh0, B * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, H * I), out_floats(gw_hh, H * H)
         g.ggain, g.gbias = out_doubles(ggain, H), out_doubles(gbias, H)
@@ -124,6 +131,7 @@ cdef class Step:
     cdef lnrnn_rnn r
     cdef Layer layer
     cdef object buffers, work
+    cdef tuple kept
     cdef int threads
     cdef const char *packed_for
 
@@ -135,7 +143,7 @@ cdef class Step:
 
     cdef int prepare(self) except -1:
         x, y, h, order, length = self.buffers
-        self.layer.describe(&self.r, x, y, h, h, order, length, 0, <size_t>-1, None, None)
+        self.kept = self.layer.describe(&self.r, x, y, h, h, order, length, 0, <size_t>-1, None, None)
         cdef size_t need = lnrnn_rnn_plan(&self.r)
         self.work = aligned(need)
         self.r.work = out_floats(self.work, need)

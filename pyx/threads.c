@@ -3,12 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 #define LNRNN_POSIX 1
 #endif
@@ -134,15 +133,51 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 enum { alone = 0 };
 #endif
 
+/* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler, milliseconds,
+ * and a short call that waits for it takes a hundred times what one thread would. So a wait out of all proportion is
+ * remembered: for a while after it short calls run alone. The result is the same, to the last bit. */
+enum { LONG_WAIT = 400, REST = 50000 }; /* microseconds */
+
+static int64_t rest_until;
+
+static int64_t microseconds(void)
+{
+#if defined(LNRNN_POSIX)
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+#else
+    return 0;
+#endif
+}
+
+static void rest(void) { __atomic_store_n(&rest_until, microseconds() + REST, __ATOMIC_RELAXED); }
+
+int lnrnn_crowded(void)
+{
+    const int64_t until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
+    return until && microseconds() < until;
+}
+
 void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx)
 {
 #ifdef _OPENMP
     if ((size_t)threads > n)
         threads = (int)n;
     if (threads > 1 && !alone && !omp_in_parallel()) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-        for (size_t i = 0; i < n; i++)
-            task(ctx, i, omp_get_thread_num());
+        size_t next = 0;
+        const int64_t start = microseconds();
+        int64_t own = start;
+#pragma omp parallel num_threads(threads)
+        {
+            const int worker = omp_get_thread_num();
+            for (size_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < n;)
+                task(ctx, i, worker);
+            if (!worker)
+                own = microseconds();
+        }
+        if (microseconds() - own > LONG_WAIT + 2 * (own - start))
+            rest();
         return;
     }
 #else
@@ -150,4 +185,58 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
 #endif
     for (size_t i = 0; i < n; i++)
         task(ctx, i, 0);
+}
+
+void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)
+{
+#ifdef _OPENMP
+    if (threads > 1 && !alone && !omp_in_parallel()) {
+#pragma omp parallel num_threads(threads)
+        body(ctx, omp_get_thread_num(), omp_get_num_threads());
+        return;
+    }
+#endif
+    (void)threads;
+    body(ctx, 0, 1);
+}
+
+static void pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void yield_core(void)
+{
+#if defined(LNRNN_POSIX)
+    sched_yield();
+#endif
+}
+
+void lnrnn_meet(lnrnn_barrier *b, int team)
+{
+    /* Spins between two looks at the clock. Giving the core away at once would lose it for a slice each time. */
+    enum { SPINS = 2000 };
+    int64_t since = 0;
+    const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
+        __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
+        pause_core();
+        if (spins % SPINS)
+            continue;
+        const int64_t now = microseconds();
+        since = since ? since : now;
+        if (now - since > LONG_WAIT) {
+            __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);
+            rest();
+            yield_core();
+        }
+    }
 }

@@ -1,0 +1,192 @@
+"""Bit for bit: on one instruction set a sequence gets what it gets, whatever the batch around it, its place in it,
+padding, the number of threads, the cutting into pieces, or a call per step. No test here has a tolerance."""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import layouts, on_every_isa, using_threads
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from networks import NORMS, network, normal
+
+BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
+HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
+T, KNOWN = 9, 4
+
+# What a network may be at inference; the last three under batch norm, with and without steps that nobody knows.
+MODELS = {
+    "layer": dict(norm="layer"),
+    "none": dict(norm=None),
+    "batch": dict(norm="batch", trained=T),
+    "batch, last": dict(norm=lnrnn.BatchNormSpec(overrun="last"), trained=KNOWN),
+    "batch, mean": dict(norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
+}
+each_model = pytest.mark.parametrize("model", MODELS)
+same = np.testing.assert_array_equal
+
+
+def drawn_lengths(rng, batch):
+    """0 .. T, with both among them where there is room."""
+    ends = rng.integers(0, T + 1, batch)
+    ends[: min(batch, 2)] = (T, 0)[: min(batch, 2)]
+    return rng.permuted(ends)
+
+
+@each_model
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_any_batch_any_place(isa, rng, model, with_lengths):
+    for k, hidden in enumerate(HIDDEN):
+        inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
+        rnn = network(inputs, hidden, seed=k, nonlinearity=("tanh", "identity")[k % 2], **MODELS[model])
+        x, h0 = normal(rng, T, 70, inputs), normal(rng, 1, 70, hidden)
+        ends = drawn_lengths(rng, 70) if with_lengths else np.full(70, T)
+        y, h = rnn(x, h0, ends)
+        for batch in BATCHES:
+            who = rng.permutation(70)[:batch]
+            got_y, got_h = rnn(x[:, who], h0[:, who], ends[who] if with_lengths else None)
+            same(got_y, y[:, who], err_msg=f"{batch} of 70, {hidden} units, {inputs} inputs")
+            same(got_h, h[:, who], err_msg=f"{batch} of 70, {hidden} units, {inputs} inputs")
+
+
+@each_model
+def test_every_place_among_strangers(isa, rng, model):
+    """One sequence moves through a batch of others, which change as well."""
+    rnn = network(5, 33, **MODELS[model])
+    x, h0 = normal(rng, T, 5), normal(rng, 33)
+    for n in (T, 3):
+        want = rnn(x[:, None], h0[None, None], [n])
+        for place in range(33):
+            crowd, states = 100 * normal(rng, T, 33, 5), normal(rng, 1, 33, 33)
+            crowd[:, place], states[:, place] = x, h0
+            ends = rng.integers(0, T + 1, 33)
+            ends[place] = n
+            y, h = rnn(crowd, states, ends)
+            same(y[:, place], want[0][:, 0], err_msg=f"place {place}")
+            same(h[:, place], want[1][:, 0], err_msg=f"place {place}")
+
+
+@each_model
+@pytest.mark.parametrize("padding", [np.nan, np.inf, 1e30])
+def test_padding(isa, rng, model, padding):
+    """What lies past a length is not read, and its amount does not matter."""
+    rnn = network(3, 33, num_layers=2, bidirectional=True, **MODELS[model])
+    x, h0 = normal(rng, T, 13, 3), normal(rng, 4, 13, 33)
+    ends = drawn_lengths(rng, 13)
+    y, h = rnn(x, h0, ends)
+    for more in (0, 1, 40):
+        wide = np.concatenate([x, np.full((more, 13, 3), padding, np.float32)])
+        wide[np.arange(T + more)[:, None] >= ends] = padding
+        got_y, got_h = rnn(wide, h0, ends)
+        same(got_y[:T], y)
+        same(got_h, h)
+        assert not got_y[T:].any()
+    for b, n in enumerate(ends):                        # and none at all
+        got_y, got_h = rnn(x[:n, b:b + 1], h0[:, b:b + 1])
+        same(got_y, y[:n, b:b + 1])
+        same(got_h, h[:, b:b + 1])
+
+
+# Multiply-adds of a call below 4 million are not worth a second thread: these sizes are worth four.
+BUSY = ((65, 193, 70), (31, 193, 65), (1, 255, 64), (200, 193, 39))
+
+
+@each_model
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_threads(isa, rng, model, with_lengths):
+    for inputs, hidden, batch in BUSY:
+        rnn = network(inputs, hidden, **MODELS[model])
+        x, h0 = normal(rng, T, batch, inputs), normal(rng, 1, batch, hidden)
+        ends = rng.integers(T // 2, T + 1, batch) if with_lengths else np.full(batch, T)
+        assert ends.sum() * hidden * (inputs + hidden) > 3 * 2**22
+        with using_threads(1):
+            y, h = rnn(x, h0, ends)
+        for threads in (2, 3, 4):
+            with using_threads(threads):
+                got_y, got_h = rnn(x, h0, ends)
+            same(got_y, y, err_msg=f"{threads} threads")
+            same(got_h, h, err_msg=f"{threads} threads")
+        who = rng.permutation(batch)[:5]
+        same(rnn(x[:, who], h0[:, who], ends[who])[0], y[:, who])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_threads_over_layers_and_directions(rng, norm):
+    rnn = network(65, 193, norm=norm, num_layers=2, bidirectional=True, trained=T)
+    x, ends = normal(rng, T, 70, 65), drawn_lengths(rng, 70)
+    want = rnn(x, None, ends)
+    for threads in (1, 2, 3, 4):
+        with using_threads(threads):
+            y, h = rnn(x, None, ends)
+        same(y, want[0])
+        same(h, want[1])
+
+
+@pytest.mark.parametrize("norm", ["layer", None])
+@pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 97), (64, 17)])
+def test_one_call_or_several(isa, rng, norm, batch, hidden):
+    """A sequence in pieces, each from where the last one ended. Its 300 steps are more than are projected at once."""
+    steps = 300
+    rnn = network(5, hidden, norm=norm, num_layers=2)
+    x, h0 = normal(rng, steps, batch, 5), normal(rng, 2, batch, hidden)
+    y, h = rnn(x, h0)
+    for cuts in ((1,), (2, 150), (157, 158, 299)):
+        pieces, state = [], h0
+        for part in np.split(x, cuts):
+            piece, state = rnn(part, state)
+            pieces.append(piece)
+        same(np.concatenate(pieces), y)
+        same(state, h)
+
+
+@each_model
+@pytest.mark.parametrize("hidden", [15, 65, 130])
+def test_a_call_per_step(isa, rng, model, hidden):
+    """Streams in another company than the whole sequences: alone, in pairs, in dozens, on any number of threads."""
+    rnn = network(7, hidden, num_layers=2, **MODELS[model])
+    x, h0 = normal(rng, T, 70, 7), normal(rng, 2, 70, hidden)
+    ends = np.full(70, T)
+    ends[::3] = rng.integers(0, T, 24)
+    y, h = rnn(x, h0, ends)
+    for batch in (1, 2, 12, 33, 70):
+        who = rng.permutation(70)[:batch]
+        stream = rnn.stream(batch)
+        stream.state = h0[:, who]
+        for t in range(T):
+            with using_threads(1 + t % 4):
+                row = stream(x[t, who])
+            alive = ends[who] > t
+            same(row[alive], y[t, who[alive]], err_msg=f"step {t}, {batch} streams")
+            ending = ends[who] == t + 1
+            same(stream.state[:, ending], h[:, who[ending]])
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(MODELS)), st.sampled_from(HIDDEN), st.sampled_from(HIDDEN[:5]), st.integers(1, 3),
+       st.booleans(), st.booleans(), st.integers(1, 40), st.integers(1, 4), st.integers(0, 999))
+@example("layer", 33, 15, 2, True, True, 40, 3, 0)
+def test_all_of_it_at_once(model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
+    """In any company, memory order, amount of padding and number of threads: what the sequence gets alone."""
+    rng = np.random.default_rng(seed)
+    rnn = network(inputs, hidden, seed=seed, num_layers=layers, bidirectional=both, batch_first=batch_first,
+                  **MODELS[model])
+    more = int(rng.integers(0, 5))
+    x = normal(rng, T + more, batch, inputs)
+    h0, ends = normal(rng, layers * (1 + both), batch, hidden), drawn_lengths(rng, batch)
+    x[np.arange(T + more)[:, None] >= ends] = np.nan
+    who = int(rng.integers(batch))
+    name = rng.choice(sorted(layouts(x)))
+
+    def compute():
+        caller = layouts(x.swapaxes(0, 1).copy() if batch_first else x).get(name, x)
+        with using_threads(threads):
+            y, h = rnn(caller, h0, ends)
+        alone = x[:ends[who], who:who + 1]
+        with using_threads(1):
+            want = rnn(alone.swapaxes(0, 1) if batch_first else alone, h0[:, who:who + 1])
+        got = y[who:who + 1, :ends[who]] if batch_first else y[:ends[who], who:who + 1]
+        same(got, want[0])
+        same(h[:, who:who + 1], want[1])
+
+    on_every_isa(compute)
