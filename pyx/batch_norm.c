@@ -1,6 +1,5 @@
 /* Batch norm over threads. x is (N, C, L); what sums over samples goes in blocks of samples and strips of channels, what
  * goes through x once in rows (L is 1) or planes. */
-#include <math.h>
 #include <string.h>
 
 #include "lnrnn/kernels.h"
@@ -17,11 +16,11 @@ typedef struct {
     int past;
 } batch_job;
 
-/* How samples are blocked where they are summed: at most 16 blocks, for each has sums of its own, and these should be
- * few beside the values. */
+/* How samples are blocked where they are summed: few blocks, for each has sums of its own, and these should be few beside
+ * the values; of planes fewer still, for there the strips of channels make tasks too. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
-    size_t some = lnrnn_parts(b->N, 16);
+    size_t some = lnrnn_parts(b->N, b->L == 1 ? 16 : 4);
     const size_t for_values = lnrnn_parts(64, b->L), for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
     some = some < for_values ? for_values : some;
     some = some < for_task ? for_task : some;
@@ -56,24 +55,11 @@ static void sums_task(void *ctx, size_t index, int worker)
     double *sums = j->sums + block * 8 * C + c;
     char *part = (char *)(j->sums + block * 8 * C + 4 * C) + 4 * c * j->real;
     (void)worker;
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < (j->gy ? 4 : 2); k++)
         memset(sums + (size_t)k * C, 0, channels * sizeof *sums);
     memset(part, 0, 4 * channels * j->real);
     j->kernels->batch_sums(m, C, channels, b->L, (const char *)b->x + at, j->gy ? j->gy + at : NULL, j->near + c * j->real,
                            sums, part);
-}
-
-static double real_at(const batch_job *j, const char *p, size_t i)
-{
-    return j->b->dtype == LNRNN_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
-}
-
-static void put_real(const batch_job *j, char *p, size_t i, double v)
-{
-    if (j->b->dtype == LNRNN_F64)
-        ((double *)p)[i] = v;
-    else
-        ((float *)p)[i] = (float)v;
 }
 
 /* Sums over all of x, into the first block's. */
@@ -86,39 +72,23 @@ static void sums_of_all(batch_job *j)
             j->sums[i] += j->sums[k * 8 * C + i];
 }
 
-/* Channels whose point is more than a standard deviation from their mean get the mean as their point. -> how many; their
- * sums are to be taken again, which gives the other channels theirs once more. */
-static size_t move_points(batch_job *j, double count)
-{
-    size_t moved = 0;
-    for (size_t c = 0; c < j->b->C; c++) {
-        const double low = j->sums[c] / count;
-        if (2 * low * low > j->sums[j->b->C + c] / count) { /* never of a NaN */
-            put_real(j, j->near, c, real_at(j, j->near, c) + low);
-            moved++;
-        }
-    }
-    return moved;
-}
-
-/* -> mean, biased var (C) of the batch, and the four sums, in the first block of j->sums. */
+/* -> mean, biased var (C) of the batch; the sums stay in the first block of j->sums. */
 static void batch_sums(batch_job *j, double *mean, double *var)
 {
     const lnrnn_batch *b = j->b;
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_parts(b->N, j->samples);
-    /* wide strips where a row is one run of memory, else as many planes as make a task */
-    j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L) + 1;
+    /* Strips are wide enough for a run of memory, and of planes no wider than makes a task. */
+    j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
+    const size_t least = lnrnn_parts(1024, b->L);
+    j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->near);
     sums_of_all(j);
-    if (move_points(j, count))
+    if (j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var)) {
         sums_of_all(j);
-    for (size_t c = 0; c < b->C; c++) {
-        const double low = j->sums[c] / count, v = j->sums[b->C + c] / count - low * low;
-        mean[c] = real_at(j, j->near, c) + low;
-        var[c] = v < 0 ? 0 : v;
+        j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var);
     }
 }
 
@@ -129,7 +99,8 @@ static void rows_task(void *ctx, size_t index, int worker)
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    size_t p = index * j->rows;
+    /* backwards: what the sums read last is still in the cache */
+    size_t p = (lnrnn_parts(all, j->rows) - 1 - index) * j->rows;
     const size_t end = lnrnn_least(all, p + j->rows);
     (void)worker;
     while (p < end) { /* by planes: up to the end of a sample */
@@ -165,29 +136,15 @@ void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training)
     batch_rows(&j);
 }
 
-/* With rstd = 1 / sqrt(var + eps), z = (x - mean) rstd:
- *     gx = gain rstd (gy - mean(gy) - z mean(gy z))  where mean and var are functions of x, else gain rstd gy
- * as scale (gy - (x - at) slope - shift). The sums are those of x - near. */
 void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training)
 {
     batch_job j = job_of(b);
-    const size_t C = b->C;
-    const double over = 1 / ((double)b->N * (double)b->L), *mean = b->mean, *var = b->var;
     j.gy = gy, j.out = gx;
     if (training)
         batch_sums(&j, b->mean, b->var);
     else /* the batch's own statistics are not asked for */
-        batch_sums(&j, b->work + 5 * C, b->work + 6 * C);
-    for (size_t c = 0; c < C; c++) {
-        const double rstd = 1 / sqrt(var[c] + b->eps), g = j.sums[2 * C + c], near = real_at(&j, j.near, c);
-        const double gz = (j.sums[3 * C + c] - (mean[c] - near) * g) * rstd;
-        const double slope = training ? gz * over * rstd : 0;
-        ggain[c] = gz;
-        gbias[c] = g;
-        put_real(&j, j.at, c, mean[c]);
-        put_real(&j, j.scale, c, (b->gain ? real_at(&j, b->gain, c) : 1) * rstd);
-        put_real(&j, j.slope, c, slope);
-        put_real(&j, j.shift, c, training ? g * over - (mean[c] - real_at(&j, j.at, c)) * slope : 0);
-    }
+        batch_sums(&j, b->work + 5 * b->C, b->work + 6 * b->C);
+    j.kernels->batch_slopes(b->C, (double)b->N * (double)b->L, j.sums, j.near, b->mean, b->var, b->gain, b->eps, training,
+                            j.at, j.scale, j.shift, j.slope, ggain, gbias);
     batch_rows(&j);
 }

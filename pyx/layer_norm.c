@@ -38,11 +38,12 @@ void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t
     lnrnn_parallel(lnrnn_parts(rows, j.block), lnrnn_threads_for(rows * n, threads), layer_norm_task, &j);
 }
 
-/* Rows to a task of the backward pass, each of which has a sum of its own: at most 64 of them. */
+/* Rows to a task of the backward pass: each has sums of its own, which should be few beside the values, and in number. */
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), least = lnrnn_parts(rows, 64);
-    return block < least ? least : block;
+    const size_t some = block < least ? least : block;
+    return some < 32 ? 32 : some;
 }
 
 size_t lnrnn_layer_norm_work(size_t rows, size_t n) { return lnrnn_parts(rows, backward_block(rows, n)) * 4 * n; }

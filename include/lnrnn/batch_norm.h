@@ -85,38 +85,72 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
     }
 }
 
-/* x, gy (n): part of a plane -> adds to sums[0], sums[C], and with gradients sums[2 C], sums[3 C]. */
-LNRNN_INLINE void F(batch_plane_sums)(size_t n, size_t C, const S *x, const S *gy, R near, double *sums, const int has_gy)
+/* The sums of one channel, in four chains. */
+typedef struct { VT a[4], b[4], c[4], e[4]; } F(batch_chains);
+
+LNRNN_INLINE void F(batch_chains_clear)(F(batch_chains) *v)
 {
-    enum { WAYS = 4 };
-    const VT m = V(set1)(near);
-    VT a[WAYS], b[WAYS], c[WAYS], e[WAYS];
-    for (int j = 0; j < WAYS; j++)
-        a[j] = b[j] = c[j] = e[j] = V(zero)();
-#define LNRNN_ADD(j, i, k, whole)                                                           \
-    do {                                                                                    \
-        const VT o = V(sub)(F(get)(x + (i), k, whole), m), d = whole ? o : V(keep_n)(o, k); \
-        a[j] = V(add)(a[j], d), b[j] = V(fma)(d, d, b[j]);                                  \
-        if (has_gy) {                                                                       \
-            const VT g = F(get)(gy + (i), k, whole);                                        \
-            c[j] = V(add)(c[j], g), e[j] = V(fma)(g, d, e[j]);                              \
-        }                                                                                   \
-    } while (0)
-    size_t i = 0;
-    for (; i + WAYS * LANES <= n; i += WAYS * LANES)
-#pragma GCC unroll 4
-        for (int j = 0; j < WAYS; j++)
-            LNRNN_ADD(j, i + (size_t)j * LANES, LANES, 1);
-    for (; i + LANES <= n; i += LANES)
-        LNRNN_ADD(0, i, LANES, 1);
-    if (i < n)
-        LNRNN_ADD(1, i, n - i, 0);
-#undef LNRNN_ADD
-#define LNRNN_ALL(v) V(sum)(V(add)(V(add)(v[0], v[1]), V(add)(v[2], v[3])))
-    sums[0] += LNRNN_ALL(a), sums[C] += LNRNN_ALL(b);
+    for (int j = 0; j < 4; j++)
+        v->a[j] = v->b[j] = v->c[j] = v->e[j] = V(zero)();
+}
+
+LNRNN_INLINE void F(batch_chains_add)(F(batch_chains) *v, int j, const S *x, const S *gy, size_t k, const int whole, VT m,
+                                      const int has_gy)
+{
+    const VT o = V(sub)(F(get)(x, k, whole), m), d = whole ? o : V(keep_n)(o, k);
+    v->a[j] = V(add)(v->a[j], d), v->b[j] = V(fma)(d, d, v->b[j]);
+    if (has_gy) {
+        const VT g = F(get)(gy, k, whole);
+        v->c[j] = V(add)(v->c[j], g), v->e[j] = V(fma)(g, d, v->e[j]);
+    }
+}
+
+/* Adds to sums[0], sums[C], and with gradients sums[2 C], sums[3 C]. */
+LNRNN_INLINE void F(batch_chains_end)(F(batch_chains) *v, size_t C, double *sums, const int has_gy)
+{
+#define LNRNN_ALL(w) V(sum)(V(add)(V(add)(w[0], w[1]), V(add)(w[2], w[3])))
+    sums[0] += LNRNN_ALL(v->a), sums[C] += LNRNN_ALL(v->b);
     if (has_gy)
-        sums[2 * C] += LNRNN_ALL(c), sums[3 * C] += LNRNN_ALL(e);
+        sums[2 * C] += LNRNN_ALL(v->c), sums[3 * C] += LNRNN_ALL(v->e);
 #undef LNRNN_ALL
+    F(batch_chains_clear)(v);
+}
+
+/* One channel: planes of L values, `stride` apart. */
+LNRNN_INLINE void F(batch_planes_sums)(size_t samples, size_t C, size_t L, size_t stride, const S *x, const S *gy, R near,
+                                       double *sums, const int has_gy)
+{
+    const VT m = V(set1)(near);
+    F(batch_chains) v;
+    F(batch_chains_clear)(&v);
+    size_t room = LNRNN_BLOCK(4);
+    for (size_t s = 0; s < samples; s++)
+        for (size_t i = s * stride, stop = i + L; i < stop;) {
+            const size_t end = stop - i < room ? stop : i + room;
+            room -= end - i;
+            for (; i + 4 * LANES <= end; i += 4 * LANES)
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; j++)
+                    F(batch_chains_add)(&v, j, x + i + j * LANES, LNRNN_AT(gy, i + j * LANES), LANES, 1, m, has_gy);
+            if (i + 2 * LANES <= end) {
+                F(batch_chains_add)(&v, 0, x + i, LNRNN_AT(gy, i), LANES, 1, m, has_gy);
+                F(batch_chains_add)(&v, 1, x + i + LANES, LNRNN_AT(gy, i + LANES), LANES, 1, m, has_gy);
+                i += 2 * LANES;
+            }
+            if (i + LANES <= end) {
+                F(batch_chains_add)(&v, 2, x + i, LNRNN_AT(gy, i), LANES, 1, m, has_gy);
+                i += LANES;
+            }
+            if (i < end) {
+                F(batch_chains_add)(&v, 3, x + i, LNRNN_AT(gy, i), end - i, 0, m, has_gy);
+                i = end;
+            }
+            if (!room) {
+                F(batch_chains_end)(&v, C, sums, has_gy);
+                room = LNRNN_BLOCK(4);
+            }
+        }
+    F(batch_chains_end)(&v, C, sums, has_gy);
 }
 
 LNRNN_INLINE void F(batch_sums_any)(size_t samples, size_t C, size_t channels, size_t L, const S *x, const S *gy,
@@ -125,11 +159,8 @@ LNRNN_INLINE void F(batch_sums_any)(size_t samples, size_t C, size_t channels, s
     if (L == 1)
         F(batch_columns_sums)(samples, C, channels, x, gy, near, sums, part, has_gy);
     else
-        for (size_t j = 0; j < samples; j++)
-            for (size_t c = 0; c < channels; c++)
-                for (size_t i = 0, p = (j * C + c) * L; i < L; i += LNRNN_BLOCK(4))
-                    F(batch_plane_sums)(L - i < LNRNN_BLOCK(4) ? L - i : LNRNN_BLOCK(4), C, x + p + i, LNRNN_AT(gy, p + i), near[c],
-                                        sums + c, has_gy);
+        for (size_t c = 0; c < channels; c++)
+            F(batch_planes_sums)(samples, C, L, C * L, x + c * L, LNRNN_AT(gy, c * L), near[c], sums + c, has_gy);
 }
 
 /* x (samples, channels of C, L), gy likewise or NULL, near (channels) -> adds to sums (2, C), or with gy (4, C):
@@ -142,6 +173,29 @@ static void F(batch_sums)(size_t samples, size_t C, size_t channels, size_t L, c
         F(batch_sums_any)(samples, C, channels, L, x, gy, near, sums, part, 1);
     else
         F(batch_sums_any)(samples, C, channels, L, x, NULL, near, sums, part, 0);
+}
+
+/* sums (2, n) of count values about near (n) -> mean, biased var (n). -> how many of the points were more than a standard
+ * deviation from the mean: these are moved there, and the sums are to be taken again, which gives the other channels theirs
+ * once more. */
+static size_t F(batch_moments)(size_t n, double count, const double *sums, void *near_, double *mean_, double *var_)
+{
+    R *restrict near = near_;
+    double *restrict mean = mean_, *restrict var = var_;
+    const double over = 1 / count;
+    double far = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double low = sums[i] / count, v = sums[n + i] * over - low * low;
+        mean[i] = (double)near[i] + low;
+        var[i] = v < 0 ? 0 : v;
+        far += low * low > v ? 1 : 0; /* not where it is NaN */
+    }
+    if (far > 0)
+        for (size_t i = 0; i < n; i++) {
+            const double low = sums[i] / count, v = sums[n + i] * over - low * low;
+            near[i] = low * low > v ? (R)mean[i] : near[i];
+        }
+    return (size_t)far;
 }
 
 /* mean, m2 (n): sums of squared deviations over count values; gain, bias (n) or NULL -> what a pass over x needs:
@@ -233,7 +287,31 @@ static void F(batch_affine)(size_t rows, size_t n, const void *x_, const void *a
         stream_end();
 }
 
-/* Part of four rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
+/* What batch norm's gradient needs: sums (4, n) about near (n), mean, var (n), gain (n) or NULL -> at, scale, c1, c2 (n) as
+ * below, ggain, gbias (n). With rstd = 1 / sqrt(var + eps), z = (x - mean) rstd:
+ *     gx = gain rstd (gy - mean(gy) - z mean(gy z))   where mean and var are functions of x (training)
+ *     gx = gain rstd gy                               where they are given */
+static void F(batch_slopes)(size_t n, double count, const double *sums, const void *near_, const double *mean,
+                            const double *var, const void *gain_, double eps, int training, void *at_, void *scale_,
+                            void *c1_, void *c2_, double *ggain_, double *gbias_)
+{
+    const R *near = near_, *gain = gain_;
+    R *restrict at = at_, *restrict scale = scale_, *restrict c1 = c1_, *restrict c2 = c2_;
+    double *restrict ggain = ggain_, *restrict gbias = gbias_;
+    const double over = training ? 1 / count : 0;
+    for (size_t i = 0; i < n; i++) {
+        const double rstd = 1 / sqrt(var[i] + eps), g = sums[2 * n + i];
+        const double gz = (sums[3 * n + i] - (mean[i] - (double)near[i]) * g) * rstd, slope = gz * over * rstd;
+        ggain[i] = gz;
+        gbias[i] = g;
+        at[i] = (R)mean[i];
+        scale[i] = (R)((gain ? (double)gain[i] : 1) * rstd);
+        c1[i] = (R)(g * over - (mean[i] - (double)at[i]) * slope);
+        c2[i] = (R)slope;
+    }
+}
+
+/* Part of two rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
 LNRNN_INLINE void F(gx_part)(const int rows, size_t k, const int whole, const S *gy, const S *x, ptrdiff_t s, S *gx, VT m,
                              VT a, VT b, VT c)
 {
@@ -264,8 +342,8 @@ static void F(gx_columns)(size_t rows, size_t n, const void *gy_, const void *x_
 {
     const S *gy = gy_, *x = x_;
     S *gx = gx_;
-    for (; rows >= 4; rows -= 4, gy += 4 * s, x += 4 * s, gx += 4 * s)
-        F(gx_rows)(4, n, gy, x, s, mean, scale, c1, c2, gx);
+    for (; rows >= 2; rows -= 2, gy += 2 * s, x += 2 * s, gx += 2 * s)
+        F(gx_rows)(2, n, gy, x, s, mean, scale, c1, c2, gx);
     for (; rows; rows--, gy += s, x += s, gx += s)
         F(gx_rows)(1, n, gy, x, s, mean, scale, c1, c2, gx);
 }

@@ -20,6 +20,9 @@ typedef struct {
                                 void *, ptrdiff_t, double *, double *, void *);
     void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
     void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *, void *);
+    size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
+    void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *, const void *,
+                         double, int, void *, void *, void *, void *, double *, double *);
     void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int, int);
     void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, void *, void *,
                  void *);
@@ -94,7 +97,8 @@ const lnrnn_kernels *lnrnn_active(void);
 #include "vmath.h"
 
 #define LNRNN_NORM_ROW(s)                                                                                  \
-    {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_affine_##s, fold_##s,       \
+    {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,                \
+     batch_slopes_##s, batch_affine_##s, fold_##s,                                                             \
      gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {

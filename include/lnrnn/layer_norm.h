@@ -22,12 +22,14 @@ LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, 
 LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
                                       R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
 {
-    R mean[4], rstd[4], rest[4];
+    R mean[4], m1[4], var[4], rstd[4], rest[4];
+    if (rows == 4)
+        F(four_moments)(n, x, xs, mean, m1, var, centred);
+    else
+        F(moments_about)(n, x, mean, m1, var, centred);
     for (int j = 0; j < rows; j++) {
-        R m1, var;
-        F(moments_about)(n, x + j * xs, mean + j, &m1, &var, centred);
-        rstd[j] = 1 / ROOT(var + eps);
-        rest[j] = -m1 * rstd[j];
+        rstd[j] = 1 / ROOT(var[j] + eps);
+        rest[j] = -m1[j] * rstd[j];
     }
     VT m[4], r[4], c[4];
 #pragma GCC unroll 4
@@ -76,7 +78,7 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
         else                                                                                                   \
             F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
     } while (0)
-    if (n * sizeof(S) <= 4096)
+    if (n * sizeof(S) <= 4096 && n <= LNRNN_BLOCK(4))
         for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
             LNRNN_GROUP(4);
     for (; j < rows; j++, x += xs, y += ys)
@@ -198,20 +200,27 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
     const S *gy = gy_, *x = x_;
     S *gx = gx_;
     R *pg = work, *pb = pg + n;
-    const size_t fours = n * sizeof(S) <= 4096 ? rows / 4 * 4 : 0;
+    /* Rows of a power of two lie in the same sets of the cache: more than two with three arrays each would be too many. */
+    const size_t most = n * sizeof(S) <= 1024 ? 4 : n * sizeof(S) <= 8192 ? 2 : 1;
     for (size_t r = 0; r < rows;) {
-        const size_t many = r < fours ? 4 : 1;
-        if (many == 4 && gain)
-            F(layer_norm_backward_group)(4, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 1);
-        else if (many == 4)
-            F(layer_norm_backward_group)(4, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 0);
-        else if (gain)
-            F(layer_norm_backward_group)(1, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 1);
+        const size_t many = rows - r >= most ? most : 1;
+#define LNRNN_GROUP(many)                                                                                        \
+    do {                                                                                                         \
+        if (gain)                                                                                                \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 1);               \
+        else                                                                                                     \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 0);               \
+    } while (0)
+        if (many == 4)
+            LNRNN_GROUP(4);
+        else if (many == 2)
+            LNRNN_GROUP(2);
         else
-            F(layer_norm_backward_group)(1, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 0);
+            LNRNN_GROUP(1);
+#undef LNRNN_GROUP
         r += many;
         gy += (ptrdiff_t)many * gs, x += (ptrdiff_t)many * xs, gx += (ptrdiff_t)many * os;
-        if (r % 32 == 0 || r == rows)
+        if (r % 32 == 0 || r == rows) /* groups of four or two end there */
             F(flush)(n, pg, ggain), F(flush)(n, pb, gbias);
     }
 }

@@ -26,52 +26,83 @@ LNRNN_INLINE R F(near_mean)(size_t n, const S *x)
     return n < LANES ? V(sum)(X(load_n)(x, 1)) : V(sum)(V(mul)(X(load)(x), V(set1)((R)1 / LANES)));
 }
 
+/* x (n), n <= LNRNN_BLOCK(4) -> sums of d = x - near and of d^2; if not centred: only of x^2. */
+LNRNN_INLINE void F(sums_about)(size_t n, const S *x, R near, R *sum, R *squares, const int centred)
+{
+#define LNRNN_OFF(v) (centred ? V(sub)(v, m) : (v))
+    const size_t body = n - n % LANES, body4 = n - n % (4 * LANES);
+    const VT m = V(set1)(near);
+    VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+    size_t i = 0;
+    for (; i < body4; i += 4 * LANES) {
+        const VT d0 = LNRNN_OFF(X(load)(x + i)), d1 = LNRNN_OFF(X(load)(x + i + LANES));
+        const VT d2 = LNRNN_OFF(X(load)(x + i + 2 * LANES)), d3 = LNRNN_OFF(X(load)(x + i + 3 * LANES));
+        s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
+        s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
+        s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
+        s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
+    }
+    for (; i < body; i += LANES) {
+        const VT d = LNRNN_OFF(X(load)(x + i));
+        s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
+    }
+    if (i < n) {
+        const VT d = V(keep_n)(LNRNN_OFF(X(load_n)(x + i, n - i)), n - i);
+        s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
+    }
+    *sum = centred ? V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3))) : 0;
+    *squares = V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3)));
+#undef LNRNN_OFF
+}
+
 /* x (n), n >= 1 -> mean = *m0 + *m1, biased variance *var; if not centred: mean 0, and the mean of squares in *var. */
 LNRNN_INLINE void F(moments_about)(size_t n, const S *x, R *m0, R *m1, R *var, const int centred)
 {
-#define LNRNN_OFF(v) (centred ? V(sub)(v, m) : (v))
-    R near = centred ? F(near_mean)(n, x) : 0, low = 0, v;
+    R near = centred ? F(near_mean)(n, x) : 0, low, v;
     for (int again = 0;; again++) {
-        const VT m = V(set1)(near);
-        double sum = 0, squares = 0;
-        for (size_t i = 0; i < n;) {
-            const size_t left = n - i < LNRNN_BLOCK(4) ? n - i : LNRNN_BLOCK(4), end = i + left;
-            const size_t body = end - left % LANES, body4 = end - left % (4 * LANES);
-            VT s0 = V(zero)(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
-            for (; i < body4; i += 4 * LANES) {
-                const VT d0 = LNRNN_OFF(X(load)(x + i)), d1 = LNRNN_OFF(X(load)(x + i + LANES));
-                const VT d2 = LNRNN_OFF(X(load)(x + i + 2 * LANES)), d3 = LNRNN_OFF(X(load)(x + i + 3 * LANES));
-                s0 = V(add)(s0, d0), q0 = V(fma)(d0, d0, q0);
-                s1 = V(add)(s1, d1), q1 = V(fma)(d1, d1, q1);
-                s2 = V(add)(s2, d2), q2 = V(fma)(d2, d2, q2);
-                s3 = V(add)(s3, d3), q3 = V(fma)(d3, d3, q3);
+        R s, q;
+        if (n <= LNRNN_BLOCK(4)) {
+            F(sums_about)(n, x, near, &s, &q, centred);
+            low = s / (R)n;
+            v = q / (R)n - low * low;
+        } else {
+            double sum = 0, squares = 0;
+            for (size_t i = 0; i < n; i += LNRNN_BLOCK(4)) {
+                F(sums_about)(n - i < LNRNN_BLOCK(4) ? n - i : LNRNN_BLOCK(4), x + i, near, &s, &q, centred);
+                sum += (double)s, squares += (double)q;
             }
-            for (; i < body; i += LANES) {
-                const VT d = LNRNN_OFF(X(load)(x + i));
-                s0 = V(add)(s0, d), q0 = V(fma)(d, d, q0);
-            }
-            if (i < end) {
-                const VT d = V(keep_n)(LNRNN_OFF(X(load_n)(x + i, end - i)), end - i);
-                s1 = V(add)(s1, d), q1 = V(fma)(d, d, q1);
-                i = end;
-            }
-            if (centred)
-                sum += (double)V(sum)(V(add)(V(add)(s0, s1), V(add)(s2, s3)));
-            squares += (double)V(sum)(V(add)(V(add)(q0, q1), V(add)(q2, q3)));
+            low = (R)(sum / (double)n);
+            v = (R)(squares / (double)n) - low * low;
         }
-        v = (R)(squares / (double)n);
-        if (!centred)
-            break;
-        low = (R)(sum / (double)n);
-        v -= low * low;
-        if (low * low <= v || again)
+        if (!centred || low * low <= v || again)
             break;
         near += low;
     }
     *m0 = near + low;
     *m1 = (near - *m0) + low;
     *var = v < 0 ? 0 : v; /* this way round, a NaN stays */
-#undef LNRNN_OFF
+}
+
+/* The same for four rows, n <= LNRNN_BLOCK(4): their quotients are taken side by side. */
+LNRNN_INLINE void F(four_moments)(size_t n, const S *x, ptrdiff_t xs, R *m0, R *m1, R *var, const int centred)
+{
+    R near[4], s[4], q[4], low[4], v[4];
+    int far = 0;
+    for (int j = 0; j < 4; j++) {
+        near[j] = centred ? F(near_mean)(n, x + j * xs) : 0;
+        F(sums_about)(n, x + j * xs, near[j], s + j, q + j, centred);
+    }
+    for (int j = 0; j < 4; j++) {
+        low[j] = s[j] / (R)n;
+        v[j] = q[j] / (R)n - low[j] * low[j];
+        m0[j] = near[j] + low[j];
+        m1[j] = (near[j] - m0[j]) + low[j];
+        far |= !(low[j] * low[j] <= v[j]);
+        var[j] = v[j] < 0 ? 0 : v[j];
+    }
+    if (centred && far)
+        for (int j = 0; j < 4; j++)
+            F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, centred);
 }
 
 LNRNN_INLINE void F(row_moments)(size_t n, const S *x, R *m0, R *m1, R *var)
