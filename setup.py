@@ -23,7 +23,7 @@ ARM = ("aarch64", "arm64")
 ISAS = {
     "scalar": (X86 + ARM, []),
     "sse2": (X86, []),
-    "avx2": (X86, ["-mavx2", "-mfma", "-mbmi2"]),
+    "avx2": (X86, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
     "avx512": (
         X86,
         ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2", "-mprefer-vector-width=512"],

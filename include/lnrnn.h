@@ -50,10 +50,11 @@ void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
 /* --- layer_norm.c, batch_norm.c: the norms over threads ------------------------------------------------------
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_F64 double.
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_F64 double. What has 16 bits is
+ * computed in float and rounded to nearest even at the end.
  */
 
-enum { LNRNN_F32, LNRNN_F64, LNRNN_DTYPES };
+enum { LNRNN_F32, LNRNN_F64, LNRNN_BF16, LNRNN_F16, LNRNN_DTYPES };
 
 /* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,

@@ -1,8 +1,10 @@
 """Layer norm, batch norm and activations as functions of arrays, with their gradients.
 
-Dtypes: float32 and float64 are computed as they are; float16, bool and integers are converted once, to what
-`np.result_type(x, np.float32)` says. Weights and biases are converted to the dtype of the computation, which is also
-that of the result. Any array-like of real numbers will do; a non-contiguous one is copied once.
+Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of ml_dtypes.bfloat16, or
+torch tensors on the CPU) are computed in float32 and rounded to nearest even at the end; bool and integers are converted
+once, to what `np.result_type(x, np.float32)` says. The result has the dtype of x, gradients of parameters that of the
+computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
+non-contiguous one is copied once.
 """
 
 from __future__ import annotations
@@ -19,11 +21,18 @@ from ._errors import bad_type, bad_value, flag, integer, number, output, real, s
 Array = np.ndarray
 
 
-def _computed(name: str, value: ArrayLike) -> Array:
-    """value in the dtype of the computation, C-contiguous and aligned."""
+def _stored(name: str, value: ArrayLike) -> Array:
+    """value in a dtype that the norms take as it is, C-contiguous and aligned."""
     array = real(name, value)
-    dtype = np.result_type(array.dtype, np.float32)
-    return np.require(array, np.float32 if dtype == np.float32 else np.float64, ["C", "A"])
+    if array.dtype.name not in ("float16", "bfloat16", "float32"):
+        array = np.asarray(array, np.result_type(array.dtype, np.float32))
+        array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _computed(x: Array) -> np.dtype:
+    """The dtype in which that of x is computed."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -85,14 +94,42 @@ def layer_norm(
     y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
     if y is not None:
         return y
-    x = _computed("x", x)
+    x = _stored("x", x)
     shape = _row_shape(x, normalized_shape)
-    weight = None if weight is None else shaped("weight", weight, shape, x.dtype)
-    bias = None if bias is None else shaped("bias", bias, shape, x.dtype)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
     y = _result(out, x, weight, bias)
     if x.size:
         _core.layer_norm(x, shape, weight, bias, eps, y)
+    return _deliver(y, out)
+
+
+def rms_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes. As torch.nn.functional.rms_norm.
+
+    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no bias.
+    eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+
+    Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
+    """
+    y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
+    if y is not None:
+        return y
+    x = _stored("x", x)
+    shape = _row_shape(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
+    y = _result(out, x, weight)
+    if x.size:
+        _core.layer_norm(x, shape, weight, None, eps, y, False)
     return _deliver(y, out)
 
 
@@ -112,11 +149,11 @@ def layer_norm_backward(
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
         return found
-    x = _computed("x", x)
+    x = _stored("x", x)
     shape = _row_shape(x, normalized_shape)
     gy = shaped("gy", gy, x.shape, x.dtype)
-    weight = None if weight is None else shaped("weight", weight, shape, x.dtype)
-    bias = None if bias is None else shaped("bias", bias, shape, x.dtype)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
     if x.size:
         return _core.layer_norm_backward(gy, x, shape, weight, bias, eps)
@@ -173,13 +210,13 @@ def batch_norm(
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
         return y
-    x = _computed("x", x)
+    x = _stored("x", x)
     C = _channels(x)
     training = flag("training", training)
     running = [_running(name, value, C, training) for name, value in
                (("running_mean", running_mean), ("running_var", running_var))]  # fmt: skip
-    weight = None if weight is None else shaped("weight", weight, (C,), x.dtype)
-    bias = None if bias is None else shaped("bias", bias, (C,), x.dtype)
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
+    bias = None if bias is None else shaped("bias", bias, (C,), _computed(x))
     momentum, eps = number("momentum", momentum, 0, 1), number("eps", eps, 0)
     if training:
         _enough(x)
@@ -211,11 +248,11 @@ def batch_norm_backward(
     found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
     if found is not None:
         return found
-    x = _computed("x", x)
+    x = _stored("x", x)
     C = _channels(x)
     gy = shaped("gy", gy, x.shape, x.dtype)
     training = flag("training", training)
-    weight = None if weight is None else shaped("weight", weight, (C,), x.dtype)
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
     eps = number("eps", eps, 0)
     if training:
         _enough(x)
@@ -224,7 +261,7 @@ def batch_norm_backward(
         running_var = shaped("running_var", running_var, (C,), np.float64)
     if x.size:
         return _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
-    return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, x.dtype)
+    return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:

@@ -5,14 +5,34 @@ cdef enum:
     SHORT = 16384
 
 
-cdef inline int dtype_of(object array) noexcept:
+cdef int bfloat16 = -1  # NumPy's number for it, which it gets when somebody imports ml_dtypes
+
+
+cdef inline int dtype_of(object array) except -2:
     """The C library's name for the type of an array's values, or -1."""
+    global bfloat16
     cdef int kind = cnp.PyArray_TYPE(<cnp.ndarray>array)
     if kind == cnp.NPY_FLOAT32:
         return LNRNN_F32
     if kind == cnp.NPY_FLOAT64:
         return LNRNN_F64
+    if kind == cnp.NPY_FLOAT16:
+        return LNRNN_F16
+    if kind >= 256:  # NPY_USERDEF
+        if bfloat16 < 0 and array.dtype.name == "bfloat16":
+            bfloat16 = kind
+        if kind == bfloat16:
+            return LNRNN_BF16
     return -1
+
+
+cdef inline object widened(object parameter, object x, int dtype):
+    """A parameter in the dtype of the computation, if it has x's own."""
+    if (dtype != LNRNN_BF16 and dtype != LNRNN_F16) or parameter is None:
+        return parameter
+    if plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x)):
+        return (<cnp.ndarray>parameter).astype(np.float32)
+    return parameter
 
 
 cdef inline int real_kind(int dtype) noexcept:

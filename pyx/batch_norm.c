@@ -16,12 +16,13 @@ typedef struct {
     int past;
 } batch_job;
 
-/* How samples are blocked where they are summed: few blocks, for each has sums of its own, and these should be few beside
- * the values; of planes fewer still, for there the strips of channels make tasks too. */
+/* How samples are blocked where they are summed: at most 16 blocks, for each has sums of its own, and these should be few
+ * beside the values. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
-    size_t some = lnrnn_parts(b->N, b->L == 1 ? 16 : 4);
-    const size_t for_values = lnrnn_parts(64, b->L), for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
+    size_t some = lnrnn_parts(b->N, 16);
+    const size_t for_values = b->L == 1 ? 64 : lnrnn_parts(512, b->L);
+    const size_t for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
     some = some < for_values ? for_values : some;
     some = some < for_task ? for_task : some;
     return lnrnn_least(some, b->N);
@@ -99,8 +100,7 @@ static void rows_task(void *ctx, size_t index, int worker)
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    /* backwards: what the sums read last is still in the cache */
-    size_t p = (lnrnn_parts(all, j->rows) - 1 - index) * j->rows;
+    size_t p = index * j->rows;
     const size_t end = lnrnn_least(all, p + j->rows);
     (void)worker;
     while (p < end) { /* by planes: up to the end of a sample */

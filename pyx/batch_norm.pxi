@@ -1,7 +1,7 @@
 # Batch norm. Part of _core.pyx. Each function gives None if an argument is not of the plainest kind: then nothing was done,
 # and functional.py says what is wrong or makes plain ones of them.
 
-cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *b):
+cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *b) except -1:
     """Fills in b, all but its memory, if these arguments are plain."""
     cdef int k
     cdef cnp.npy_intp *dims
@@ -73,6 +73,9 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     cdef void *py
     if type(training) is not bool or type(momentum) is not float or not 0 <= momentum <= 1:
         return None
+    if not cnp.PyArray_CheckExact(x):
+        return None
+    gain, bias = widened(gain, x, dtype_of(x)), widened(bias, x, dtype_of(x))
     if not batch_of(x, gain, bias, eps, &b) or not statistic(mean, b.C) or not statistic(var, b.C):
         return None
     train, count = training, b.N * b.L
@@ -112,7 +115,10 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
     cdef size_t need
     cdef bint train
     cdef cnp.npy_intp dims[1]
-    if type(training) is not bool or not batch_of(x, gain, None, eps, &b):
+    if type(training) is not bool or not cnp.PyArray_CheckExact(x):
+        return None
+    gain = widened(gain, x, dtype_of(x))
+    if not batch_of(x, gain, None, eps, &b):
         return None
     if not plain(gy, cnp.PyArray_TYPE(<cnp.ndarray>x)) or not alike(gy, x):
         return None

@@ -41,14 +41,19 @@ cdef inline bint row_parameter(object p, int kind, cnp.ndarray x, object shape, 
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """-> y, or None. Not centred: RMS norm."""
+    """-> y, or None. Not centred: RMS norm, whose eps may be None: the epsilon of the computation."""
     cdef int dtype, kind, threads = num_threads
     cdef Py_ssize_t n, size
     cdef double e
-    if not ordinary(x) or type(eps) is not float:
+    if not ordinary(x):
         return None
     dtype = dtype_of(x)
-    e = eps
+    if type(eps) is float:
+        e = eps
+    elif eps is None and not centred:
+        e = DBL_EPSILON if dtype == LNRNN_F64 else FLT_EPSILON
+    else:
+        return None
     if dtype < 0 or not 0 <= e < INFINITY:
         return None
     n = row_size(<cnp.ndarray>x, shape)
@@ -56,6 +61,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     if n == 0 or size == 0:
         return None
     kind = real_kind(dtype)
+    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)
     if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
         return None
     if out is not None and not (writes_to(out, x) and apart(out, gain) and apart(out, bias)):
@@ -90,6 +96,7 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     if n == 0 or size == 0:
         return None
     kind = real_kind(dtype)
+    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)
     if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
         return None
     gx = empty_like(x)

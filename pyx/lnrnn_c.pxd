@@ -14,6 +14,8 @@ cdef extern from "lnrnn.h" nogil:
     enum:
         LNRNN_F32
         LNRNN_F64
+        LNRNN_BF16
+        LNRNN_F16
 
     void lnrnn_layer_norm(int, size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
                           ptrdiff_t, int, int)

@@ -43,7 +43,7 @@ typedef struct {
     void (*sigmoid)(size_t, const float *, float *);
     union {
         lnrnn_norm norm[LNRNN_DTYPES];
-        struct { lnrnn_norm f32, f64; };
+        struct { lnrnn_norm f32, f64, bf16, f16; };
     };
     /* matmul.h; a panel is what two threads never share */
     size_t (*mm_panels)(size_t);
@@ -92,6 +92,26 @@ const lnrnn_kernels *lnrnn_active(void);
 #define ROOT sqrt
 #include "norm.h"
 
+#define S uint16_t
+#define R float
+#define VT v32
+#define V(op) v32_##op
+#define X(op) v32_##op##_bf16
+#define F(name) name##_bf16
+#define LANES V32_LANES
+#define ROOT sqrtf
+#include "norm.h"
+
+#define S uint16_t
+#define R float
+#define VT v32
+#define V(op) v32_##op
+#define X(op) v32_##op##_f16
+#define F(name) name##_f16
+#define LANES V32_LANES
+#define ROOT sqrtf
+#include "norm.h"
+
 #include "cells.h"
 #include "matmul.h"
 #include "vmath.h"
@@ -102,7 +122,7 @@ const lnrnn_kernels *lnrnn_active(void);
      gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
-    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64)}},
+    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
     mm_panels, mm_width, mm_pack, mm_pack_rows, matmul_f32, rnn_layer, rnn_affine, rnn_act_backward,
 };
 
