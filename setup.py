@@ -15,8 +15,9 @@ from setuptools.command.build_ext import build_ext
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so that a
 # multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may keep the copy of a
 # shared function that was compiled for another instruction set.
-CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-lto", "-fvisibility=hidden"]
+CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto", "-fvisibility=hidden"]
 
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
 # instruction set: (machines, flags). dispatch.c has the same rows and the question to the CPU.
@@ -24,10 +25,8 @@ ISAS = {
     "scalar": (X86 + ARM, []),
     "sse2": (X86, []),
     "avx2": (X86, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
-    "avx512": (
-        X86,
-        ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2", "-mprefer-vector-width=512"],
-    ),
+    "avx512": (X86, AVX512),
+    "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
     "neon": (ARM, []),
 }
 ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c"]

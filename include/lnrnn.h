@@ -50,11 +50,11 @@ void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
 /* --- layer_norm.c, batch_norm.c: the norms over threads ------------------------------------------------------
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_F64 double. What has 16 bits is
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has 16 bits is
  * computed in float and rounded to nearest even at the end.
  */
 
-enum { LNRNN_F32, LNRNN_F64, LNRNN_BF16, LNRNN_F16, LNRNN_DTYPES };
+enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
 
 /* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
@@ -86,10 +86,15 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, d
 
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 
-/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(n, k) floats. The
- * form belongs to the ISA that was in use. */
-size_t lnrnn_packed_size(size_t n, size_t k);
-void lnrnn_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *packed);
+/* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the norm are float. */
+enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
+
+/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(dtype, n, k) words of 32
+ * bits. The form belongs to the ISA that was in use. */
+size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
+void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
+/* Floats from row to row of a tape. */
+size_t lnrnn_tape_width(size_t H);
 
 /* One layer, one direction:  h_t = act(norm(W_ih x_t + W_hh h_{t-1})). */
 typedef struct {
@@ -106,7 +111,8 @@ typedef struct {
     int act;                  /* 0 tanh, 1 relu, 2 sigmoid, 3 identity */
     int norm;
     float eps;
-    const float *w_ih, *w_hh; /* packed (H, D), (H, H) */
+    int dtype;                /* of the packed weights */
+    const uint32_t *w_ih, *w_hh; /* packed (H, D), (H, H) */
     const float *gain, *bias; /* (H); without a norm only bias */
     /* Batch norm at inference: step t of a sequence takes row min(start + t, beyond) of scale, shift (rows, H). beyond is
      * the row for the steps past the last known one; steps from `known` on use the batch itself if beyond < 0. */
@@ -118,6 +124,8 @@ typedef struct {
     int64_t *count;
     /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
     float *tape;
+    size_t begin, end;        /* steps begin .. end - 1 of every sequence, the earlier ones being done; the last part (end >= T)
+                                 also writes hn and the zeros. With a tape: 0 and T. */
     int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
     size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once, */
     int split;                /* and whether threads divide the units of a step instead of the sequences */
@@ -132,7 +140,7 @@ typedef struct {
     const float *gy;              /* (T, B, H), the last axis contiguous; read only inside the lengths */
     ptrdiff_t gyt, gyb;
     const float *ghn;             /* (B, H) gradient of hn, or NULL */
-    const float *w_ih_t, *w_hh_t; /* packed (D, H), (H, H): the transposes */
+    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, H), (H, H): the transposes, float */
     float *gx;                    /* (T, B, D) contiguous; written only inside the lengths */
     float *gh0;                   /* (B, H) */
     float *gw_ih, *gw_hh;         /* (H, D), (H, H) */

@@ -25,7 +25,7 @@ class SequenceTooLongError(ValueError):
 def described(value: Any) -> str:
     """A value as a message shows it: short whatever it is."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
+    if isinstance(shape, tuple) and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
@@ -59,7 +59,8 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """value as a finite float in [least, most]."""
     expected = f"a finite number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
-    if isinstance(value, (str, bytes, bool, np.bool_)):
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
+    if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
     try:
         result = float(value)

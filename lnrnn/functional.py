@@ -19,6 +19,7 @@ from . import _core
 from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
 
 Array = np.ndarray
+LARGEST = 2**40  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
 
 
 def _stored(name: str, value: ArrayLike) -> Array:
@@ -36,11 +37,12 @@ def _computed(x: Array) -> np.dtype:
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    if isinstance(normalized_shape, str) or not hasattr(normalized_shape, "__len__"):
-        return (integer("normalized_shape", normalized_shape, 0),)
-    shape = tuple(integer("normalized_shape", n, 0) for n in normalized_shape)  # type: ignore[union-attr]
-    if not shape:
-        raise bad_value("normalized_shape", "an integer or a tuple of at least one", normalized_shape)
+    one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
+    if one or not hasattr(normalized_shape, "__len__"):
+        return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
+    shape = tuple(integer("normalized_shape", n, 0, LARGEST) for n in normalized_shape)  # type: ignore[union-attr]
+    if not shape or math.prod(shape) > LARGEST:
+        raise bad_value("normalized_shape", "an integer or a tuple of at least one, of at most 2**40 elements", normalized_shape)
     return shape
 
 

@@ -34,7 +34,7 @@ def save(model: RNN, path: str | os.PathLike[str]) -> None:
         norm = {"kind": kind, **vars(model.norm)}
         if kind == "batch":
             norm["overrun"] = model.overrun
-    config = {"cell": type(model).__name__, "norm": norm, **{name: getattr(model, name) for name in _ARGUMENTS}}
+    config = {"cell": type(model).__name__, "dtype": model.dtype, "norm": norm, **{name: getattr(model, name) for name in _ARGUMENTS}}
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
     _safetensors().numpy.save_file(model.state_dict(), os.fspath(path), metadata)
 
@@ -58,13 +58,17 @@ def load(path: str | os.PathLike[str]) -> RNN:
                 raise ValueError("it is a safetensors file, but not of an lnrnn model")
             if metadata.get("schema") != str(SCHEMA):
                 raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
-            arguments = _arguments(json.loads(metadata.get("config", "null")))
+            config = json.loads(metadata.get("config", "null"))
+            arguments = _arguments(config)
             _fits(arguments, tensors)
             state = {name: file.get_tensor(name) for name in tensors}
         model = RNN(**arguments)
         model.load_state_dict(state)
+        if config["dtype"] != "float32":
+            model = model.to_dtype(config["dtype"])
     except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise ValueError(f"cannot load {path!r}: {error}") from error
+        # What a hostile file says of itself may be megabytes long.
+        raise ValueError(f"cannot load {path!r}: {str(error)[:400]}") from error
     return model
 
 
@@ -72,7 +76,7 @@ def _arguments(config: Any) -> dict[str, Any]:
     """The configuration as arguments of RNN."""
     if not isinstance(config, dict) or config.get("cell") != "RNN":
         raise ValueError(f"its configuration is not that of an RNN: {str(config)[:80]}")
-    if set(config) != {"cell", "norm", *_ARGUMENTS}:
+    if set(config) != {"cell", "dtype", "norm", *_ARGUMENTS}:
         raise ValueError(f"its configuration has the entries {sorted(config)}")
     arguments = {name: config[name] for name in _ARGUMENTS}
     norm = config["norm"]

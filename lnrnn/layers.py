@@ -85,7 +85,7 @@ class BatchNorm(_Norm):
         affine: bool = True,
         track_running_stats: bool = True,
     ) -> None:
-        self.num_features = integer("num_features", num_features, 0)
+        self.num_features = integer("num_features", num_features, 0, F.LARGEST)
         self.eps = number("eps", eps, 0)
         self.momentum = None if momentum is None else number("momentum", momentum, 0, 1)
         self.affine = flag("affine", affine)

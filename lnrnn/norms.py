@@ -47,7 +47,7 @@ class BatchNormSpec:
 
     def __post_init__(self) -> None:
         if self.max_steps is not None:
-            integer("max_steps", self.max_steps, 1, 2**31 - 1)
+            object.__setattr__(self, "max_steps", integer("max_steps", self.max_steps, 1, 2**31 - 1))
         choice("overrun", self.overrun, OVERRUNS)
         if self.momentum is not None:
             object.__setattr__(self, "momentum", number("momentum", self.momentum, 0, 1))

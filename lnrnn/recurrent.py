@@ -3,6 +3,7 @@ sequence.c, fast."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from .stream import Stream
 
 Array = np.ndarray
 _FIXED = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
+DTYPES = ("float32", "bfloat16", "int8")
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
 
 
@@ -79,16 +81,19 @@ class RNN:
         self.input_size = integer("input_size", input_size, 1, limit)
         self.hidden_size = integer("hidden_size", hidden_size, 1, limit)
         self.num_layers = integer("num_layers", num_layers, 1, 1024)
+        if self.hidden_size * max(self.hidden_size, self.input_size) > 2**40:
+            raise bad_value("hidden_size", "such that a weight matrix has at most 2**40 elements", self.hidden_size)
         self.nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         self.norm = norm_spec(norm)
         self.bias = flag("bias", bias)
         self.batch_first = flag("batch_first", batch_first)
         self.bidirectional = flag("bidirectional", bidirectional)
         if seed is not None:
-            integer("seed", seed, 0)
+            seed = integer("seed", seed, 0)
         self._layers: dict[str, Any] = {}
         self._parameters: dict[str, Array] = {}
         self._statistics: dict[str, StepStatistics] = {}
+        self._dtype = "float32"
         self._overrun = self.norm.overrun if isinstance(self.norm, BatchNormSpec) else None
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
@@ -156,29 +161,32 @@ class RNN:
         steps that max_steps allows. On an error nothing changes."""
         expected: dict[str, Array] = dict(self._parameters)
         for suffix in self._statistics:
-            for field, dtype in (("running_mean", np.float64), ("running_var", np.float64), ("count", np.int64)):
-                steps = np.shape(state.get(f"count{suffix}", ())) if isinstance(state, Mapping) else ()
-                shape = (steps[0] if steps else 0, self.hidden_size)[: 1 if field == "count" else 2]
-                expected[f"{field}{suffix}"] = np.empty(shape, dtype)
+            steps = 0
+            if isinstance(state, Mapping) and f"count{suffix}" in state:
+                count = real(f"count{suffix}", state[f"count{suffix}"])
+                if count.dtype.kind not in "iu":
+                    raise bad_type(f"count{suffix}", "an array of integers", count)
+                if count.ndim != 1:
+                    raise bad_value(f"count{suffix}", "of shape (steps,)", count)
+                steps = len(count)
+            expected[f"count{suffix}"] = np.empty(steps, np.int64)
+            for field in ("running_mean", "running_var"):
+                expected[f"{field}{suffix}"] = np.empty((steps, self.hidden_size))
         arrays = checked(state, expected)
-        first = arrays.get("count_l0")
         for suffix in self._statistics:
-            if real(f"count{suffix}", state[f"count{suffix}"]).dtype.kind not in "iu":
-                raise bad_type(f"count{suffix}", "an array of integers", state[f"count{suffix}"])
-            if not np.array_equal(arrays[f"count{suffix}"], first):
-                raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
-        for suffix in self._statistics:
-            self._check_statistics(suffix, *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
+            self._check_statistics(suffix, arrays["count_l0"], *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         for name in self._parameters:
             self._parameters[name] = _frozen(arrays[name])
         for suffix, statistics in self._statistics.items():
             statistics.replace(*(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         self._layers.clear()
 
-    def _check_statistics(self, suffix: str, mean: Array, var: Array, count: Array) -> None:
+    def _check_statistics(self, suffix: str, first: Array, mean: Array, var: Array, count: Array) -> None:
         most = self.norm.max_steps
         if most is not None and len(count) != most:
             raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
+        if not np.array_equal(count, first):
+            raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
         if np.any(count < 0) or np.any(np.diff(count) > 0):
             raise ValueError(f"count{suffix} must not be negative and must not rise from step to step")
         if np.any(var < 0):
@@ -214,7 +222,7 @@ class RNN:
             layer = _core.Layer(
                 p[f"weight_ih{suffix}"], p[f"weight_hh{suffix}"], p.get(f"gain{suffix}"), bias,
                 NONLINEARITIES.index(self.nonlinearity), kind, self.norm.eps if kind else 0.0,
-                suffix.endswith("_reverse"),
+                suffix.endswith("_reverse"), DTYPES.index(self._dtype),
             )  # fmt: skip
             if kind == 2:
                 gain = p[f"gain{suffix}"]
@@ -309,6 +317,8 @@ class RNN:
 
         Batch norm normalises step t with the statistics of the sequences that live at t, and updates the running ones.
         """
+        if self._dtype != "float32":
+            raise ValueError(f"training wants float32 weights, these are {self._dtype}: use to_dtype('float32')")
         x, lengths, unbatched = self._sequences(x, lengths)
         x = np.array(x, order="C")  # the tape's own: the caller may go on with x
         T, B = x.shape[:2]
@@ -428,6 +438,28 @@ class RNN:
                 x = y
         self._layers.clear()
 
+    @property
+    def dtype(self) -> str:
+        """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
+        return self._dtype
+
+    def to_dtype(self, dtype: str) -> RNN:
+        """A network like this one that computes with weight matrices of another type: a new object.
+
+        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output, max |w| / 127;
+        what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or "float32" (as they were). Half and a
+        quarter of the bytes to read. Gains, biases, norms and states stay float32, and so do the parameters that one
+        reads, sets and saves: rounding is part of packing. For inference; `forward_train` wants float32.
+        """
+        other = copy.copy(self)
+        other._dtype = choice("dtype", dtype, DTYPES)
+        other._parameters = dict(self._parameters)
+        other._statistics = {}
+        for suffix, s in self._statistics.items():
+            other._statistics[suffix] = StepStatistics(0, self.hidden_size)
+            other._statistics[suffix].replace(s.mean, s.var, s.count)
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_layers": {}}  # packed for this machine, and made again where they are needed
 
@@ -447,7 +479,7 @@ class RNN:
         return (
             f"RNN({self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
             f"nonlinearity={self.nonlinearity!r}, norm={self.norm!r}, bias={self.bias}, batch_first={self.batch_first}, "
-            f"bidirectional={self.bidirectional}, packed_bytes={packed})"
+            f"bidirectional={self.bidirectional}, dtype={self._dtype!r}, packed_bytes={packed})"
         )
 
 

@@ -4,10 +4,11 @@
 What the Python above promises is asserted here once more where a broken promise would mean a wild pointer.
 """
 cimport numpy as cnp
+from cpython.exc cimport PyErr_CheckSignals
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 

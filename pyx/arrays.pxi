@@ -13,22 +13,22 @@ cdef inline int dtype_of(object array) except -2:
     global bfloat16
     cdef int kind = cnp.PyArray_TYPE(<cnp.ndarray>array)
     if kind == cnp.NPY_FLOAT32:
-        return LNRNN_F32
+        return LNRNN_FLOAT32
     if kind == cnp.NPY_FLOAT64:
-        return LNRNN_F64
+        return LNRNN_FLOAT64
     if kind == cnp.NPY_FLOAT16:
-        return LNRNN_F16
+        return LNRNN_FLOAT16
     if kind >= 256:  # NPY_USERDEF
         if bfloat16 < 0 and array.dtype.name == "bfloat16":
             bfloat16 = kind
         if kind == bfloat16:
-            return LNRNN_BF16
+            return LNRNN_BFLOAT16
     return -1
 
 
 cdef inline object widened(object parameter, object x, int dtype):
     """A parameter in the dtype of the computation, if it has x's own."""
-    if (dtype != LNRNN_BF16 and dtype != LNRNN_F16) or parameter is None:
+    if (dtype != LNRNN_BFLOAT16 and dtype != LNRNN_FLOAT16) or parameter is None:
         return parameter
     if plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x)):
         return (<cnp.ndarray>parameter).astype(np.float32)
@@ -37,7 +37,7 @@ cdef inline object widened(object parameter, object x, int dtype):
 
 cdef inline int real_kind(int dtype) noexcept:
     """NumPy's number for the type in which that one is computed."""
-    return cnp.NPY_FLOAT64 if dtype == LNRNN_F64 else cnp.NPY_FLOAT32
+    return cnp.NPY_FLOAT64 if dtype == LNRNN_FLOAT64 else cnp.NPY_FLOAT32
 
 
 cdef inline bint ordinary(object array) noexcept:

@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-extern const lnrnn_kernels lnrnn_kernels_sse2, lnrnn_kernels_avx2, lnrnn_kernels_avx512;
+extern const lnrnn_kernels lnrnn_kernels_sse2, lnrnn_kernels_avx2, lnrnn_kernels_avx512, lnrnn_kernels_avx512vnni;
 
 /* The parts of the register file that the operating system saves. XGETBV faults unless OSXSAVE is set. */
 static unsigned saved_state(void)
@@ -39,6 +39,12 @@ static int has_avx512(void)
     unsigned a, b, c, d;
     return has_avx2() && (saved_state() & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & need) == need;
 }
+
+static int has_avx512vnni(void)
+{
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_AVX512VNNI);
+}
 #elif defined(__aarch64__)
 extern const lnrnn_kernels lnrnn_kernels_neon;
 static int has_neon(void) { return 1; } /* part of the architecture */
@@ -53,6 +59,7 @@ static const struct {
     int (*runs)(void);
 } tables[] = {
 #if defined(__x86_64__)
+    {&lnrnn_kernels_avx512vnni, has_avx512vnni},
     {&lnrnn_kernels_avx512, has_avx512},
     {&lnrnn_kernels_avx2, has_avx2},
     {&lnrnn_kernels_sse2, has_sse2},

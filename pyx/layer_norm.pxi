@@ -51,7 +51,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     if type(eps) is float:
         e = eps
     elif eps is None and not centred:
-        e = DBL_EPSILON if dtype == LNRNN_F64 else FLT_EPSILON
+        e = DBL_EPSILON if dtype == LNRNN_FLOAT64 else FLT_EPSILON
     else:
         return None
     if dtype < 0 or not 0 <= e < INFINITY:

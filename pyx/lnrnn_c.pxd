@@ -1,6 +1,6 @@
 # lnrnn.h as Cython sees it. What a function does stands there.
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 
 cdef extern from "lnrnn.h" nogil:
     size_t lnrnn_isa_list(const char **names)
@@ -12,10 +12,10 @@ cdef extern from "lnrnn.h" nogil:
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 
     enum:
-        LNRNN_F32
-        LNRNN_F64
-        LNRNN_BF16
-        LNRNN_F16
+        LNRNN_FLOAT32
+        LNRNN_FLOAT64
+        LNRNN_BFLOAT16
+        LNRNN_FLOAT16
 
     void lnrnn_layer_norm(int, size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
                           ptrdiff_t, int, int)
@@ -39,8 +39,9 @@ cdef extern from "lnrnn.h" nogil:
     void lnrnn_batch_norm(const lnrnn_batch *, void *, int)
     void lnrnn_batch_norm_backward(const lnrnn_batch *, const void *, void *, double *, double *, int)
 
-    size_t lnrnn_packed_size(size_t, size_t)
-    void lnrnn_pack(size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, float *)
+    size_t lnrnn_packed_size(int, size_t, size_t)
+    void lnrnn_pack(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *)
+    size_t lnrnn_tape_width(size_t)
 
     ctypedef struct lnrnn_rnn:
         size_t T, B, D, H
@@ -54,8 +55,9 @@ cdef extern from "lnrnn.h" nogil:
         const int64_t *length
         int reverse, act, norm
         float eps
-        const float *w_ih
-        const float *w_hh
+        int dtype
+        const uint32_t *w_ih
+        const uint32_t *w_hh
         const float *gain
         const float *bias
         const float *scale
@@ -66,6 +68,7 @@ cdef extern from "lnrnn.h" nogil:
         double *var
         int64_t *count
         float *tape
+        size_t begin, end
         int threads
         size_t group, chunk
         int split
@@ -78,8 +81,8 @@ cdef extern from "lnrnn.h" nogil:
         const float *gy
         ptrdiff_t gyt, gyb
         const float *ghn
-        const float *w_ih_t
-        const float *w_hh_t
+        const uint32_t *w_ih_t
+        const uint32_t *w_hh_t
         float *gx
         float *gh0
         float *gw_ih

@@ -1,17 +1,22 @@
 # One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
 
+# Multiply-adds between two looks for an interrupt.
+cdef size_t PART = 1 << 31
+
+
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
     weight_ih (H, D), weight_hh (H, H), gain (H) or None, bias (H): float32, contiguous; kept, not copied, and not to be
-    changed. act: 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch.
+    changed. act: 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch. dtype: what the weights are packed as,
+    0 float32, 1 bfloat16, 2 int8.
     """
 
     cdef lnrnn_rnn r
     cdef object weights, parameters, tables
     cdef tuple packed, transposed
 
-    def __init__(self, weight_ih, weight_hh, gain, bias, int act, int norm, double eps, bint reverse):
+    def __init__(self, weight_ih, weight_hh, gain, bias, int act, int norm, double eps, bint reverse, int dtype=0):
         cdef size_t H = weight_ih.shape[0], I = weight_ih.shape[1]
         floats(weight_ih, H * I)
         floats(weight_hh, H * H)
@@ -21,6 +26,7 @@ cdef class Layer:
         self.r.D, self.r.H = I, H
         self.r.gain, self.r.bias = floats(gain, H), floats(bias, H)
         self.r.act, self.r.norm, self.r.eps, self.r.reverse = act, norm, <float>eps, reverse
+        self.r.dtype = dtype
 
     def set_steps(self, scale, shift, size_t known, ptrdiff_t beyond):
         """Batch norm at inference: scale, shift (rows, H) by step; beyond: the row for steps from `known` on, or -1."""
@@ -36,14 +42,14 @@ cdef class Layer:
         cdef tuple kept = self.packed
         name = isa()
         if kept is None or kept[0] != name:
-            self.packed = kept = (name, packed(self.weights[0], False), packed(self.weights[1], False))
+            self.packed = kept = (name, *(packed(w, False, self.r.dtype) for w in self.weights))
         return kept
 
     cdef tuple pack_transposed(self):
         cdef tuple kept = self.transposed
         name = isa()
         if kept is None or kept[0] != name:
-            self.transposed = kept = (name, packed(self.weights[0], True), packed(self.weights[1], True))
+            self.transposed = kept = (name, *(packed(w, True, 0) for w in self.weights))
         return kept
 
     @property
@@ -58,7 +64,7 @@ cdef class Layer:
         cdef float *px = NULL
         cdef tuple kept = self.pack()
         r[0] = self.r
-        r.w_ih, r.w_hh = floats(kept[1], kept[1].size), floats(kept[2], kept[2].size)
+        r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
         r.T, r.B = T, B
         strided(x, T, B, I, False, &px, &r.xt, &r.xb)
         r.x = px
@@ -66,6 +72,7 @@ cdef class Layer:
         r.h0, r.hn = floats(h0, B * H), out_floats(hn, B * H)
         r.order, r.length = indices(order, B), indices(length, B)
         r.start = start
+        r.begin, r.end = 0, T
         r.threads = num_threads
         if r.beyond < 0 and ends <= r.known:
             r.beyond = 0 # nothing overruns: no step will need the batch
@@ -90,12 +97,24 @@ cdef class Layer:
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
-        with nogil:
-            lnrnn_rnn_forward(&r)
+        if tape is not None:
+            with nogil:
+                lnrnn_rnn_forward(&r)
+            return
+        # In parts of some 20 ms, so that an interrupt does not wait for the end.
+        cdef size_t part = 1 + PART // (1 + r.B * r.H * (r.D + r.H))
+        while True:
+            r.end = min(r.begin + part, r.T)
+            with nogil:
+                lnrnn_rnn_forward(&r)
+            if r.end >= r.T:
+                return
+            r.begin = r.end
+            PyErr_CheckSignals()
 
     def tape(self, size_t rows):
         """An empty tape for `rows` living steps."""
-        return aligned(lnrnn_packed_size(self.r.H, 1) * rows)
+        return aligned(lnrnn_tape_width(self.r.H) * rows)
 
     def backward(self, x, y, h0, order, length, statistics, tape, gy, ghn, gx, gh0, gw_ih, gw_hh, ggain, gbias):
         """Gradients of what forward did with the same arguments; the arrays gx .. gbias are written."""
@@ -107,7 +126,7 @@ cdef class Layer:
         turned = self.pack_transposed()
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
         g.gy, g.ghn = pgy, floats(ghn, B * H)
-        g.w_ih_t, g.w_hh_t = floats(turned[1], turned[1].size), floats(turned[2], turned[2].size)
+        g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
         g.gx, g.gh0 = out_floats(gx, T * B * I), out_floats(gh0, B * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, H * I), out_floats(gw_hh, H * H)
         g.ggain, g.gbias = out_doubles(ggain, H), out_doubles(gbias, H)
@@ -160,14 +179,18 @@ cdef class Step:
             lnrnn_rnn_forward(&self.r)
 
 
-def packed(w, bint transpose):
-    """w (n, k) or its transpose, in panels for the instruction set in use."""
+cdef inline const uint32_t *words(object array) except? NULL:
+    return <const uint32_t *>floats(array, array.size)
+
+
+def packed(w, bint transpose, int dtype):
+    """w (n, k) or its transpose, in panels for the instruction set in use: words of 32 bits, in an array of float32."""
     cdef size_t n = w.shape[0], k = w.shape[1]
     cdef const float *p = floats(w, n * k)
     cdef size_t rows = k if transpose else n, columns = n if transpose else k
-    out = aligned(lnrnn_packed_size(rows, columns))
-    cdef float *q = out_floats(out, out.size)
+    out = aligned(lnrnn_packed_size(dtype, rows, columns))
+    cdef uint32_t *q = <uint32_t *>out_floats(out, out.size)
     cdef ptrdiff_t row = 1 if transpose else <ptrdiff_t>k, column = <ptrdiff_t>k if transpose else 1
     with nogil:
-        lnrnn_pack(rows, columns, p, row, column, q)
+        lnrnn_pack(dtype, rows, columns, p, row, column, q)
     return out

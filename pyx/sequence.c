@@ -27,14 +27,14 @@ enum { LARGE = 1 << 30 };
 /* Multiply-adds of a step that are worth a meeting of threads. */
 enum { STEP = 1 << 15 };
 
-size_t lnrnn_packed_size(size_t n, size_t k) { return lnrnn_active()->mm_width(n) * k; }
+size_t lnrnn_packed_size(int dtype, size_t n, size_t k) { return lnrnn_active()->mm_size(dtype, n, k); }
 
-void lnrnn_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *packed)
+void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
 {
-    lnrnn_active()->mm_pack(n, k, w, rs, cs, packed);
+    lnrnn_active()->mm_pack(dtype, n, k, w, rs, cs, packed);
 }
 
-static size_t panels(const lnrnn_kernels *k, size_t n) { return k->mm_panels(n); }
+size_t lnrnn_tape_width(size_t H) { return lnrnn_active()->mm_width(H); }
 
 /* May a step take its statistics from the batch? */
 static int synchronous(const lnrnn_rnn *r) { return r->norm == LNRNN_NORM_BATCH && (r->mean || r->beyond < 0); }
@@ -44,9 +44,15 @@ static size_t groups(const lnrnn_rnn *r) { return r->B ? (r->B + r->group - 1) /
 /* Scratch of a synchronous group: mean, m2 (2, H) doubles, and at, scale, shift (3, H) floats. */
 static size_t statistics_work(const lnrnn_rnn *r) { return synchronous(r) ? 7 * r->H + 2 : 0; }
 
+/* What the product wants for rows of either size. */
+static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+{
+    return k->mm_scratch(r->dtype, r->D > r->H ? r->D : r->H);
+}
+
 static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    return (r->tape ? 0 : r->group * r->chunk * k->mm_width(r->H)) + statistics_work(r);
+    return (r->tape ? 0 : r->group * r->chunk * k->mm_width(r->H)) + statistics_work(r) + product_work(k, r);
 }
 
 /* Living rows before row r0, all steps: where its part of the tape starts. */
@@ -87,7 +93,7 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
         r->chunk = r->T;
     if (r->chunk < 1)
         r->chunk = 1;
-    return r->split ? (r->chunk + (size_t)r->threads) * r->B * width : (size_t)r->threads * worker_work(k, r);
+    return r->split ? r->chunk * r->B * width + (size_t)r->threads * (r->B * width + product_work(k, r)) : (size_t)r->threads * worker_work(k, r);
 }
 
 /* The row of sequence i (in order) at its step t: the caller's step, counted from the end if reversed. */
@@ -120,6 +126,13 @@ static size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t)
     return alive;
 }
 
+/* Where the group that starts at row r0 stops. */
+static size_t last_step(const lnrnn_rnn *r, size_t r0)
+{
+    const size_t n = (size_t)r->length[r0];
+    return n < r->end ? n : r->end;
+}
+
 /* Panels p0 .. p1 - 1 of the units: one thread's part of a product, or all of it. */
 typedef struct {
     size_t p0, p1;
@@ -129,7 +142,7 @@ static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0,
 
 /* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the living rows, packed. */
 static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t0, size_t t1, part p,
-                    float *a)
+                    float *a, uint32_t *scratch)
 {
     const size_t width = k->mm_width(r->H);
     const float *rows[TILE];
@@ -139,14 +152,14 @@ static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_
         for (size_t i = 0; i < alive; i++) {
             rows[n++] = x_row(r, r0 + i, t);
             if (n == TILE) {
-                k->matmul(n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, a, (ptrdiff_t)width);
+                k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
                 a += n * width;
                 n = 0;
             }
         }
     }
     if (n)
-        k->matmul(n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, a, (ptrdiff_t)width);
+        k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
 }
 
 /* Batch statistics of step t over a (alive, H) -> at, scale, shift (3, H), behind moments (2, H), and the caller's arrays. */
@@ -191,14 +204,18 @@ static int from_batch(const lnrnn_rnn *r, size_t t)
     return r->norm == LNRNN_NORM_BATCH && (r->mean || (r->beyond < 0 && r->start + t >= r->known));
 }
 
-/* a (alive, H) += W_hh h, h: alive pointers, at most TILE. */
-static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, const float *const *h, part p, float *a)
+/* a (alive, H) += W_hh h, h: alive pointers, at most TILE. Every other step goes through the weights backwards: of weights
+ * that do not all stay in the cache, those that do are then the first to be used again. */
+static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, size_t t, const float *const *h, part p, float *a,
+                  uint32_t *scratch)
 {
-    k->matmul(alive, r->H, r->H, h, r->w_hh, p.p0, p.p1, 1, a, (ptrdiff_t)k->mm_width(r->H));
+    k->matmul(r->dtype, alive, r->H, r->H, h, r->w_hh, p.p0, p.p1, 1, (int)((r->start + t) % 2), a,
+              (ptrdiff_t)k->mm_width(r->H), scratch);
 }
 
 static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, float *scratch)
 {
+    uint32_t *const room = (uint32_t *)(scratch + statistics_work(r));
     const size_t width = k->mm_width(r->H);
     const float *h[TILE], *fold = NULL;
     float *y[TILE];
@@ -206,7 +223,7 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
         const size_t m = alive - i < TILE ? alive - i : TILE;
         for (size_t j = 0; j < m; j++)
             h[j] = h_row(r, r0 + i + j, t);
-        recur(k, r, m, h, whole(k, r), a + i * width);
+        recur(k, r, m, t, h, whole(k, r), a + i * width, room);
     }
     if (from_batch(r, t)) {
         double *moments = (double *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7);
@@ -236,15 +253,15 @@ static void forward_group(void *ctx, size_t g, int worker)
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
     const size_t H = r->H, width = k->mm_width(H), r0 = g * r->group;
-    const size_t rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
+    const size_t rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
     float *own = r->work + (size_t)worker * worker_work(k, r);
     float *scratch = own + (r->tape ? 0 : r->group * r->chunk * width);
     float *tape = r->tape ? r->tape + rows_before(r, r0) * width : NULL;
-    size_t alive = rows;
-    for (size_t t0 = 0; t0 < steps; t0 += r->chunk) {
+    size_t alive = living(r, r0, rows, r->begin);
+    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
         float *a = tape ? tape : own;
-        project(k, r, r0, alive, t0, t1, whole(k, r), a);
+        project(k, r, r0, alive, t0, t1, whole(k, r), a, (uint32_t *)(scratch + statistics_work(r)));
         for (size_t t = t0; t < t1; t++) {
             alive = living(r, r0, alive, t);
             step(k, r, r0, alive, t, a, scratch);
@@ -253,7 +270,8 @@ static void forward_group(void *ctx, size_t g, int worker)
         if (tape)
             tape = a;
     }
-    finish(r, r0, rows);
+    if (r->end >= r->T)
+        finish(r, r0, rows);
 }
 
 /* --- few sequences: threads divide the units ------------------------------------------------------------------ */
@@ -275,22 +293,23 @@ static void split_units(void *ctx, int worker, int team)
     const lnrnn_kernels *k = lnrnn_active();
     const size_t B = r->B, H = r->H, width = k->mm_width(H), all = k->mm_panels(H);
     part p = {all * (size_t)worker / (size_t)team, all * ((size_t)worker + 1) / (size_t)team};
-    float *own = r->work + r->chunk * B * width + (size_t)worker * B * width;
-    const size_t steps = B ? (size_t)r->length[0] : 0;
+    float *own = r->work + r->chunk * B * width + (size_t)worker * (B * width + product_work(k, r));
+    uint32_t *scratch = (uint32_t *)(own + B * width);
+    const size_t steps = B ? last_step(r, 0) : 0;
     const float *h[TILE];
     float *out[TILE];
-    size_t alive = B;
-    for (size_t t0 = 0; t0 < steps; t0 += r->chunk) {
+    size_t alive = living(r, 0, B, r->begin);
+    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
         float *a = r->work;
-        project(k, r, 0, alive, t0, t1, p, a);
+        project(k, r, 0, alive, t0, t1, p, a, scratch);
         for (size_t t = t0; t < t1; t++) {
             alive = living(r, 0, alive, t);
             for (size_t i = 0; i < alive; i++) {
-                h[i] = worker && t ? own + i * width : h_row(r, i, t);
+                h[i] = worker && t > r->begin ? own + i * width : h_row(r, i, t);
                 out[i] = worker ? own + i * width : y_row(r, i, t);
             }
-            recur(k, r, alive, h, p, a);
+            recur(k, r, alive, t, h, p, a, scratch);
             if (team > 1)
                 lnrnn_meet(&j->barrier, team);
             normalise(k, r, alive, t, a, NULL, out);
@@ -308,7 +327,7 @@ static void split_units(void *ctx, int worker, int team)
                 team = 1, p = whole(k, r);
         }
     }
-    if (!worker)
+    if (!worker && r->end >= r->T)
         finish(r, 0, B);
 }
 
@@ -403,7 +422,7 @@ static void input_gradient(const backward_job *j, size_t first, size_t n, const 
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->ga + (first + i) * width;
-    j->k->matmul(n, D, H, rows, j->g->w_ih_t, 0, panels(j->k, D), 0, tile, (ptrdiff_t)wide);
+    j->k->matmul(LNRNN_WEIGHT_F32, n, D, H, rows, j->g->w_ih_t, 0, j->k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx + where[i] * D, tile + i * wide, D * sizeof(float));
 }
@@ -454,7 +473,8 @@ static void backward_group(void *ctx, size_t index, int worker)
                 rows[n] = ga + (i + n) * width;
                 where[n] = (size_t)at_step(r, q, t) * r->B + (size_t)r->order[q];
             }
-            k->matmul(m, H, H, rows, g->w_hh_t, 0, panels(k, H), 0, gh + i * width, (ptrdiff_t)width);
+            k->matmul(LNRNN_WEIGHT_F32, m, H, H, rows, g->w_hh_t, 0, k->mm_panels(H), 0, 0, gh + i * width, (ptrdiff_t)width,
+                      NULL);
             input_gradient(j, pos + i, m, where, tile);
         }
     }
@@ -484,8 +504,9 @@ static void weight_gradient(void *ctx, size_t index, int worker)
         for (size_t d = 0; d < depth; d++)
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = j->ga[(p + d) * width + o0 + o];
-        k->mm_pack_rows(n, depth, rows + p, packed);
-        k->matmul(m, n, depth, left, packed, 0, panels(k, n), 1, sum, (ptrdiff_t)wide);
+        k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
+        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
+                  (ptrdiff_t)wide, NULL);
     }
     for (size_t o = 0; o < m; o++)
         memcpy((hidden ? j->g->gw_hh : j->g->gw_ih) + (o0 + o) * n, sum + o * wide, n * sizeof *sum);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lnrnn
@@ -112,3 +113,8 @@ def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
         x = rng.standard_normal((trained, 64, input_size))
         rnn.forward_train(x.swapaxes(0, 1) if rnn.batch_first else x)
     return rnn
+
+
+def rested():
+    """Waits until several threads are used again: after a call that lost a core for long, the next 50 ms do without."""
+    time.sleep(0.06)

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import lnrnn
 import numpy as np
 import pytest
 
@@ -64,7 +65,21 @@ def test_rnn(driver, T, B, D, H):
     rng = np.random.default_rng(H)
     shapes = {"x": (T, B, D), "weight_ih": (H, D), "weight_hh": (H, H), "gain": H, "bias": H}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
-    got = np.frombuffer(driver("rnn", T, B, D, H, **arrays), np.float32).reshape(T, B, H)
+    got = np.frombuffer(driver("rnn", T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
     x, weight_ih, weight_hh, gain, bias = arrays.values()
     wanted = reference.rnn(x, weight_ih, weight_hh, norm="layer", gain=gain, bias=bias)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("code, dtype", [(1, "bfloat16"), (2, "int8")])
+@pytest.mark.parametrize("B", [1, 9])
+def test_rnn_with_short_weights(driver, code, dtype, B):
+    """One step, so that no rounding of an activation can be carried on, against this machine's kernels."""
+    D, H = 13, 33
+    rng = np.random.default_rng(H)
+    rnn = lnrnn.RNN(D, H, seed=0)
+    x = rng.standard_normal((1, B, D)).astype(np.float32)
+    p = rnn.parameters()
+    arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
+    got = np.frombuffer(driver("rnn", 1, B, D, H, code, **arrays), np.float32).reshape(1, B, H)
+    np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)

@@ -8,11 +8,12 @@
 #define LNRNN_KERNELS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "lnrnn.h"
 
 /* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and what belongs to
- * a channel float, or double for LNRNN_F64. */
+ * a channel float, or double for LNRNN_FLOAT64. */
 typedef struct {
     void (*layer_norm)(size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *, ptrdiff_t,
                        int, int);
@@ -48,10 +49,12 @@ typedef struct {
     /* matmul.h; a panel is what two threads never share */
     size_t (*mm_panels)(size_t);
     size_t (*mm_width)(size_t);
-    void (*mm_pack)(size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, float *);
-    void (*mm_pack_rows)(size_t, size_t, const float *const *, float *);
-    void (*matmul)(size_t, size_t, size_t, const float *const *, const float *, size_t, size_t, int, float *,
-                   ptrdiff_t);
+    size_t (*mm_size)(int, size_t, size_t);
+    size_t (*mm_scratch)(int, size_t);
+    void (*mm_pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
+    void (*mm_pack_rows)(size_t, size_t, const float *const *, uint32_t *);
+    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int, int,
+                   float *, ptrdiff_t, uint32_t *);
     /* cells.h */
     void (*rnn_layer)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float,
                       float *const *);
@@ -122,8 +125,9 @@ const lnrnn_kernels *lnrnn_active(void);
      gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
-    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
-    mm_panels, mm_width, mm_pack, mm_pack_rows, matmul_f32, rnn_layer, rnn_affine, rnn_act_backward,
+    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32,
+    {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
+    mm_panels, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul, rnn_layer, rnn_affine, rnn_act_backward,
 };
 
 #endif

@@ -98,8 +98,8 @@ static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, co
         F(layer_norm_rows)(rows, n, x, xs, gain, bias, (R)eps, y, ys, 0, past);
 }
 
-/* What the gradient of a row needs: gx = rstd u + slope d + level, d = (x - m0) - m1, u = gy gain. */
-typedef struct { R m0, m1, rstd, slope, level; } F(row_gradient);
+/* What the gradient of a row needs: gx = rstd (u - mean - d slope), d = (x - m0) - m1, u = gy gain. */
+typedef struct { R m0, m1, rstd, mean, slope; } F(row_gradient);
 
 /* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as row_moments. */
 LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, R eps, const int has_gain)
@@ -146,13 +146,11 @@ LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, cons
     }
 #undef LNRNN_ADD
     F(row_gradient) r;
-    const R mean_u = (R)(sum_u / (double)n);
+    r.mean = (R)(sum_u / (double)n);
     r.m0 = near + low;
     r.m1 = (near - r.m0) + low;
     r.rstd = 1 / ROOT((v < 0 ? 0 : v) + eps);
-    const R mean_uz = ((R)(sum_ud / (double)n) - low * mean_u) * r.rstd;
-    r.slope = -(mean_uz * r.rstd) * r.rstd;
-    r.level = -mean_u * r.rstd;
+    r.slope = ((R)(sum_ud / (double)n) - low * r.mean) * r.rstd * r.rstd;
     return r;
 }
 
@@ -167,10 +165,12 @@ LNRNN_INLINE void F(layer_norm_gx_part)(const int rows, size_t k, const int whol
     for (int j = 0; j < rows; j++) {
         const VT dy = F(get)(gy + j * gs, k, whole);
         const VT d = V(sub)(V(sub)(F(get)(x + j * xs, k, whole), V(set1)(p[j].m0)), V(set1)(p[j].m1));
-        const VT scaled = V(mul)(dy, V(set1)(p[j].rstd));
-        a = V(fma)(scaled, d, a);
+        const VT u = has_gain ? V(mul)(dy, g) : dy, r = V(set1)(p[j].rstd);
+        a = V(fma)(V(mul)(dy, r), d, a);
         b = V(add)(b, dy);
-        F(put)(gx + j * os, V(fma)(scaled, g, V(fma)(d, V(set1)(p[j].slope), V(set1)(p[j].level))), k, whole);
+        /* the mean taken from u itself: where both are alike, nothing may be left */
+        const VT off = V(fma)(d, V(set1)(-p[j].slope), V(sub)(u, V(set1)(p[j].mean)));
+        F(put)(gx + j * os, V(mul)(off, r), k, whole);
     }
     F(put_real)(pg, a, k, whole);
     F(put_real)(pb, b, k, whole);

@@ -2,7 +2,9 @@
  *
  * W (n, k) is packed into panels of MM_VECS vectors of outputs: panel p holds, for every input j in turn, the weights of
  * its outputs side by side, so that a product streams it with full-width loads from end to end. The last panels may be
- * narrower, and the last vector is filled up with zero weights: mm_width(n) * k floats in all.
+ * narrower, and the last vector is filled up with zero weights. A word holds one float, two bfloat16 of inputs 2j and
+ * 2j + 1, or four int8 of inputs 4j .. 4j + 3 (the rest of the last word 0): a panel is streamed alike in all three, and
+ * has mm_words(k) words to an output.
  *
  * Every output is one chain of multiply-adds over j = 0 .. k-1 that starts from what c holds (or from 0). Tiles differ
  * only in how many chains run side by side: so the result for a row does not depend on the rows around it, nor on who
@@ -13,10 +15,13 @@
 
 #include "simd.h"
 
+enum { LNRNN_F32, LNRNN_BF16, LNRNN_I8 }; /* as LNRNN_WEIGHT_F32 .. in lnrnn.h */
+
 enum { MM_PANEL = MM_VECS * V32_LANES };
 
-/* Floats between the weights being read and those being fetched, for a single row, which is bound by that reading. */
-enum { MM_AHEAD = 512 };
+/* A single row is bound by reading the weights. Where they do not stay in L2 (these many words) it helps to ask for them
+ * some words ahead; where they do, asking only takes the place of reading (tests/benchmarks, rnn B1). */
+enum { MM_FAR = 160 * 1024, MM_AHEAD = 512 };
 
 static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
@@ -44,20 +49,70 @@ LNRNN_INLINE size_t mm_start(size_t n, size_t p)
     return MM_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* w (n, k), rs values from row to row, cs from column to column -> packed, mm_width(n) * k floats. */
-static void mm_pack(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *packed)
+static size_t mm_words(int dtype, size_t k) { return dtype == LNRNN_F32 ? k : dtype == LNRNN_BF16 ? (k + 1) / 2 : (k + 3) / 4; }
+
+/* Words of a packed (n, k). int8 has its scales and its rows' sums, (n) each, behind the panels. */
+static size_t mm_size(int dtype, size_t n, size_t k)
 {
-    const size_t width = mm_width(n);
+    return mm_width(n) * (mm_words(dtype, k) + (dtype == LNRNN_I8 ? 2 : 0));
+}
+
+/* To bfloat16: nearest, ties to even; a NaN stays one. */
+LNRNN_INLINE uint32_t mm_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return f == f ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : u >> 16 | 0x40;
+}
+
+/* The word of inputs j of one output: w (k), cs apart. inverse: 1 / scale, for int8. */
+LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
+{
+    uint32_t word = 0;
+    if (dtype == LNRNN_F32)
+        memcpy(&word, w + (ptrdiff_t)j * cs, sizeof word);
+    else if (dtype == LNRNN_BF16) {
+        for (size_t i = 0; i < 2 && 2 * j + i < k; i++)
+            word |= mm_bf16(w[(ptrdiff_t)(2 * j + i) * cs]) << 16 * i;
+    } else
+        for (size_t i = 0; i < 4 && 4 * j + i < k; i++)
+            word |= (uint32_t)(uint8_t)(int8_t)lrintf(w[(ptrdiff_t)(4 * j + i) * cs] * inverse) << 8 * i;
+    return word;
+}
+
+/* w (n, k), rs values from row to row, cs from column to column -> packed, mm_size words. int8: every output has the scale
+ * max |w| / 127. */
+static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
+{
+    const size_t width = mm_width(n), words = mm_words(dtype, k);
+    float *scale = (float *)(packed + width * words);
+    int32_t *sums = (int32_t *)(scale + width);
+    if (dtype == LNRNN_I8)
+        for (size_t o = 0; o < width; o++) {
+            float most = 0;
+            for (size_t j = 0; o < n && j < k; j++)
+                most = fmaxf(most, fabsf(w[(ptrdiff_t)o * rs + (ptrdiff_t)j * cs]));
+            /* below, 1 / scale would overflow, and such a row is nothing beside any other */
+            scale[o] = most < 0x1p-100f ? 0 : most / 127;
+            sums[o] = 0;
+        }
     for (size_t p = 0, m; p < width; p += m) {
         m = mm_panel(width - p);
-        for (size_t j = 0; j < k; j++)
-            for (size_t i = 0; i < m; i++)
-                *packed++ = p + i < n ? w[(ptrdiff_t)(p + i) * rs + (ptrdiff_t)j * cs] : 0.0f;
+        for (size_t j = 0; j < words; j++)
+            for (size_t i = 0; i < m; i++) {
+                const size_t o = p + i;
+                const float inverse = dtype == LNRNN_I8 && scale[o] > 0 ? 1 / scale[o] : 0;
+                *packed = o < n ? mm_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
+                if (dtype == LNRNN_I8)
+                    for (int b = 0; b < 4; b++)
+                        sums[o] += (int8_t)(*packed >> 8 * b);
+                packed++;
+            }
     }
 }
 
-/* The same for the transpose of x, given as k pointers to rows of n floats: w[i][j] = x[j][i]. */
-static void mm_pack_rows(size_t n, size_t k, const float *const *x, float *packed)
+/* Floats for the transpose of x, given as k pointers to rows of n floats: w[i][j] = x[j][i]. */
+static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *packed)
 {
     const size_t width = mm_width(n);
     for (size_t p = 0, m; p < width; p += m) {
@@ -70,39 +125,74 @@ static void mm_pack_rows(size_t n, size_t k, const float *const *x, float *packe
     }
 }
 
-/* a: rows pointers to k floats; w: wide panels of MM_PANEL, then `tails` panels of `tail` vectors -> c (rows, all of their
- * outputs), cs floats from row to row. The counts are constants where this is called: the loops unroll and acc lives in
- * registers. */
-LNRNN_INLINE void mm_tile(int rows, int wide, int tails, int tail, int add, size_t k, const float *const *a,
-                          const float *w, float *c, ptrdiff_t cs)
+/* What the tiles of one product share. */
+typedef struct {
+    size_t k, words;
+    const uint32_t *w;
+    int add, far, back;
+    const float *scale;  /* int8: of the outputs */
+    const int32_t *sums; /* int8: of the outputs' weights */
+} mm_job;
+
+/* The word j of vector v of a tile that starts at output o: `wide` whole panels, then panels of `tail` vectors. */
+LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int tail, int v, size_t j)
 {
-    enum { MOST = 3 * MM_VECS + 4 };
+    const int size = v < wide * MM_VECS ? MM_VECS : tail, in = v < wide * MM_VECS ? v : v - wide * MM_VECS;
+    const size_t before = o + (size_t)(v - in % size) * V32_LANES; /* the first output of this vector's panel */
+    return job->w + before * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
+}
+
+/* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
+enum { MM_MOST = 3 * MM_VECS + 4 };
+
+/* a: rows pointers to k floats -> c (rows, the tile's outputs), cs floats from row to row. The counts are constants where
+ * this is called: the loops unroll and acc lives in registers. */
+LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
+                             const float *const *a, size_t o, float *c, ptrdiff_t cs)
+{
     const int vecs = wide * MM_VECS + tails * tail;
-    v32 acc[MM_ROWS][MOST];
+    const size_t whole = bf16 ? job->k / 2 : job->words;
+    v32 acc[MM_ROWS][MM_MOST];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            acc[i][v] = add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    for (size_t j = 0; j < k; j++) {
-        v32 b[MOST];
+            acc[i][v] = job->add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    for (size_t j = 0; j < whole; j++) {
+        v32 b[MM_MOST], odd[MM_MOST];
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
-            const int size = v < wide * MM_VECS ? MM_VECS : tail, in = v < wide * MM_VECS ? v : v - wide * MM_VECS;
-            const int before = v - in % size; /* vectors in the panels before this one */
-            const float *p = w + ((size_t)before * k + j * (size_t)size + (size_t)(in % size)) * V32_LANES;
-            b[v] = v32_load(p);
-            if (rows == 1)
-                v32_prefetch(p + MM_AHEAD);
+            const uint32_t *p = mm_at(job, o, wide, tail, v, j);
+            b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
+            if (fetch)
+                v32_prefetch((const float *)p + MM_AHEAD);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const v32 s = v32_set1(a[i][j]);
+            const v32 s = v32_set1(a[i][bf16 ? 2 * j : j]);
 #pragma GCC unroll 16
             for (int v = 0; v < vecs; v++)
                 acc[i][v] = v32_fma(s, b[v], acc[i][v]);
         }
+        if (!bf16)
+            continue;
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const v32 s = v32_set1(a[i][2 * j + 1]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                acc[i][v] = v32_fma(s, odd[v], acc[i][v]);
+        }
     }
+    if (bf16 && job->k % 2) /* the last input, alone in its word */
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            v32 odd;
+            const v32 b = v32_bf16_pair(mm_at(job, o, wide, tail, v, whole), &odd);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
+                acc[i][v] = v32_fma(v32_set1(a[i][job->k - 1]), b, acc[i][v]);
+        }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
@@ -110,79 +200,145 @@ LNRNN_INLINE void mm_tile(int rows, int wide, int tails, int tail, int add, size
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
 }
 
-/* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. cols: the
- * floats that the panels have in all. */
-static void mm_row(size_t cols, int add, size_t k, const float *a, const float *w, float *c)
+LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
+                           float *c, ptrdiff_t cs)
 {
-    size_t vecs = cols / V32_LANES;
-    for (; vecs > 4 * MM_VECS; vecs -= 3 * MM_VECS, w += 3 * k * MM_PANEL, c += 3 * MM_PANEL)
-        mm_tile(1, 3, 0, 1, add, k, &a, w, c, 0);
-#define LNRNN_ROW(n, wide, tails, tail)                            \
-    case n:                                                        \
-        mm_tile(1, wide, tails, tail, add, k, &a, w, c, 0);        \
-        return;
-    switch (vecs) {
-#if MM_VECS == 3
-        LNRNN_ROW(1, 0, 1, 1) LNRNN_ROW(2, 0, 1, 2) LNRNN_ROW(3, 1, 0, 1) LNRNN_ROW(4, 0, 2, 2)
-        LNRNN_ROW(5, 1, 1, 2) LNRNN_ROW(6, 2, 0, 1) LNRNN_ROW(7, 1, 2, 2) LNRNN_ROW(8, 2, 1, 2)
-        LNRNN_ROW(9, 3, 0, 1) LNRNN_ROW(10, 2, 2, 2) LNRNN_ROW(11, 3, 1, 2) LNRNN_ROW(12, 4, 0, 1)
-#else
-        LNRNN_ROW(1, 0, 1, 1) LNRNN_ROW(2, 1, 0, 1) LNRNN_ROW(3, 1, 1, 1) LNRNN_ROW(4, 2, 0, 1)
-        LNRNN_ROW(5, 2, 1, 1) LNRNN_ROW(6, 3, 0, 1) LNRNN_ROW(7, 3, 1, 1) LNRNN_ROW(8, 4, 0, 1)
-#endif
-    }
-#undef LNRNN_ROW
+    float_tile(0, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
-/* 1 to MM_ROWS rows, one panel of vecs vectors. */
-static void mm_rows(int rows, int vecs, int add, size_t k, const float *const *a, const float *w, float *c,
-                    ptrdiff_t cs)
+LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
+                            float *c, ptrdiff_t cs)
 {
-#define LNRNN_ROWS(m)                                                  \
-    case m:                                                            \
-        if (vecs == MM_VECS)                                           \
-            mm_tile(m, 1, 0, 1, add, k, a, w, c, cs);                  \
-        else if (vecs == 1)                                            \
-            mm_tile(m, 0, 1, 1, add, k, a, w, c, cs);                  \
-        else                                                           \
-            mm_tile(m, 0, 1, MM_VECS - 1, add, k, a, w, c, cs);        \
-        return;
-    switch (rows) {
-        LNRNN_ROWS(1) LNRNN_ROWS(2)
-#if MM_ROWS > 2
-        LNRNN_ROWS(3) LNRNN_ROWS(4)
-#endif
-#if MM_ROWS > 4
-        LNRNN_ROWS(5) LNRNN_ROWS(6)
-#endif
-#if MM_ROWS > 6
-        LNRNN_ROWS(7) LNRNN_ROWS(8)
-#endif
-    }
-#undef LNRNN_ROWS
+    float_tile(1, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
+
+/* Rows in int8's tiles, which have two accumulators for an output; and what a row of activations is there. */
+enum { MM_I8_ROWS = MM_ROWS / 2 };
+
+/* a = scale * (128 high + low - 8192), high and low 7 bits each and four to a word: 14 bits in all, so that the weights' 8
+ * are what costs accuracy. Sums of integers are exact: any order gives the same bits. */
+typedef struct {
+    const uint32_t *high, *low;
+    float scale;
+} mm_i8_row;
+
+LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const mm_i8_row *a, size_t o,
+                          float *c, ptrdiff_t cs)
+{
+    const int vecs = wide * MM_VECS + tails * tail;
+    vi32 high[MM_I8_ROWS][MM_MOST], low[MM_I8_ROWS][MM_MOST];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++)
+            high[i][v] = low[i][v] = vi32_zero();
+    for (size_t j = 0; j < job->words; j++) {
+        const uint32_t *w[MM_MOST];
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            w[v] = mm_at(job, o, wide, tail, v, j);
+            if (fetch)
+                v32_prefetch((const float *)w[v] + MM_AHEAD);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                high[i][v] = vi32_dot4(high[i][v], a[i].high[j], w[v]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                low[i][v] = vi32_dot4(low[i][v], a[i].low[j], w[v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            float *to = c + i * cs + v * V32_LANES;
+            const size_t at = o + (size_t)v * V32_LANES;
+            /* high - 64 * sums is what the signed high parts would have summed to: small, and exact as a float */
+            const v32 sum = v32_fma(vi32_less_64(high[i][v], job->sums + at), v32_set1(128.0f), vi32_to_v32(low[i][v]));
+            const v32 scale = v32_mul(v32_load(job->scale + at), v32_set1(a[i].scale));
+            v32_store(to, job->add ? v32_fma(sum, scale, v32_load(to)) : v32_mul(sum, scale));
+        }
+}
+
+/* Words of scratch that int8 needs for rows of k activations. */
+static size_t mm_scratch(int dtype, size_t k)
+{
+    const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
+    return dtype == LNRNN_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
+}
+
+/* x (k) -> its two parts in room for k bytes each, rounded up to whole vectors. A row with a NaN or an infinity becomes
+ * NaN, for it has no scale. */
+static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
+{
+    const size_t words = (k + V32_LANES - 1) / V32_LANES * V32_LANES / 4 + 1;
+    uint8_t *high = (uint8_t *)room, *low = (uint8_t *)(room + words);
+    v32 most = v32_zero(), check = v32_zero();
+    for (size_t i = 0; i < k; i += V32_LANES) {
+        const v32 v = v32_load_n(x + i, k - i < V32_LANES ? k - i : V32_LANES);
+        most = v32_max(v32_abs(v), most);
+        check = v32_fma(v, v32_zero(), check);
+    }
+    float lanes[V32_LANES], top = 0;
+    v32_store(lanes, most);
+    for (int i = 0; i < V32_LANES; i++)
+        top = lanes[i] > top ? lanes[i] : top;
+    const float scale = top < 0x1p-100f ? 0 : top / 8191; /* 1 / scale must be finite */
+    const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
+    for (size_t i = 0; i < k; i += V32_LANES) {
+        const v32 v = v32_load_n(x + i, k - i < V32_LANES ? k - i : V32_LANES);
+        const v32 u = v32_add(v32_round(v32_mul(v, inverse)), v32_set1(8192.0f));
+        /* floor(u / 128): u is whole, so nothing lies within 1/256 of a tie */
+        const v32 h = v32_round(v32_mul(v32_sub(u, v32_set1(63.5f)), v32_set1(1.0f / 128)));
+        v32_store_u8(high + i, h);
+        v32_store_u8(low + i, v32_sub(u, v32_mul(h, v32_set1(128.0f))));
+    }
+    return (mm_i8_row){room, room + words, v32_sum(check) == 0 ? scale : NAN};
+}
+
+#define F(name) f32_##name
+#define ROWS MM_ROWS
+#define A const float *
+#include "matmul_walk.h"
+#undef F
+#define F(name) bf16_##name
+#include "matmul_walk.h"
+#undef F
+#undef ROWS
+#undef A
+#define F(name) i8_##name
+#define ROWS MM_I8_ROWS
+#define A mm_i8_row
+#include "matmul_walk.h"
+#undef F
+#undef ROWS
+#undef A
 
 /* a: rows pointers to k floats each; packed (n, k); c (rows, mm_width(n)), cs floats from row to row
  * -> c[i][o] (+)= sum_j a[i][j] w[o][j] for the outputs o of panels p0 <= p < p1; outputs past n become what they were
- * (add) or 0. */
-static void matmul_f32(size_t rows, size_t n, size_t k, const float *const *a, const float *packed, size_t p0,
-                       size_t p1, int add, float *c, ptrdiff_t cs)
+ * (add) or 0. back: from the last panel to the first, so that a caller who comes again finds in the cache what he read
+ * last. scratch: mm_scratch(dtype, k) words. */
+static void matmul(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
+                   size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
 {
-    const size_t start = mm_start(n, p0), end = mm_start(n, p1), width = mm_width(n);
-    if (rows == 1) {
-        mm_row(end - start, add, k, a[0], packed + start * k, c + start);
-        return;
-    }
-    /* As few tiles as will do, of even heights: 9 rows are 5 and 4, not 8 and 1. */
-    const size_t tiles = (rows + MM_ROWS - 1) / MM_ROWS;
-    for (size_t o = start, m; o < end; o += m) {
-        m = mm_panel(width - o);
-        for (size_t t = 0, r = 0; t < tiles; t++) {
-            const size_t height = (rows - r) / (tiles - t);
-            mm_rows((int)height, (int)(m / V32_LANES), add, k, a + r, packed + o * k, c + (ptrdiff_t)r * cs + o, cs);
-            r += height;
+    const size_t width = mm_width(n), words = mm_words(dtype, k);
+    const float *scale = (const float *)(packed + width * words);
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, back, scale, (const int32_t *)(scale + width)};
+    if (dtype == LNRNN_F32)
+        f32_walk(&job, rows, a, n, p0, p1, c, cs);
+    else if (dtype == LNRNN_BF16)
+        bf16_walk(&job, rows, a, n, p0, p1, c, cs);
+    else
+        for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is made whole numbers once */
+            mm_i8_row q[MM_I8_ROWS];
+            const size_t m = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;
+            for (size_t i = 0; i < m; i++)
+                q[i] = mm_i8_quantize(k, a[r + i], scratch + i * (mm_scratch(dtype, k) / MM_I8_ROWS));
+            i8_walk(&job, m, q, n, p0, p1, c + (ptrdiff_t)r * cs, cs);
         }
-    }
 }
 
 #endif

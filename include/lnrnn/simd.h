@@ -1,8 +1,8 @@
 /* The vocabulary: every vector operation the kernels may use, documented once.
  *
  * A translation unit defines LNRNN_ISA_<NAME> and includes this file; it gets one backend. v32 holds V32_LANES
- * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h and what it includes are one
- * text for the two types and spells them V(op).
+ * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h and what it
+ * includes are one text for the two types and spell them V(op).
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -32,6 +32,16 @@
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)     both in one,
  *           and the same with f16: what v32 has for float arrays, for arrays of 16 bits
  *
+ *           bf16_pair(p, odd) LANES words of two bfloat16: the low ones as floats, the high ones in *odd
+ *           store_u8(p, v)    LANES bytes to p, v whole numbers 0 .. 127; a NaN becomes any byte
+ *
+ *   (vi32, LANES integers of 32 bits)
+ *           zero()
+ *           dot4(v, a, p)     v + the sum over four bytes of a (0 .. 127, one word for all lanes) times those of the word at
+ *                             p (-127 .. 127, a word for each lane)
+ *           to_v32(v)         nearest floats
+ *           less_64(v, p)     v - 64 p, exact, then to floats
+ *
  * stream_end() orders streamed stores before all that follows.
  *
  * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MM_ROWS rows by MM_VECS vectors of
@@ -53,6 +63,8 @@
 #include "half.h"
 
 #if defined(LNRNN_ISA_AVX512)
+#include "simd_avx512.h"
+#elif defined(LNRNN_ISA_AVX512VNNI)
 #include "simd_avx512.h"
 #elif defined(LNRNN_ISA_AVX2)
 #include "simd_avx2.h"

@@ -129,3 +129,35 @@ LNRNN_INLINE double v64_sum(v64 v)
 }
 
 LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    const __m256i n = _mm256_cvtps_epi32(v);
+    const __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(s, s));
+}
+
+typedef __m256i vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
+    return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));
+}

@@ -104,3 +104,39 @@ LNRNN_INLINE double v64_sum(v64 v)
 }
 
 LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const __m512i w = _mm512_loadu_si512(p);
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+
+typedef __m512i vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return _mm512_setzero_si512(); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
+#ifdef __AVX512VNNI__
+    /* Not the intrinsic: gcc 12 copies and spills accumulators around it (mm_rows of int8: three times slower). */
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
+    return v;
+#else
+    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    return _mm512_add_epi32(v, _mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1)));
+#endif
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm512_cvtepi32_ps(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_slli_epi32(_mm512_loadu_si512(p), 6)));
+}

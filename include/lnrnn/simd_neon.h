@@ -127,3 +127,36 @@ LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return vbslq_f64(vcgtq_f64(a, b), a, b)
 LNRNN_INLINE double v64_sum(v64 v) { return vaddvq_f64(v); }
 
 LNRNN_INLINE void stream_end(void) {}
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const uint32x4_t w = vld1q_u32(p);
+    *odd = vreinterpretq_f32_u32(vandq_u32(w, vdupq_n_u32(0xffff0000u)));
+    return vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    const uint16x4_t s = vmovn_u32(vcvtq_u32_f32(v));
+    const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(s, s))), 0);
+    memcpy(p, &bytes, sizeof bytes);
+}
+
+typedef int32x4_t vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return vdupq_n_s32(0); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    const int8x16_t w = vreinterpretq_s8_u32(vld1q_u32(p));
+    const int8x8_t s = vreinterpret_s8_u32(vdup_n_u32(a));
+    const int32x4_t low = vpaddlq_s16(vmull_s8(s, vget_low_s8(w))), high = vpaddlq_s16(vmull_s8(s, vget_high_s8(w)));
+    return vaddq_s32(v, vpaddq_s32(low, high));
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return vcvtq_f32_s32(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return vcvtq_f32_s32(vsubq_s32(v, vshlq_n_s32(vld1q_s32(p), 6)));
+}

@@ -76,3 +76,28 @@ LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return a > b ? a : b; }
 LNRNN_INLINE double v64_sum(v64 v) { return v; }
 
 LNRNN_INLINE void stream_end(void) {}
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const uint32_t low = *p << 16, high = *p & 0xffff0000u;
+    v32 even;
+    memcpy(&even, &low, sizeof even);
+    memcpy(odd, &high, sizeof *odd);
+    return even;
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v) { *p = v > 0 ? (uint8_t)v : 0; }
+
+typedef int32_t vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return 0; }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    for (int b = 0; b < 32; b += 8)
+        v += (int32_t)(a >> b & 0xff) * (int8_t)(*p >> b);
+    return v;
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return (float)v; }
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p) { return (float)(v - 64 * *p); }

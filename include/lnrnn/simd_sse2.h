@@ -139,3 +139,39 @@ LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm_max_pd(a, b); }
 LNRNN_INLINE double v64_sum(v64 v) { return _mm_cvtsd_f64(_mm_add_sd(v, _mm_unpackhi_pd(v, v))); }
 
 LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const __m128i w = _mm_loadu_si128((const __m128i *)p);
+    *odd = _mm_castsi128_ps(_mm_and_si128(w, _mm_set1_epi32((int)0xffff0000u)));
+    return _mm_castsi128_ps(_mm_slli_epi32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    const __m128i s = _mm_packs_epi32(_mm_cvtps_epi32(v), _mm_setzero_si128());
+    const int32_t bytes = _mm_cvtsi128_si32(_mm_packus_epi16(s, s));
+    memcpy(p, &bytes, sizeof bytes);
+}
+
+typedef __m128i vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return _mm_setzero_si128(); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    /* Bytes to 16 bits: products of pairs fit 32, and the two pairs of a lane are added by hand. */
+    const __m128i w = _mm_loadu_si128((const __m128i *)p);
+    const __m128i s = _mm_unpacklo_epi8(_mm_set1_epi32((int)a), _mm_setzero_si128());
+    const __m128 low = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpacklo_epi8(w, w), 8)));
+    const __m128 high = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpackhi_epi8(w, w), 8)));
+    v = _mm_add_epi32(v, _mm_castps_si128(_mm_shuffle_ps(low, high, 0x88)));
+    return _mm_add_epi32(v, _mm_castps_si128(_mm_shuffle_ps(low, high, 0xdd)));
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm_cvtepi32_ps(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return _mm_cvtepi32_ps(_mm_sub_epi32(v, _mm_slli_epi32(_mm_loadu_si128((const __m128i *)p), 6)));
+}

@@ -69,7 +69,7 @@ static void F(sums_columns)(size_t rows, size_t n, const void *gy_, const void *
 {
     const S *gy = gy_, *x = x_;
     const R *mean = mean_;
-    R *p0 = work, *p1 = work + n;
+    R *p0 = work, *p1 = p0 + n;
     for (size_t r = 0; r < rows; r++, gy += s, x += s) {
         for (size_t i = 0; i < n; i += LANES) {
             const size_t k = n - i < LANES ? n - i : LANES;

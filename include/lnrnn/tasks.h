@@ -34,7 +34,7 @@ static inline size_t lnrnn_rows_to_task(size_t rows, size_t n)
 }
 
 /* Bytes of a value in memory, and of one in the arithmetic of that type. */
-static inline size_t lnrnn_size(int dtype) { return dtype == LNRNN_F64 ? 8 : dtype == LNRNN_F32 ? 4 : 2; }
-static inline size_t lnrnn_real_size(int dtype) { return dtype == LNRNN_F64 ? 8 : 4; }
+static inline size_t lnrnn_size(int dtype) { return dtype == LNRNN_FLOAT64 ? 8 : dtype == LNRNN_FLOAT32 ? 4 : 2; }
+static inline size_t lnrnn_real_size(int dtype) { return dtype == LNRNN_FLOAT64 ? 8 : 4; }
 
 #endif

@@ -22,24 +22,25 @@ static void write_floats(const float *p, size_t n)
 static void layer_norm(size_t rows, size_t n)
 {
     float *x = read_floats(rows * n), *gain = read_floats(n), *bias = read_floats(n);
-    lnrnn_layer_norm(LNRNN_F32, rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5, x, (ptrdiff_t)n, 1, 1);
+    lnrnn_layer_norm(LNRNN_FLOAT32, rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5, x, (ptrdiff_t)n, 1, 1);
     write_floats(x, rows * n);
 }
 
-static void rnn(size_t T, size_t B, size_t D, size_t H)
+static void rnn(size_t T, size_t B, size_t D, size_t H, int dtype)
 {
     float *x = read_floats(T * B * D), *w_ih = read_floats(H * D), *w_hh = read_floats(H * H);
-    float *p_ih = calloc(lnrnn_packed_size(H, D), sizeof(float)), *p_hh = calloc(lnrnn_packed_size(H, H), sizeof(float));
+    uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, H, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, H, H), 4);
     lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
-                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1};
+                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1, .end = T,
+                   .dtype = dtype};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
     for (size_t b = 0; b < B; b++)
         order[b] = (int64_t)b, length[b] = (int64_t)T;
     r.gain = read_floats(H), r.bias = read_floats(H);
     r.h0 = calloc(B * H, sizeof(float)), r.hn = calloc(B * H, sizeof(float)), r.y = calloc(T * B * H, sizeof(float));
     r.order = order, r.length = length, r.w_ih = p_ih, r.w_hh = p_hh;
-    lnrnn_pack(H, D, w_ih, (ptrdiff_t)D, 1, p_ih);
-    lnrnn_pack(H, H, w_hh, (ptrdiff_t)H, 1, p_hh);
+    lnrnn_pack(dtype, H, D, w_ih, (ptrdiff_t)D, 1, p_ih);
+    lnrnn_pack(dtype, H, H, w_hh, (ptrdiff_t)H, 1, p_hh);
     r.work = malloc(lnrnn_rnn_plan(&r) * sizeof(float));
     lnrnn_rnn_forward(&r);
     write_floats(r.y, T * B * H);
@@ -47,8 +48,8 @@ static void rnn(size_t T, size_t B, size_t D, size_t H)
 
 int main(int argc, char **argv)
 {
-    size_t n[4] = {0};
-    for (int i = 2; i < argc && i < 6; i++)
+    size_t n[5] = {0};
+    for (int i = 2; i < argc && i < 7; i++)
         n[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc < 2)
         return 2;
@@ -61,7 +62,7 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "layer_norm"))
         layer_norm(n[0], n[1]);
     else if (!strcmp(argv[1], "rnn"))
-        rnn(n[0], n[1], n[2], n[3]);
+        rnn(n[0], n[1], n[2], n[3], (int)n[4]);
     else
         return 2;
     return 0;
