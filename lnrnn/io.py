@@ -49,6 +49,8 @@ def load(path: str | os.PathLike[str]) -> RNN:
     safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")
+    if not os.path.isfile(path):
+        raise ValueError(f"cannot load {path!r}: it is not a regular file")
     try:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}

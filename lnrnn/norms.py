@@ -67,14 +67,11 @@ class StepStatistics:
     """Mean, biased variance (steps, H) and count (steps,) of one layer in one direction, float64 and int64.
 
     count[t] is the number of training sequences that were seen alive at step t. Sequences end and never begin again, so
-    counts fall with t and the known steps are the first ones. The arrays are read-only; `update` and `replace` make new
-    ones.
+    counts fall with t and the known steps are the first ones. Nothing here changes: `updated` makes a new one, and a
+    thread that computes with the old one goes on with it.
     """
 
-    def __init__(self, max_steps: int, hidden_size: int) -> None:
-        self.replace(np.zeros((max_steps, hidden_size)), np.zeros((max_steps, hidden_size)), np.zeros(max_steps, np.int64))
-
-    def replace(self, mean: np.ndarray, var: np.ndarray, count: np.ndarray) -> None:
+    def __init__(self, mean: np.ndarray, var: np.ndarray, count: np.ndarray) -> None:
         """Takes the arrays over."""
         for array in (mean, var, count):
             array.setflags(write=False)
@@ -82,20 +79,22 @@ class StepStatistics:
         dead = np.flatnonzero(count == 0)
         self.known = int(dead[0]) if len(dead) else len(count)
 
-    def grown(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Copies with room for at least `steps` steps."""
-        more = max(steps - len(self.count), 0)
-        wide = ((0, more), (0, 0))
-        return np.pad(self.mean, wide), np.pad(self.var, wide), np.pad(self.count, (0, more))
+    @classmethod
+    def empty(cls, steps: int, hidden_size: int) -> StepStatistics:
+        return cls(np.zeros((steps, hidden_size)), np.zeros((steps, hidden_size)), np.zeros(steps, np.int64))
 
-    def update(self, mean: np.ndarray, var: np.ndarray, count: np.ndarray, momentum: float | None) -> None:
+    def updated(
+        self, mean: np.ndarray, var: np.ndarray, count: np.ndarray, momentum: float | None
+    ) -> StepStatistics:
         """Takes in the statistics of one training batch, (T, H) and (T,).
 
         A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
         pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one batch.
         """
         steps = int(np.count_nonzero(count))
-        old_mean, old_var, old_count = self.grown(steps)
+        more = max(steps - len(self.count), 0)
+        wide = ((0, more), (0, 0))
+        old_mean, old_var, old_count = np.pad(self.mean, wide), np.pad(self.var, wide), np.pad(self.count, (0, more))
         old = (old_mean[:steps], old_var[:steps])
         new = (mean[:steps], var[:steps])
         seen, here = old_count[:steps, None], count[:steps, None]
@@ -110,7 +109,7 @@ class StepStatistics:
             joined = tuple(np.where(seen > 0, (1 - momentum) * o + momentum * n, n) for o, n in zip(old, new))
         old_mean[:steps], old_var[:steps] = joined
         old_count[:steps] += count[:steps]
-        self.replace(old_mean, old_var, old_count)
+        return StepStatistics(old_mean, old_var, old_count)
 
     def refuse_overrun(self, lengths: np.ndarray, start: int, overrun: str) -> None:
         """Raises SequenceTooLongError if a sequence that begins at step `start` outlasts what `overrun` can serve."""

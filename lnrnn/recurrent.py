@@ -90,7 +90,8 @@ class RNN:
         self.bidirectional = flag("bidirectional", bidirectional)
         if seed is not None:
             seed = integer("seed", seed, 0)
-        self._layers: dict[str, Any] = {}
+        self._layers: dict[str, tuple[object, Any]] = {}
+        self._generation = object()
         self._parameters: dict[str, Array] = {}
         self._statistics: dict[str, StepStatistics] = {}
         self._dtype = "float32"
@@ -109,7 +110,7 @@ class RNN:
             self._parameters[name] = _frozen(value)
         if isinstance(self.norm, BatchNormSpec):
             for suffix in self._suffixes():
-                self._statistics[suffix] = StepStatistics(self.norm.max_steps or 0, self.hidden_size)
+                self._statistics[suffix] = StepStatistics.empty(self.norm.max_steps or 0, self.hidden_size)
 
     # --- parameters and state ---------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class RNN:
         parameters = self.__dict__.get("_parameters", {})
         if name in parameters:
             parameters[name] = _frozen(np.array(shaped(name, value, parameters[name].shape, np.float32)))
-            self._layers.pop("_l" + name.split("_l")[1], None)
+            self._changed()
         elif name in _FIXED and name in self.__dict__:
             raise AttributeError(f"{name} is fixed when the network is made")
         elif name.startswith(("running_mean_l", "running_var_l", "count_l")):
@@ -177,9 +178,10 @@ class RNN:
             self._check_statistics(suffix, arrays["count_l0"], *(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
         for name in self._parameters:
             self._parameters[name] = _frozen(arrays[name])
-        for suffix, statistics in self._statistics.items():
-            statistics.replace(*(arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count")))
-        self._layers.clear()
+        for suffix in self._statistics:
+            fields = (arrays[f"{f}{suffix}"] for f in ("running_mean", "running_var", "count"))
+            self._statistics[suffix] = StepStatistics(*fields)
+        self._changed()
 
     def _check_statistics(self, suffix: str, first: Array, mean: Array, var: Array, count: Array) -> None:
         most = self.norm.max_steps
@@ -207,12 +209,18 @@ class RNN:
         if not self._statistics:
             raise ValueError("overrun belongs to batch norm, and this network has none")
         self._overrun = choice("overrun", value, OVERRUNS)
-        self._layers.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        """Called after a parameter or statistic was set. A thread that was packing the old ones meanwhile keeps what it
+        packed under the old generation, where nobody will find it."""
+        self._generation = object()
 
     def _layer(self, suffix: str) -> Any:
         """The packed form of a layer, made when it is first needed after a change."""
-        layer = self._layers.get(suffix)
-        if layer is None:
+        generation = self._generation  # before any parameter is read: see _changed
+        kept, layer = self._layers.get(suffix, (None, None))
+        if kept is not generation:
             p, H = self._parameters, self.hidden_size
             zeros = np.zeros(H, np.float32)
             bias = p.get(f"bias{suffix}", zeros)
@@ -227,7 +235,7 @@ class RNN:
             if kind == 2:
                 gain = p[f"gain{suffix}"]
                 layer.set_steps(*self._statistics[suffix].folded(gain, bias, self.norm.eps, self._overrun))
-            self._layers[suffix] = layer
+            self._layers[suffix] = (generation, layer)
         return layer
 
     # --- input ------------------------------------------------------------------------------------------------
@@ -346,8 +354,8 @@ class RNN:
                 x = y
         for suffix, (_, statistics, _) in zip(self._suffixes(), runs, strict=True):
             if statistics is not None:
-                self._statistics[suffix].update(*statistics, self.norm.momentum)
-                self._layers.pop(suffix, None)  # its table of steps is old now
+                self._statistics[suffix] = self._statistics[suffix].updated(*statistics, self.norm.momentum)
+                self._changed()  # its table of steps is old now
         shown = self._as_caller(y, unbatched)
         tape = Tape(self, order, ends, (unbatched, shown.shape), inputs, outputs, h0, runs)
         return np.array(shown), h[:, 0] if unbatched else h, tape
@@ -430,13 +438,11 @@ class RNN:
             statistics = _empty_statistics(T, H)
             part = y[:, :, direction * H : (direction + 1) * H]
             self._layer(suffix).forward(x, part, zeros, np.empty_like(zeros), order, ends, 0, statistics)
-            steps = max(T, self.norm.max_steps or 0)
-            fresh = StepStatistics(steps, H)
-            fresh.update(*statistics, None)
-            self._statistics[suffix] = fresh
+            nothing = StepStatistics.empty(max(T, self.norm.max_steps or 0), H)
+            self._statistics[suffix] = nothing.updated(*statistics, None)
             if direction == self.num_directions - 1:
                 x = y
-        self._layers.clear()
+        self._changed()
 
     @property
     def dtype(self) -> str:
@@ -453,29 +459,32 @@ class RNN:
         """
         other = copy.copy(self)
         other._dtype = choice("dtype", dtype, DTYPES)
-        other._parameters = dict(self._parameters)
-        other._statistics = {}
-        for suffix, s in self._statistics.items():
-            other._statistics[suffix] = StepStatistics(0, self.hidden_size)
-            other._statistics[suffix].replace(s.mean, s.var, s.count)
+        return other
+
+    def __copy__(self) -> RNN:
+        """A network of its own. The arrays are shared, for none of them is ever written to."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__getstate__())
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_layers": {}}  # packed for this machine, and made again where they are needed
+        # What is packed is packed for this machine, and made again where it is needed.
+        own = {"_layers": {}, "_parameters": dict(self._parameters), "_statistics": dict(self._statistics)}
+        return self.__dict__ | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for name, value in self._parameters.items():
             self._parameters[name] = _frozen(value)
-        for statistics in self._statistics.values():
-            statistics.replace(statistics.mean, statistics.var, statistics.count)
+        for suffix, s in self._statistics.items():
+            self._statistics[suffix] = StepStatistics(s.mean, s.var, s.count)
 
     def save(self, path: Any) -> None:
         """Writes parameters, statistics and configuration to a .safetensors file. Needs the safetensors package."""
         save(self, path)
 
     def __repr__(self) -> str:
-        packed = sum(layer.nbytes for layer in self._layers.values())
+        packed = sum(layer.nbytes for _, layer in self._layers.values())
         return (
             f"RNN({self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
             f"nonlinearity={self.nonlinearity!r}, norm={self.norm!r}, bias={self.bias}, batch_first={self.batch_first}, "

@@ -28,10 +28,7 @@ class Stream:
                  statistics: StepStatistics | None, overrun: str | None) -> None:  # fmt: skip
         self._input = np.zeros((1, batch_size, input_size), np.float32)
         self._h = np.zeros((len(layers), batch_size, hidden_size), np.float32)
-        self._known = None
-        if statistics is not None:
-            self._known = StepStatistics(0, hidden_size)
-            self._known.replace(statistics.mean, statistics.var, statistics.count)
+        self._known = statistics
         self._overrun = overrun
         self._refuses = overrun == "raise" or (self._known is not None and not self._known.known and overrun != "batch")
         self._length = np.ones(batch_size, np.int64)

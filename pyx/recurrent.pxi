@@ -161,11 +161,13 @@ cdef class Step:
         self.prepare()
 
     cdef int prepare(self) except -1:
+        cdef lnrnn_rnn r
         x, y, h, order, length = self.buffers
-        self.kept = self.layer.describe(&self.r, x, y, h, h, order, length, 0, <size_t>-1, None, None)
-        cdef size_t need = lnrnn_rnn_plan(&self.r)
-        self.work = aligned(need)
-        self.r.work = out_floats(self.work, need)
+        kept = self.layer.describe(&r, x, y, h, h, order, length, 0, <size_t>-1, None, None)
+        cdef size_t need = lnrnn_rnn_plan(&r)
+        work = aligned(need)
+        r.work = out_floats(work, need)
+        self.r, self.kept, self.work = r, kept, work
         self.packed_for = lnrnn_isa_name()
         self.threads = num_threads
         return 0
@@ -174,9 +176,12 @@ cdef class Step:
         """step: how many came before, for the statistics of batch norm."""
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
-        self.r.start = step
+        # One stream belongs to one thread; another that breaks this rule may get nonsense, but not freed memory.
+        cdef lnrnn_rnn r = self.r
+        kept, work = self.kept, self.work
+        r.start = step
         with nogil:
-            lnrnn_rnn_forward(&self.r)
+            lnrnn_rnn_forward(&r)
 
 
 cdef inline const uint32_t *words(object array) except? NULL:

@@ -105,6 +105,17 @@ def test_a_row_of_zero_or_tiny_weights(isa, rng, dtype):
 
 
 @each_dtype
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_weight_shows(isa, rng, dtype, bad):
+    rnn = network(3, 20, norm=None, nonlinearity="identity")
+    w = rnn.weight_ih_l0.copy()
+    w[4, 1] = bad
+    rnn.weight_ih_l0 = w
+    y = rnn.to_dtype(dtype)(normal(rng, 1, 2, 3))[0][0]
+    assert not np.isfinite(y[:, 4]).any() and np.isfinite(np.delete(y, 4, 1)).all()
+
+
+@each_dtype
 def test_a_new_object_and_the_old_one_as_it_was(rng, dtype):
     rnn = network(5, 33)
     x, before = normal(rng, 8, 3, 5), rnn.state_dict()

@@ -433,3 +433,12 @@ for call in (lambda: lnrnn.RNN(2, 3).save("m"), lambda: lnrnn.load("m")):
 def test_a_save_that_fails_says_so(tmp_path):
     with pytest.raises((OSError, safetensors.SafetensorError)):
         network(2, 3).save(tmp_path / "no such folder" / "m")
+
+
+def test_what_is_not_a_file(tmp_path):
+    """A pipe would be waited for, for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(ValueError, match="not a regular file"):
+            lnrnn.load(path)

@@ -89,11 +89,15 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
     int32_t *sums = (int32_t *)(scale + width);
     if (dtype == LNRNN_I8)
         for (size_t o = 0; o < width; o++) {
-            float most = 0;
-            for (size_t j = 0; o < n && j < k; j++)
-                most = fmaxf(most, fabsf(w[(ptrdiff_t)o * rs + (ptrdiff_t)j * cs]));
-            /* below, 1 / scale would overflow, and such a row is nothing beside any other */
-            scale[o] = most < 0x1p-100f ? 0 : most / 127;
+            float most = 0, check = 0;
+            for (size_t j = 0; o < n && j < k; j++) {
+                const float v = w[(ptrdiff_t)o * rs + (ptrdiff_t)j * cs];
+                most = fmaxf(most, fabsf(v));
+                check += v * 0;
+            }
+            /* below, 1 / scale would overflow, and such a row is nothing beside any other; a NaN or an infinity among the
+             * weights makes the output NaN */
+            scale[o] = check != 0 ? NAN : most < 0x1p-100f ? 0 : most / 127;
             sums[o] = 0;
         }
     for (size_t p = 0, m; p < width; p += m) {
