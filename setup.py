@@ -24,12 +24,12 @@ ARM = ("aarch64", "arm64")
 ISAS = {
     "scalar": (X86 + ARM, []),
     "sse2": (X86, []),
-    "avx2": (X86, ["-mavx2", "-mfma", "-mbmi2"]),
+    "avx2": (X86, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
     "avx512": (X86, AVX512),
     "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
     "neon": (ARM, []),
 }
-ONCE = ["dispatch.c", "threads.c", "norms.c", "sequence.c"]
+ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c"]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
 

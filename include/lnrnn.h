@@ -48,36 +48,39 @@ void lnrnn_meet(lnrnn_barrier *b, int team);
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
-/* --- norms.c: the norms over threads, R = float or double ----------------------------------------------------
+/* --- layer_norm.c, batch_norm.c: the norms over threads ------------------------------------------------------
  *
- * lnrnn_layer_norm: x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x.
- * lnrnn_layer_norm_backward: gy, x (rows, n) contiguous -> gx (rows, n), which may be gy or x, ggain, gbias (n);
- *     work: lnrnn_layer_norm_work(rows, n) doubles.
- * Batch norm sees x as (N, C, L), contiguous: N samples, C channels, L positions.
- * lnrnn_batch_moments: x -> mean (C), m2 (C): sum of squared deviations over the N * L values of a channel.
- * lnrnn_batch_fold: mean, m2 (C), gain, bias (C) or NULL -> at, scale, shift (C), such that
- *     (x - at) * scale + shift = (x - mean) / sqrt(m2 / count + eps) * gain + bias.
- * lnrnn_batch_affine: x, at, scale, shift (C) -> y = (x - at) * scale + shift. y may be x.
- * lnrnn_batch_sums: gy, x (N, C, L), at (C) -> sg (C) = sum gy, sgx (C) = sum gy (x - at).
- * lnrnn_batch_gx: -> gx = scale * (gy - (x - at) * c2 - c1); c1, c2 (C). gx may be gy or x.
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has 16 bits is
+ * computed in float and rounded to nearest even at the end.
  */
-#define LNRNN_NORM_CALLS(R, s)                                                                                       \
-    void lnrnn_layer_norm_##s(size_t rows, size_t n, const R *x, ptrdiff_t xs, const R *gain, const R *bias, R eps,  \
-                              R *y, ptrdiff_t ys, int threads);                                                      \
-    void lnrnn_layer_norm_backward_##s(size_t rows, size_t n, const R *gy, const R *x, const R *gain, R eps, R *gx,  \
-                                       double *ggain, double *gbias, double *work, int threads);                     \
-    void lnrnn_batch_moments_##s(size_t N, size_t C, size_t L, const R *x, double *mean, double *m2, int threads);   \
-    void lnrnn_batch_fold_##s(size_t C, const double *mean, const double *m2, double count, const R *gain,           \
-                              const R *bias, double eps, R *at, R *scale, R *shift);                                 \
-    void lnrnn_batch_affine_##s(size_t N, size_t C, size_t L, const R *x, const R *at, const R *scale,               \
-                                const R *shift, R *y, int threads);                                                  \
-    void lnrnn_batch_sums_##s(size_t N, size_t C, size_t L, const R *gy, const R *x, const R *at, double *sg,        \
-                              double *sgx, int threads);                                                             \
-    void lnrnn_batch_gx_##s(size_t N, size_t C, size_t L, const R *gy, const R *x, const R *at, const R *scale,      \
-                            const R *c1, const R *c2, R *gx, int threads);
-LNRNN_NORM_CALLS(float, f32)
-LNRNN_NORM_CALLS(double, f64)
+
+enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
+
+/* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm. n >= 1. */
+void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
+                      double eps, void *y, ptrdiff_t ys, int centred, int threads);
+/* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), which may be gy or x, ggain, gbias (n);
+ * work: lnrnn_layer_norm_work(rows, n) doubles. */
+void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void *gain,
+                               double eps, void *gx, double *ggain, double *gbias, double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
+
+/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean and biased
+ * var (C): those of the batch, and written, if `training`; else given, and read.
+ * work: lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
+typedef struct {
+    int dtype;
+    size_t N, C, L;
+    const void *x, *gain, *bias;
+    double eps, *mean, *var, *work;
+    int threads;
+} lnrnn_batch;
+
+size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
+/* -> y (N, C, L), which may be x. */
+void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
+/* gy (N, C, L) -> gx (N, C, L), which may be gy or x; ggain, gbias (C). */
+void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training);
 
 /* --- sequence.c: the recurrent layer ------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@ from .functional import (
     exp,
     layer_norm,
     layer_norm_backward,
+    rms_norm,
     sigmoid,
     tanh,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "load",
+    "rms_norm",
     "set_num_threads",
     "sigmoid",
     "tanh",

@@ -86,13 +86,24 @@ def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
+def _array(value: Any) -> np.ndarray:
+    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which NumPy knows
+    only through ml_dtypes."""
+    if type(value).__module__.partition(".")[0] == "torch" and str(value.dtype) == "torch.bfloat16":
+        import ml_dtypes
+        import torch
+
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(value)
+
+
 def real(name: str, value: Any) -> np.ndarray:
     """value as an array of real numbers, in whatever dtype, without a copy where there is an array already."""
     try:
-        array = np.asarray(value)
+        array = _array(value)
     except Exception as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
         raise bad_type(name, f"an array of real numbers ({error})", value) from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
     return array
 

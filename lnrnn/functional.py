@@ -1,8 +1,10 @@
 """Layer norm, batch norm and activations as functions of arrays, with their gradients.
 
-Dtypes: float32 and float64 are computed as they are; float16, bool and integers are converted once, to what
-`np.result_type(x, np.float32)` says. Weights and biases are converted to the dtype of the computation, which is also
-that of the result. Any array-like of real numbers will do; a non-contiguous one is copied once.
+Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of ml_dtypes.bfloat16, or
+torch tensors on the CPU) are computed in float32 and rounded to nearest even at the end; bool and integers are converted
+once, to what `np.result_type(x, np.float32)` says. The result has the dtype of x, gradients of parameters that of the
+computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
+non-contiguous one is copied once.
 """
 
 from __future__ import annotations
@@ -20,11 +22,18 @@ Array = np.ndarray
 LARGEST = 2**40  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
 
 
-def _computed(name: str, value: ArrayLike) -> Array:
-    """value in the dtype of the computation, C-contiguous and aligned."""
+def _stored(name: str, value: ArrayLike) -> Array:
+    """value in a dtype that the norms take as it is, C-contiguous and aligned."""
     array = real(name, value)
-    dtype = np.result_type(array.dtype, np.float32)
-    return np.require(array, np.float32 if dtype == np.float32 else np.float64, ["C", "A"])
+    if array.dtype.name not in ("float16", "bfloat16", "float32"):
+        array = np.asarray(array, np.result_type(array.dtype, np.float32))
+        array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _computed(x: Array) -> np.dtype:
+    """The dtype in which that of x is computed."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -37,13 +46,12 @@ def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _rows(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
-    """-> normalized_shape as a tuple, and x.shape folded to (rows, n)."""
+def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """-> normalized_shape as a tuple; x must end in it."""
     shape = _normalized(normalized_shape)
     if x.shape[-len(shape):] != shape:
         raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
-    n = math.prod(shape)
-    return shape, (x.size // n if n else 0), n
+    return shape
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
@@ -88,14 +96,42 @@ def layer_norm(
     y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
     if y is not None:
         return y
-    x = _computed("x", x)
-    shape, _, _ = _rows(x, normalized_shape)
-    weight = None if weight is None else shaped("weight", weight, shape, x.dtype)
-    bias = None if bias is None else shaped("bias", bias, shape, x.dtype)
+    x = _stored("x", x)
+    shape = _row_shape(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
     y = _result(out, x, weight, bias)
     if x.size:
         _core.layer_norm(x, shape, weight, bias, eps, y)
+    return _deliver(y, out)
+
+
+def rms_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes. As torch.nn.functional.rms_norm.
+
+    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no bias.
+    eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+
+    Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
+    """
+    y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
+    if y is not None:
+        return y
+    x = _stored("x", x)
+    shape = _row_shape(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
+    y = _result(out, x, weight)
+    if x.size:
+        _core.layer_norm(x, shape, weight, None, eps, y, False)
     return _deliver(y, out)
 
 
@@ -112,28 +148,29 @@ def layer_norm_backward(
     gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are kept in
     double precision and do not depend on the number of threads. Raises as layer_norm does.
     """
-    x = _computed("x", x)
-    shape, rows, n = _rows(x, normalized_shape)
+    found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
+    if found is not None:
+        return found
+    x = _stored("x", x)
+    shape = _row_shape(x, normalized_shape)
     gy = shaped("gy", gy, x.shape, x.dtype)
-    gain = None if weight is None else shaped("weight", weight, shape, x.dtype)
-    if bias is not None:
-        shaped("bias", bias, shape, x.dtype)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
-    gx, ggain, gbias = np.empty_like(x), np.zeros(n), np.zeros(n)
     if x.size:
-        _core.layer_norm_backward(gy, x, gain, eps, gx, ggain, gbias, rows, n)
-    return (
-        gx,
-        None if weight is None else ggain.astype(x.dtype).reshape(shape),
-        None if bias is None else gbias.astype(x.dtype).reshape(shape),
-    )
+        return _core.layer_norm_backward(gy, x, shape, weight, bias, eps)
+    return np.empty_like(x), *(None if p is None else np.zeros_like(p) for p in (weight, bias))
 
 
-def _channels(x: Array) -> tuple[int, int, int]:
-    """x.shape folded to (N, C, L)."""
+def _channels(x: Array) -> int:
     if x.ndim < 2:
         raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
-    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    return x.shape[1]
+
+
+def _enough(x: Array) -> None:
+    if x.shape[1] and x.size // x.shape[1] < 2:
+        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
 
 
 def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
@@ -172,35 +209,28 @@ def batch_norm(
     Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for what is not
     an array of real numbers.
     """
-    x = _computed("x", x)
-    N, C, L = _channels(x)
+    y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
+    if y is not None:
+        return y
+    x = _stored("x", x)
+    C = _channels(x)
     training = flag("training", training)
-    mean_in = _running("running_mean", running_mean, C, training)
-    var_in = _running("running_var", running_var, C, training)
-    weight = None if weight is None else shaped("weight", weight, (C,), x.dtype)
-    bias = None if bias is None else shaped("bias", bias, (C,), x.dtype)
+    running = [_running(name, value, C, training) for name, value in
+               (("running_mean", running_mean), ("running_var", running_var))]  # fmt: skip
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
+    bias = None if bias is None else shaped("bias", bias, (C,), _computed(x))
     momentum, eps = number("momentum", momentum, 0, 1), number("eps", eps, 0)
-    count = N * L
-    if training and C and count < 2:
-        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
-    y = _result(out, x, weight, bias, mean_in, var_in)
+    if training:
+        _enough(x)
+    y = _result(out, x, weight, bias, *running)
     if x.size:
-        mean, m2 = _moments(x, (N, C, L)) if training else (mean_in, var_in)
-        at, scale, shift = np.empty((3, C), x.dtype)
-        _core.batch_fold(mean, m2, count if training else 1, weight, bias, eps, at, scale, shift, C)
-        _core.batch_affine(x, at, scale, shift, y, N, C, L)
+        plain = [None if r is None else np.array(r, np.float64) for r in running]
+        _core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y)
         if training:
-            for running, batch in ((mean_in, mean), (var_in, m2 / (count - 1))):
-                if running is not None:
-                    running[...] = (1 - momentum) * running.astype(np.float64) + momentum * batch
+            for old, new in zip(running, plain):
+                if old is not None:
+                    old[...] = new
     return _deliver(y, out)
-
-
-def _moments(x: Array, folded: tuple[int, int, int]) -> tuple[Array, Array]:
-    """-> mean (C) and sum of squared deviations (C), float64."""
-    mean, m2 = np.empty(folded[1]), np.empty(folded[1])
-    _core.batch_moments(x, mean, m2, *folded)
-    return mean, m2
 
 
 def batch_norm_backward(
@@ -217,33 +247,23 @@ def batch_norm_backward(
     training=True: mean and variance are functions of x, and the running ones are not read. training=False: they are the
     running ones, constants. Computed in the dtype of x, sums in double precision. Raises as batch_norm does.
     """
-    x = _computed("x", x)
-    N, C, L = _channels(x)
+    found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
+    if found is not None:
+        return found
+    x = _stored("x", x)
+    C = _channels(x)
     gy = shaped("gy", gy, x.shape, x.dtype)
     training = flag("training", training)
-    gain = np.ones(C) if weight is None else shaped("weight", weight, (C,), np.float64)
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
     eps = number("eps", eps, 0)
-    count = N * L
-    if training and C and count < 2:
-        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
-    if not training:
-        mean = shaped("running_mean", running_mean, (C,), np.float64)
-        var = shaped("running_var", running_var, (C,), np.float64)
-    gx, sg, sgx = np.empty_like(x), np.zeros(C), np.zeros(C)
+    if training:
+        _enough(x)
+    else:
+        running_mean = shaped("running_mean", running_mean, (C,), np.float64)
+        running_var = shaped("running_var", running_var, (C,), np.float64)
     if x.size:
-        if training:
-            mean, m2 = _moments(x, (N, C, L))
-            var = m2 / count
-        at = mean.astype(x.dtype)
-        _core.batch_sums(gy, x, at, sg, sgx, N, C, L)
-        sgx -= (mean - at) * sg  # the kernels take x - at; what at leaves of the mean is put right here
-        rstd = 1 / np.sqrt(var + eps)
-        slope = sgx / count * rstd**2 if training else np.zeros(C)
-        level = sg / count - (mean - at) * slope if training else np.zeros(C)
-        scale = gain * rstd
-        _core.batch_gx(gy, x, at, *(v.astype(x.dtype) for v in (scale, level, slope)), gx, N, C, L)
-        sgx *= rstd
-    return gx, None if weight is None else sgx.astype(x.dtype), sg.astype(x.dtype)
+        return _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
+    return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:

@@ -98,7 +98,7 @@ class BatchNorm(_Norm):
         self.num_batches_tracked = np.array(0, np.int64) if tracks else None
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        x = F._computed("x", x)
+        x = F._stored("x", x)
         if x.ndim >= 2 and x.shape[1] != self.num_features:
             shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
         updates = self.training and self.track_running_stats

@@ -85,6 +85,16 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
     return _affine(xhat, weight, bias)
 
 
+def rms_norm(x, normalized_shape, weight=None, eps=None):
+    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of float64 for
+    that, else of float32."""
+    if eps is None:
+        eps = np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps
+    x = real(x)
+    square = (x * x).mean(_normalized_axes(normalized_shape), keepdims=True)
+    return _affine(x / np.sqrt(square + eps), weight, None)
+
+
 def layer_norm_backward(gy, x, normalized_shape, weight=None, bias=None, eps=1e-5):
     """(gx, gweight, gbias); the last two are None where the parameter is."""
     gy, axes = real(gy), _normalized_axes(normalized_shape)

@@ -5,10 +5,12 @@ What the Python above promises is asserted here once more where a broken promise
 """
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
+from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
-from libc.string cimport memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 
 from lnrnn_c cimport *
 
@@ -109,5 +111,15 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
-include "norms.pxi"
+def map_f32(int function, x, y):
+    cdef size_t n = x.size
+    cdef const float *px = floats(x, n)
+    cdef float *py = out_floats(y, n)
+    with nogil:
+        lnrnn_map(function, n, px, py, num_threads)
+
+
+include "arrays.pxi"
+include "layer_norm.pxi"
+include "batch_norm.pxi"
 include "recurrent.pxi"

@@ -27,7 +27,8 @@ static int has_sse2(void) { return 1; }
 static int has_avx2(void)
 {
     unsigned a, b, c, d;
-    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) || !(c & bit_AVX))
+    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) ||
+        !(c & bit_AVX) || !(c & bit_F16C))
         return 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) && (b & bit_BMI2);
 }

@@ -11,33 +11,33 @@ cdef extern from "lnrnn.h" nogil:
 
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 
-    void lnrnn_layer_norm_f32(size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float, float *,
-                              ptrdiff_t, int)
-    void lnrnn_layer_norm_f64(size_t, size_t, const double *, ptrdiff_t, const double *, const double *, double,
-                              double *, ptrdiff_t, int)
+    enum:
+        LNRNN_FLOAT32
+        LNRNN_FLOAT64
+        LNRNN_BFLOAT16
+        LNRNN_FLOAT16
+
+    void lnrnn_layer_norm(int, size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
+                          ptrdiff_t, int, int)
+    void lnrnn_layer_norm_backward(int, size_t, size_t, const void *, const void *, const void *, double, void *,
+                                   double *, double *, double *, int)
     size_t lnrnn_layer_norm_work(size_t, size_t)
-    void lnrnn_layer_norm_backward_f32(size_t, size_t, const float *, const float *, const float *, float, float *,
-                                       double *, double *, double *, int)
-    void lnrnn_layer_norm_backward_f64(size_t, size_t, const double *, const double *, const double *, double,
-                                       double *, double *, double *, double *, int)
-    void lnrnn_batch_moments_f32(size_t, size_t, size_t, const float *, double *, double *, int)
-    void lnrnn_batch_moments_f64(size_t, size_t, size_t, const double *, double *, double *, int)
-    void lnrnn_batch_fold_f32(size_t, const double *, const double *, double, const float *, const float *, double,
-                              float *, float *, float *)
-    void lnrnn_batch_fold_f64(size_t, const double *, const double *, double, const double *, const double *, double,
-                              double *, double *, double *)
-    void lnrnn_batch_affine_f32(size_t, size_t, size_t, const float *, const float *, const float *, const float *,
-                                float *, int)
-    void lnrnn_batch_affine_f64(size_t, size_t, size_t, const double *, const double *, const double *,
-                                const double *, double *, int)
-    void lnrnn_batch_sums_f32(size_t, size_t, size_t, const float *, const float *, const float *, double *, double *,
-                              int)
-    void lnrnn_batch_sums_f64(size_t, size_t, size_t, const double *, const double *, const double *, double *,
-                              double *, int)
-    void lnrnn_batch_gx_f32(size_t, size_t, size_t, const float *, const float *, const float *, const float *,
-                            const float *, const float *, float *, int)
-    void lnrnn_batch_gx_f64(size_t, size_t, size_t, const double *, const double *, const double *, const double *,
-                            const double *, const double *, double *, int)
+
+    ctypedef struct lnrnn_batch:
+        int dtype
+        size_t N, C, L
+        const void *x
+        const void *gain
+        const void *bias
+        double eps
+        double *mean
+        double *var
+        double *work
+        int threads
+
+    size_t lnrnn_batch_work(const lnrnn_batch *, int)
+    void lnrnn_batch_norm(const lnrnn_batch *, void *, int)
+    void lnrnn_batch_norm_backward(const lnrnn_batch *, const void *, void *, double *, double *, int)
 
     size_t lnrnn_packed_size(int, size_t, size_t)
     void lnrnn_pack(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *)

@@ -10,24 +10,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* norm.h, for R = float or double */
-#define LNRNN_NORM_KERNELS(R)                                                                                         \
-    void (*layer_norm)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, R, R *, ptrdiff_t, int);           \
-    void (*layer_norm_backward)(size_t, size_t, const R *, ptrdiff_t, const R *, ptrdiff_t, const R *, R, R *,        \
-                                ptrdiff_t, double *, double *, R *);                                                  \
-    void (*moments_columns)(size_t, size_t, const R *, ptrdiff_t, double *, double *);                                \
-    void (*moments_planes)(size_t, size_t, const R *, ptrdiff_t, double *, double *);                                 \
-    void (*fold)(size_t, const double *, const double *, double, const R *, const R *, double, R *, R *, R *);        \
-    void (*affine_columns)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t, int);\
-    void (*affine_planes)(size_t, size_t, const R *, ptrdiff_t, const R *, const R *, const R *, R *, ptrdiff_t, int);\
-    void (*sums_columns)(size_t, size_t, const R *, const R *, ptrdiff_t, const R *, double *, double *, R *);        \
-    void (*sums_planes)(size_t, size_t, const R *, const R *, ptrdiff_t, R, double *, double *);                      \
-    void (*gx_columns)(size_t, size_t, const R *, const R *, ptrdiff_t, const R *, const R *, const R *, const R *,   \
-                       R *);                                                                                          \
-    void (*gx_planes)(size_t, size_t, const R *, const R *, ptrdiff_t, const R *, const R *, const R *, const R *, R *)
+#include "lnrnn.h"
 
-typedef struct { LNRNN_NORM_KERNELS(float); } lnrnn_norm_f32;
-typedef struct { LNRNN_NORM_KERNELS(double); } lnrnn_norm_f64;
+/* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and what belongs to
+ * a channel float, or double for LNRNN_FLOAT64. */
+typedef struct {
+    void (*layer_norm)(size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *, ptrdiff_t,
+                       int, int);
+    void (*layer_norm_backward)(size_t, size_t, const void *, ptrdiff_t, const void *, ptrdiff_t, const void *, double,
+                                void *, ptrdiff_t, double *, double *, void *);
+    void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
+    void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *, void *);
+    size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
+    void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *, const void *,
+                         double, int, void *, void *, void *, void *, double *, double *);
+    void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int, int);
+    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, void *, void *,
+                 void *);
+    void (*gx_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
+                       const void *, void *);
+    void (*gx_planes)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
+                      const void *, void *);
+    /* step_norm.h */
+    void (*moments_columns)(size_t, size_t, const void *, ptrdiff_t, double *, double *);
+    void (*sums_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, double *, double *, void *);
+} lnrnn_norm;
 
 typedef struct {
     const char *name;
@@ -35,8 +42,10 @@ typedef struct {
     void (*exp)(size_t, const float *, float *);
     void (*tanh)(size_t, const float *, float *);
     void (*sigmoid)(size_t, const float *, float *);
-    lnrnn_norm_f32 f32;
-    lnrnn_norm_f64 f64;
+    union {
+        lnrnn_norm norm[LNRNN_DTYPES];
+        struct { lnrnn_norm f32, f64, bf16, f16; };
+    };
     /* matmul.h; a panel is what two threads never share */
     size_t (*mm_panels)(size_t);
     size_t (*mm_width)(size_t);
@@ -66,43 +75,58 @@ const lnrnn_kernels *lnrnn_active(void);
 #define LNRNN_STR_(a) #a
 #define LNRNN_STR(a) LNRNN_STR_(a)
 
+#define S float
 #define R float
 #define VT v32
 #define V(op) v32_##op
-#define LANES V32_LANES
+#define X(op) v32_##op
 #define F(name) name##_f32
-LNRNN_INLINE float root_f32(float v) { return sqrtf(v); }
+#define LANES V32_LANES
+#define ROOT sqrtf
 #include "norm.h"
-#undef R
-#undef VT
-#undef V
-#undef LANES
-#undef F
 
+#define S double
 #define R double
 #define VT v64
 #define V(op) v64_##op
-#define LANES V64_LANES
+#define X(op) v64_##op
 #define F(name) name##_f64
-LNRNN_INLINE double root_f64(double v) { return sqrt(v); }
+#define LANES V64_LANES
+#define ROOT sqrt
 #include "norm.h"
-#undef R
-#undef VT
-#undef V
-#undef LANES
-#undef F
+
+#define S uint16_t
+#define R float
+#define VT v32
+#define V(op) v32_##op
+#define X(op) v32_##op##_bf16
+#define F(name) name##_bf16
+#define LANES V32_LANES
+#define ROOT sqrtf
+#include "norm.h"
+
+#define S uint16_t
+#define R float
+#define VT v32
+#define V(op) v32_##op
+#define X(op) v32_##op##_f16
+#define F(name) name##_f16
+#define LANES V32_LANES
+#define ROOT sqrtf
+#include "norm.h"
 
 #include "cells.h"
 #include "matmul.h"
 #include "vmath.h"
 
-#define LNRNN_NORM_ROWS(s)                                                                                         \
-    {layer_norm_##s,     layer_norm_backward_##s, moments_columns_##s, moments_planes_##s, fold_##s,               \
-     affine_columns_##s, affine_planes_##s,       sums_columns_##s,    sums_planes_##s,    gx_columns_##s,         \
-     gx_planes_##s}
+#define LNRNN_NORM_ROW(s)                                                                                  \
+    {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,                \
+     batch_slopes_##s, batch_affine_##s, fold_##s,                                                             \
+     gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
 
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
-    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32, LNRNN_NORM_ROWS(f32), LNRNN_NORM_ROWS(f64),
+    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32,
+    {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
     mm_panels, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul, rnn_layer, rnn_affine, rnn_act_backward,
 };
 

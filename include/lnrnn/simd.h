@@ -1,8 +1,8 @@
 /* The vocabulary: every vector operation the kernels may use, documented once.
  *
  * A translation unit defines LNRNN_ISA_<NAME> and includes this file; it gets one backend. v32 holds V32_LANES
- * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h is one
- * text for the two types and spells them V(op).
+ * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h and what it
+ * includes are one text for the two types and spell them V(op).
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -25,6 +25,12 @@
  *           abs(v)            sign bit cleared
  *           copysign(v, s)    magnitude of v, sign of s
  *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)
+ *
+ *   (v16)   load(p)  load_n(p, n)  store(p, v)  store_n(p, v, n)  stream(p, v)     V32_LANES uint16_t, as above
+ *   (v32)   from_bf16(h)  to_bf16(v)  from_f16(h)  to_f16(v)     between v32 and v16: bfloat16 and IEEE float16; to 16
+ *                             bits rounds to nearest, ties to even, past the largest to infinity; a NaN stays one
+ *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)     both in one,
+ *           and the same with f16: what v32 has for float arrays, for arrays of 16 bits
  *
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low ones as floats, the high ones in *odd
  *           store_u8(p, v)    LANES bytes to p, v whole numbers 0 .. 127; a NaN becomes any byte
@@ -54,6 +60,8 @@
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
 
+#include "half.h"
+
 #if defined(LNRNN_ISA_AVX512)
 #include "simd_avx512.h"
 #elif defined(LNRNN_ISA_AVX512VNNI)
@@ -69,5 +77,15 @@
 #else
 #error "define LNRNN_ISA_<NAME> before including simd.h"
 #endif
+
+#define LNRNN_NARROW(t)                                                                                            \
+    LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                         \
+    LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); }        \
+    LNRNN_INLINE void v32_store_##t(uint16_t *p, v32 v) { v16_store(p, v32_to_##t(v)); }                           \
+    LNRNN_INLINE void v32_store_n_##t(uint16_t *p, v32 v, size_t n) { v16_store_n(p, v32_to_##t(v), n); }          \
+    LNRNN_INLINE void v32_stream_##t(uint16_t *p, v32 v) { v16_stream(p, v32_to_##t(v)); }
+LNRNN_NARROW(bf16)
+LNRNN_NARROW(f16)
+#undef LNRNN_NARROW
 
 #endif

@@ -1,4 +1,4 @@
-/* The vocabulary of simd.h in AVX2 + FMA: eight floats, four doubles. */
+/* The vocabulary of simd.h in AVX2 + FMA + F16C: eight floats, four doubles. */
 #include <immintrin.h>
 
 #define V32_LANES 8
@@ -60,6 +60,44 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
 {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
+
+typedef __m128i v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm_storeu_si128((__m128i *)p, v); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm_stream_si128((__m128i *)p, v); }
+
+/* AVX2 has no masked access to 16 bits: a part of a vector goes through the stack. */
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    uint16_t t[8] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return v16_load(t);
+}
+
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+{
+    uint16_t t[8];
+    v16_store(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_from_bf16(v16 h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+
+LNRNN_INLINE v16 v32_to_bf16(v32 v)
+{
+    const __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
+    const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i near = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i r = _mm256_blendv_epi8(near, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08));
+}
+
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm256_cvtph_ps(h); }
+LNRNN_INLINE v16 v32_to_f16(v32 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 LNRNN_INLINE __m256i v64_mask_n(size_t n)
 {

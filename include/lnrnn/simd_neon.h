@@ -58,6 +58,41 @@ LNRNN_INLINE v32 v32_abs(v32 v) { return vabsq_f32(v); }
 LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return vbslq_f32(vdupq_n_u32(0x80000000u), s, v); }
 LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
 
+typedef uint16x4_t v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return vld1_u16(p); }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { vst1_u16(p, v); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { vst1_u16(p, v); }
+
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    uint16_t t[4] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return vld1_u16(t);
+}
+
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+{
+    uint16_t t[4];
+    vst1_u16(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_from_bf16(v16 h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
+
+LNRNN_INLINE v16 v32_to_bf16(v32 v)
+{
+    const uint32x4_t u = vreinterpretq_u32_f32(v), high = vshrq_n_u32(u, 16);
+    const uint32x4_t even = vandq_u32(high, vdupq_n_u32(1));
+    const uint32x4_t near = vshrq_n_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), even), 16);
+    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), near, vorrq_u32(high, vdupq_n_u32(0x40))));
+}
+
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
+LNRNN_INLINE v16 v32_to_f16(v32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+
 LNRNN_INLINE v64 v64_zero(void) { return vdupq_n_f64(0.0); }
 LNRNN_INLINE v64 v64_set1(double s) { return vdupq_n_f64(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return vld1q_f64(p); }

@@ -45,6 +45,18 @@ LNRNN_INLINE v32 v32_abs(v32 v) { return fabsf(v); }
 LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return copysignf(v, s); }
 LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return a < b ? x : y; }
 
+typedef uint16_t v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return *p; }
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n) { return n ? *p : 0; }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { *p = v; }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { *p = v; }
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { if (n) *p = v; }
+LNRNN_INLINE v32 v32_from_bf16(v16 h) { return bf16_to_float(h); }
+LNRNN_INLINE v16 v32_to_bf16(v32 v) { return float_to_bf16(v); }
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return f16_to_float(h); }
+LNRNN_INLINE v16 v32_to_f16(v32 v) { return float_to_f16(v); }
+
 LNRNN_INLINE v64 v64_zero(void) { return 0.0; }
 LNRNN_INLINE v64 v64_set1(double s) { return s; }
 LNRNN_INLINE v64 v64_load(const double *p) { return *p; }

@@ -74,6 +74,37 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
     return _mm_or_ps(_mm_and_ps(m, x), _mm_andnot_ps(m, y));
 }
 
+/* SSE2 knows no numbers of 16 bits: half.h, lane by lane. */
+typedef struct { uint16_t lane[4]; } v16;
+
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    v16 v = {{0}};
+    memcpy(v.lane, p, n * sizeof *p);
+    return v;
+}
+
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { memcpy(p, v.lane, n * sizeof *p); }
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return v16_load_n(p, 4); }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
+
+#define LNRNN_LANES(t)                                                                                             \
+    LNRNN_INLINE v32 v32_from_##t(v16 h)                                                                           \
+    {                                                                                                              \
+        return _mm_setr_ps(t##_to_float(h.lane[0]), t##_to_float(h.lane[1]), t##_to_float(h.lane[2]),              \
+                           t##_to_float(h.lane[3]));                                                               \
+    }                                                                                                              \
+    LNRNN_INLINE v16 v32_to_##t(v32 v)                                                                             \
+    {                                                                                                              \
+        float f[4];                                                                                                \
+        _mm_storeu_ps(f, v);                                                                                       \
+        return (v16){{float_to_##t(f[0]), float_to_##t(f[1]), float_to_##t(f[2]), float_to_##t(f[3])}};            \
+    }
+LNRNN_LANES(bf16)
+LNRNN_LANES(f16)
+#undef LNRNN_LANES
+
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
 {
     return n >= 2 ? _mm_loadu_pd(p) : n ? _mm_load_sd(p) : _mm_setzero_pd();

@@ -22,7 +22,7 @@ static void write_floats(const float *p, size_t n)
 static void layer_norm(size_t rows, size_t n)
 {
     float *x = read_floats(rows * n), *gain = read_floats(n), *bias = read_floats(n);
-    lnrnn_layer_norm_f32(rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5f, x, (ptrdiff_t)n, 1);
+    lnrnn_layer_norm(LNRNN_FLOAT32, rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5, x, (ptrdiff_t)n, 1, 1);
     write_floats(x, rows * n);
 }
 

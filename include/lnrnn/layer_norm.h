@@ -1,0 +1,226 @@
+/* Layer norm and RMS norm, forward, and layer norm backward: one text for one type in memory, as norm.h says.
+ *
+ * Rows that fit L1 together are taken in fours: the chain of sum, root and quotient at the end of one row's statistics
+ * hides behind the next row's, and gain and bias are loaded once for the four. A row's result does not depend on it.
+ */
+
+/* Part of four rows or one: k values from x + i, or a vector if whole. */
+LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, const S *x, ptrdiff_t xs, const R *gain,
+                                     const R *bias, S *y, ptrdiff_t ys, const VT *m, const VT *r, const VT *c,
+                                     int has_gain, int has_bias, const int centred)
+{
+    const VT g = has_gain ? F(get_real)(gain, k, whole) : V(set1)(1);
+    const VT b = has_bias ? F(get_real)(bias, k, whole) : V(zero)();
+#pragma GCC unroll 4
+    for (int j = 0; j < rows; j++) {
+        const VT v = F(get)(x + j * xs, k, whole);
+        const VT z = centred ? F(normalised)(v, m[j], r[j], c[j]) : V(mul)(v, r[j]);
+        F(put)(y + j * ys, V(fma)(z, g, b), k, whole);
+    }
+}
+
+LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
+                                      R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
+{
+    R mean[4], m1[4], var[4], rstd[4], rest[4];
+    if (rows == 4)
+        F(four_moments)(n, x, xs, mean, m1, var, centred);
+    else
+        F(moments_about)(n, x, mean, m1, var, centred);
+    for (int j = 0; j < rows; j++) {
+        rstd[j] = 1 / ROOT(var[j] + eps);
+        rest[j] = -m1[j] * rstd[j];
+    }
+    VT m[4], r[4], c[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < rows; j++)
+        m[j] = V(set1)(mean[j]), r[j] = V(set1)(rstd[j]), c[j] = V(set1)(rest[j]);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        F(layer_norm_part)(rows, LANES, 1, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
+    if (i < n)
+        F(layer_norm_part)(rows, n - i, 0, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
+}
+
+/* One row, written past the caches. */
+LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, R eps, S *y, const int centred)
+{
+    R m0, m1, var;
+    F(moments_about)(n, x, &m0, &m1, &var, centred);
+    const R rstd = 1 / ROOT(var + eps);
+    const VT m = V(set1)(m0), r = V(set1)(rstd), c = V(set1)(-m1 * rstd);
+    const size_t head = F(to_aligned)(y, n);
+    size_t i = head;
+    if (head)
+        F(layer_norm_part)(1, head, 0, x, 0, gain, bias, y, 0, &m, &r, &c, !!gain, !!bias, centred);
+    for (; i + LANES <= n; i += LANES) {
+        const VT v = X(load)(x + i), z = centred ? F(normalised)(v, m, r, c) : V(mul)(v, r);
+        X(stream)(y + i, V(fma)(z, gain ? V(load)(gain + i) : V(set1)(1), bias ? V(load)(bias + i) : V(zero)()));
+    }
+    if (i < n)
+        F(layer_norm_part)(1, n - i, 0, x + i, 0, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, 0, &m, &r, &c, !!gain, !!bias, centred);
+}
+
+LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
+                                     R eps, S *y, ptrdiff_t ys, const int centred, int past)
+{
+    size_t j = 0;
+    if (past) {
+        for (; j < rows; j++, x += xs, y += ys)
+            F(layer_norm_past)(n, x, gain, bias, eps, y, centred);
+        stream_end();
+        return;
+    }
+#define LNRNN_GROUP(many)                                                                                      \
+    do {                                                                                                       \
+        if (gain && bias)                                                                                      \
+            F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, 1, 1, centred);                        \
+        else                                                                                                   \
+            F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
+    } while (0)
+    if (n * sizeof(S) <= 4096 && n <= LNRNN_BLOCK(4))
+        for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
+            LNRNN_GROUP(4);
+    for (; j < rows; j++, x += xs, y += ys)
+        LNRNN_GROUP(1);
+#undef LNRNN_GROUP
+}
+
+/* x (rows, n) with xs values from row to row, gain (n) or NULL, bias (n) or NULL -> y (rows, n), stride ys.
+ * centred: layer norm; if not, RMS norm. y may be x; rows may not overlap otherwise. n >= 1.
+ * past: y is too large for the caches, write past them. */
+static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
+                          double eps, void *y, ptrdiff_t ys, int centred, int past)
+{
+    if (centred)
+        F(layer_norm_rows)(rows, n, x, xs, gain, bias, (R)eps, y, ys, 1, past);
+    else
+        F(layer_norm_rows)(rows, n, x, xs, gain, bias, (R)eps, y, ys, 0, past);
+}
+
+/* What the gradient of a row needs: gx = rstd (u - mean - d slope), d = (x - m0) - m1, u = gy gain. */
+typedef struct { R m0, m1, rstd, mean, slope; } F(row_gradient);
+
+/* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as row_moments. */
+LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, R eps, const int has_gain)
+{
+#define LNRNN_ADD(c, i, k, whole)                                                              \
+    do {                                                                                       \
+        const VT o = V(sub)(F(get)(x + (i), k, whole), m), d = whole ? o : V(keep_n)(o, k);    \
+        const VT g = F(get)(gy + (i), k, whole);                                               \
+        const VT u = has_gain ? V(mul)(g, F(get_real)(gain + (i), k, whole)) : g;              \
+        s[c] = V(add)(s[c], d), q[c] = V(fma)(d, d, q[c]);                                     \
+        t[c] = V(add)(t[c], u), w[c] = V(fma)(u, d, w[c]);                                     \
+    } while (0)
+    R near = F(near_mean)(n, x), low, v;
+    double sum_u, sum_ud;
+    for (int again = 0;; again++) {
+        const VT m = V(set1)(near), zero = V(zero)();
+        double sum = 0, squares = 0;
+        sum_u = sum_ud = 0;
+        for (size_t i = 0; i < n;) {
+            const size_t left = n - i < LNRNN_BLOCK(2) ? n - i : LNRNN_BLOCK(2), end = i + left;
+            VT s[2] = {zero, zero}, q[2] = {zero, zero}, t[2] = {zero, zero}, w[2] = {zero, zero};
+            for (; i + 2 * LANES <= end; i += 2 * LANES) {
+                LNRNN_ADD(0, i, LANES, 1);
+                LNRNN_ADD(1, i + LANES, LANES, 1);
+            }
+            if (i + LANES <= end) {
+                LNRNN_ADD(0, i, LANES, 1);
+                i += LANES;
+            }
+            if (i < end) {
+                LNRNN_ADD(1, i, end - i, 0);
+                i = end;
+            }
+            sum += (double)V(sum)(V(add)(s[0], s[1]));
+            squares += (double)V(sum)(V(add)(q[0], q[1]));
+            sum_u += (double)V(sum)(V(add)(t[0], t[1]));
+            sum_ud += (double)V(sum)(V(add)(w[0], w[1]));
+        }
+        low = (R)(sum / (double)n);
+        v = (R)(squares / (double)n) - low * low;
+        if (low * low <= v || again)
+            break;
+        near += low;
+    }
+#undef LNRNN_ADD
+    F(row_gradient) r;
+    r.mean = (R)(sum_u / (double)n);
+    r.m0 = near + low;
+    r.m1 = (near - r.m0) + low;
+    r.rstd = 1 / ROOT((v < 0 ? 0 : v) + eps);
+    r.slope = ((R)(sum_ud / (double)n) - low * r.mean) * r.rstd * r.rstd;
+    return r;
+}
+
+/* Part of four rows or one: gx, and sum gy z to pg, sum gy to pb. */
+LNRNN_INLINE void F(layer_norm_gx_part)(const int rows, size_t k, const int whole, const S *gy, ptrdiff_t gs, const S *x,
+                                        ptrdiff_t xs, const R *gain, S *gx, ptrdiff_t os, R *pg, R *pb,
+                                        const F(row_gradient) *p, int has_gain)
+{
+    const VT g = has_gain ? F(get_real)(gain, k, whole) : V(set1)(1);
+    VT a = F(get_real)(pg, k, whole), b = F(get_real)(pb, k, whole);
+#pragma GCC unroll 4
+    for (int j = 0; j < rows; j++) {
+        const VT dy = F(get)(gy + j * gs, k, whole);
+        const VT d = V(sub)(V(sub)(F(get)(x + j * xs, k, whole), V(set1)(p[j].m0)), V(set1)(p[j].m1));
+        const VT u = has_gain ? V(mul)(dy, g) : dy, r = V(set1)(p[j].rstd);
+        a = V(fma)(V(mul)(dy, r), d, a);
+        b = V(add)(b, dy);
+        /* the mean taken from u itself: where both are alike, nothing may be left */
+        const VT off = V(fma)(d, V(set1)(-p[j].slope), V(sub)(u, V(set1)(p[j].mean)));
+        F(put)(gx + j * os, V(mul)(off, r), k, whole);
+    }
+    F(put_real)(pg, a, k, whole);
+    F(put_real)(pb, b, k, whole);
+}
+
+LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S *gy, ptrdiff_t gs, const S *x,
+                                               ptrdiff_t xs, const R *gain, R eps, S *gx, ptrdiff_t os, R *pg, R *pb,
+                                               const int has_gain)
+{
+    F(row_gradient) p[4];
+    for (int j = 0; j < rows; j++)
+        p[j] = F(row_sums)(n, gy + j * gs, x + j * xs, gain, eps, has_gain);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        F(layer_norm_gx_part)(rows, LANES, 1, gy + i, gs, x + i, xs, LNRNN_AT(gain, i), gx + i, os, pg + i, pb + i, p, has_gain);
+    if (i < n)
+        F(layer_norm_gx_part)(rows, n - i, 0, gy + i, gs, x + i, xs, LNRNN_AT(gain, i), gx + i, os, pg + i, pb + i, p, has_gain);
+}
+
+/* gy, x (rows, n), gain (n) or NULL -> gx (rows, n), strides gs, xs, os; adds the rows' share to ggain (n), gbias (n).
+ *     ggain = sum gy z,  gbias = sum gy
+ * work (2, n) of R holds zeros before and after. gx may be gy or x. n >= 1. */
+static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdiff_t gs, const void *x_, ptrdiff_t xs,
+                                   const void *gain, double eps, void *gx_, ptrdiff_t os, double *ggain, double *gbias,
+                                   void *work)
+{
+    const S *gy = gy_, *x = x_;
+    S *gx = gx_;
+    R *pg = work, *pb = pg + n;
+    /* Rows of a power of two lie in the same sets of the cache: more than two with three arrays each would be too many. */
+    const size_t most = n * sizeof(S) <= 1024 ? 4 : n * sizeof(S) <= 8192 ? 2 : 1;
+    for (size_t r = 0; r < rows;) {
+        const size_t many = rows - r >= most ? most : 1;
+#define LNRNN_GROUP(many)                                                                                        \
+    do {                                                                                                         \
+        if (gain)                                                                                                \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 1);               \
+        else                                                                                                     \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 0);               \
+    } while (0)
+        if (many == 4)
+            LNRNN_GROUP(4);
+        else if (many == 2)
+            LNRNN_GROUP(2);
+        else
+            LNRNN_GROUP(1);
+#undef LNRNN_GROUP
+        r += many;
+        gy += (ptrdiff_t)many * gs, x += (ptrdiff_t)many * xs, gx += (ptrdiff_t)many * os;
+        if (r % 32 == 0 || r == rows) /* groups of four or two end there */
+            F(flush)(n, pg, ggain), F(flush)(n, pb, gbias);
+    }
+}

@@ -1,0 +1,122 @@
+# Which arrays the norms take as they are. Part of _core.pyx.
+
+# Elements below which letting other Python threads run costs more than it gives them.
+cdef enum:
+    SHORT = 16384
+
+
+cdef int bfloat16 = -1  # NumPy's number for it, which it gets when somebody imports ml_dtypes
+
+
+cdef inline int dtype_of(object array) except -2:
+    """The C library's name for the type of an array's values, or -1."""
+    global bfloat16
+    cdef int kind = cnp.PyArray_TYPE(<cnp.ndarray>array)
+    if kind == cnp.NPY_FLOAT32:
+        return LNRNN_FLOAT32
+    if kind == cnp.NPY_FLOAT64:
+        return LNRNN_FLOAT64
+    if kind == cnp.NPY_FLOAT16:
+        return LNRNN_FLOAT16
+    if kind >= 256:  # NPY_USERDEF
+        if bfloat16 < 0 and array.dtype.name == "bfloat16":
+            bfloat16 = kind
+        if kind == bfloat16:
+            return LNRNN_BFLOAT16
+    return -1
+
+
+cdef inline object widened(object parameter, object x, int dtype):
+    """A parameter in the dtype of the computation, if it has x's own."""
+    if (dtype != LNRNN_BFLOAT16 and dtype != LNRNN_FLOAT16) or parameter is None:
+        return parameter
+    if plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x)):
+        return (<cnp.ndarray>parameter).astype(np.float32)
+    return parameter
+
+
+cdef inline int real_kind(int dtype) noexcept:
+    """NumPy's number for the type in which that one is computed."""
+    return cnp.NPY_FLOAT64 if dtype == LNRNN_FLOAT64 else cnp.NPY_FLOAT32
+
+
+cdef inline bint ordinary(object array) noexcept:
+    """A numpy array, no subclass, C-contiguous, aligned, in the machine's byte order?"""
+    return cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array)
+
+
+cdef inline bint plain(object array, int kind) noexcept:
+    """Such an array of that type?"""
+    return ordinary(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == kind
+
+
+cdef inline bint apart(object a, object b) noexcept:
+    """Do two C-contiguous arrays share no byte? None shares none."""
+    if a is None or b is None:
+        return True
+    cdef char *p = cnp.PyArray_BYTES(<cnp.ndarray>a)
+    cdef char *q = cnp.PyArray_BYTES(<cnp.ndarray>b)
+    return p + cnp.PyArray_NBYTES(<cnp.ndarray>a) <= q or q + cnp.PyArray_NBYTES(<cnp.ndarray>b) <= p
+
+
+cdef inline bint alike(object a, object b) noexcept:
+    """Two arrays of one shape?"""
+    cdef int k
+    if cnp.PyArray_NDIM(<cnp.ndarray>a) != cnp.PyArray_NDIM(<cnp.ndarray>b):
+        return False
+    for k in range(cnp.PyArray_NDIM(<cnp.ndarray>b)):
+        if cnp.PyArray_DIMS(<cnp.ndarray>a)[k] != cnp.PyArray_DIMS(<cnp.ndarray>b)[k]:
+            return False
+    return True
+
+
+cdef inline bint writes_to(object out, object x) noexcept:
+    """Is out a plain writeable array of x's type and shape, and either x itself or apart from it?"""
+    if not plain(out, cnp.PyArray_TYPE(<cnp.ndarray>x)) or not cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
+        return False
+    return alike(out, x) and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or apart(out, x))
+
+
+cdef inline object empty_like(object x):
+    return cnp.PyArray_EMPTY(cnp.PyArray_NDIM(<cnp.ndarray>x), cnp.PyArray_DIMS(<cnp.ndarray>x),
+                             cnp.PyArray_TYPE(<cnp.ndarray>x), 0)
+
+
+cdef inline void *data(object array) noexcept:
+    """The data of an array, or NULL for None."""
+    return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
+
+
+cdef object rounded(int kind, int ndim, cnp.npy_intp *dims, const double *values):
+    """A new array of that type and shape with these values."""
+    array = cnp.PyArray_EMPTY(ndim, dims, kind, 0)
+    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(<cnp.ndarray>array)
+    cdef float *f = <float *>data(array)
+    cdef double *d = <double *>data(array)
+    if kind == cnp.NPY_FLOAT32:
+        for i in range(n):
+            f[i] = <float>values[i]
+    else:
+        for i in range(n):
+            d[i] = values[i]
+    return array
+
+
+cdef struct room:
+    double *values
+    double small[1536]
+
+
+cdef inline int take(room *r, size_t n) except -1:
+    """Memory for n doubles: on the stack if they are few. Give it back with `leave`."""
+    r.values = &r.small[0]
+    if n > 1536:
+        r.values = <double *>malloc(n * sizeof(double))
+        if r.values == NULL:
+            raise MemoryError
+    return 0
+
+
+cdef inline void leave(room *r) noexcept:
+    if r.values != &r.small[0]:
+        free(r.values)

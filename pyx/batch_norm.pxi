@@ -1,0 +1,152 @@
+# Batch norm. Part of _core.pyx. Each function gives None if an argument is not of the plainest kind: then nothing was done,
+# and functional.py says what is wrong or makes plain ones of them.
+
+cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *b) except -1:
+    """Fills in b, all but its memory, if these arguments are plain."""
+    cdef int k
+    cdef cnp.npy_intp *dims
+    if not ordinary(x) or type(eps) is not float or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2:
+        return False
+    b.dtype = dtype_of(x)
+    b.eps = eps
+    if b.dtype < 0 or not 0 <= b.eps < INFINITY or cnp.PyArray_SIZE(<cnp.ndarray>x) == 0:
+        return False
+    dims = cnp.PyArray_DIMS(<cnp.ndarray>x)
+    b.N, b.C, b.L = dims[0], dims[1], 1
+    for k in range(2, cnp.PyArray_NDIM(<cnp.ndarray>x)):
+        b.L *= dims[k]
+    if not channels(gain, real_kind(b.dtype), b.C) or not channels(bias, real_kind(b.dtype), b.C):
+        return False
+    b.x, b.gain, b.bias = data(x), data(gain), data(bias)
+    b.threads = 1 if b.N * b.C * b.L < SHORT else num_threads
+    return True
+
+
+cdef inline bint channels(object p, int kind, size_t C) noexcept:
+    """None, or a plain array of C values?"""
+    return p is None or (plain(p, kind) and cnp.PyArray_NDIM(<cnp.ndarray>p) == 1
+                         and <size_t>cnp.PyArray_SIZE(<cnp.ndarray>p) == C)
+
+
+cdef inline bint statistic(object p, size_t C) noexcept:
+    return channels(p, cnp.NPY_FLOAT32, C) or channels(p, cnp.NPY_FLOAT64, C)
+
+
+cdef void read_statistic(object p, size_t C, double *values) noexcept:
+    cdef size_t i
+    cdef float *f = <float *>data(p)
+    if cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64:
+        memcpy(values, f, C * sizeof(double))
+    else:
+        for i in range(C):
+            values[i] = f[i]
+
+
+cdef void update_statistic(object p, size_t C, double momentum, const double *batch, double factor) noexcept:
+    """p = (1 - momentum) p + momentum * factor * batch"""
+    cdef size_t i
+    cdef float *f = <float *>data(p)
+    cdef double *d = <double *>data(p)
+    cdef double old = 1 - momentum, new = momentum * factor
+    if p is None:
+        return
+    if cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64:
+        for i in range(C):
+            d[i] = old * d[i] + new * batch[i]
+    else:
+        for i in range(C):
+            f[i] = <float>(old * f[i] + new * batch[i])
+
+
+cdef bint updatable(object p, x, gain, bias, out) noexcept:
+    """None, or an array that may be written while the others are read and written?"""
+    return p is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>p) and apart(p, x) and apart(p, gain) and apart(p, bias)
+                         and apart(p, out))
+
+
+def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
+    """-> y, or None. In training mean and var, unless None, are updated."""
+    cdef lnrnn_batch b
+    cdef room r
+    cdef size_t need, count
+    cdef bint train
+    cdef void *py
+    if type(training) is not bool or type(momentum) is not float or not 0 <= momentum <= 1:
+        return None
+    if not cnp.PyArray_CheckExact(x):
+        return None
+    gain, bias = widened(gain, x, dtype_of(x)), widened(bias, x, dtype_of(x))
+    if not batch_of(x, gain, bias, eps, &b) or not statistic(mean, b.C) or not statistic(var, b.C):
+        return None
+    train, count = training, b.N * b.L
+    if out is not None and not (writes_to(out, x) and apart(out, gain) and apart(out, bias) and apart(out, mean)
+                                and apart(out, var)):
+        return None
+    if train:
+        if (count < 2 or not updatable(mean, x, gain, bias, out) or not updatable(var, x, gain, bias, out)
+                or not apart(mean, var)):
+            return None
+    elif mean is None or var is None:
+        return None
+    y = empty_like(x) if out is None else out
+    py = data(y)
+    need = lnrnn_batch_work(&b, train)
+    take(&r, need + 2 * b.C)
+    b.work, b.mean, b.var = r.values, r.values + need, r.values + need + b.C
+    if not train:
+        read_statistic(mean, b.C, b.mean)
+        read_statistic(var, b.C, b.var)
+    if b.threads == 1:
+        lnrnn_batch_norm(&b, py, train)
+    else:
+        with nogil:
+            lnrnn_batch_norm(&b, py, train)
+    if train:
+        update_statistic(mean, b.C, momentum, b.mean, 1)
+        update_statistic(var, b.C, momentum, b.var, <double>count / <double>(count - 1))
+    leave(&r)
+    return y
+
+
+def batch_norm_backward(gy, x, mean, var, gain, training, eps):
+    """-> gx, ggain or None, gbias; or None. mean and var are read unless training."""
+    cdef lnrnn_batch b
+    cdef room r
+    cdef size_t need
+    cdef bint train
+    cdef cnp.npy_intp dims[1]
+    if type(training) is not bool or not cnp.PyArray_CheckExact(x):
+        return None
+    gain = widened(gain, x, dtype_of(x))
+    if not batch_of(x, gain, None, eps, &b):
+        return None
+    if not plain(gy, cnp.PyArray_TYPE(<cnp.ndarray>x)) or not alike(gy, x):
+        return None
+    train = training
+    if train:
+        if b.N * b.L < 2:
+            return None
+    elif mean is None or var is None or not statistic(mean, b.C) or not statistic(var, b.C):
+        return None
+    gx = empty_like(x)
+    cdef const void *pgy = data(gy)
+    cdef void *pgx = data(gx)
+    need = lnrnn_batch_work(&b, True)
+    take(&r, need + 4 * b.C)
+    b.work, b.mean, b.var = r.values, r.values + need, r.values + need + b.C
+    cdef double *ggain = b.var + b.C
+    cdef double *gbias = ggain + b.C
+    if not train:
+        read_statistic(mean, b.C, b.mean)
+        read_statistic(var, b.C, b.var)
+    if b.threads == 1:
+        lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
+    else:
+        with nogil:
+            lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
+    try:
+        dims[0] = b.C
+        kind = real_kind(b.dtype)
+        return gx, None if gain is None else rounded(kind, 1, dims, ggain), rounded(kind, 1, dims, gbias)
+    finally:
+        leave(&r)
