@@ -17,6 +17,7 @@ from ._state import checked
 from .io import save
 from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, StepStatistics, norm_spec
 from .parameters import shapes, suffixes
+from .sequences import longest_first, sequences
 from .stream import Stream
 
 Array = np.ndarray
@@ -241,26 +242,7 @@ class RNN:
     # --- input ------------------------------------------------------------------------------------------------
 
     def _sequences(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[Array, Array, bool]:
-        """-> x (T, B, D) float32, lengths (B,) int64, whether it came without a batch axis."""
-        x = real("x", x)
-        shape = "(B, T, input_size)" if self.batch_first else "(T, B, input_size)"
-        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
-            raise bad_value("x", f"{shape} or (T, input_size) with input_size {self.input_size}", x)
-        unbatched = x.ndim == 2
-        x = x[:, None] if unbatched else x.swapaxes(0, 1) if self.batch_first else x
-        if x.dtype != np.float32 or not x.flags.aligned or x.strides[-1] != 4 or any(s % 4 for s in x.strides):
-            x = np.array(x, np.float32, order="C")
-        T, B = x.shape[:2]
-        if lengths is None:
-            return x, np.full(B, T, np.int64), unbatched
-        given = real("lengths", lengths)
-        if given.dtype.kind not in "iu" and given.size:
-            raise bad_type("lengths", "an array of integers", given)
-        if given.shape != (B,) and not (unbatched and given.shape == ()):
-            raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
-        if given.size and (given.min() < 0 or given.max() > T):
-            raise bad_value("lengths", f"between 0 and the {T} steps of x", int(given.max() if given.max() > T else given.min()))
-        return x, given.reshape(B).astype(np.int64), unbatched
+        return sequences(x, lengths, self.input_size, self.batch_first)
 
     def _state(self, name: str, value: ArrayLike | None, batch: int, unbatched: bool) -> Array:
         """A state (num_layers * directions, B, H), zeros for None."""
@@ -297,7 +279,7 @@ class RNN:
         h0 = self._state("h0", h0, x.shape[1], unbatched)
         for statistics in self._statistics.values():
             statistics.refuse_overrun(lengths, 0, self._overrun)
-        order, ends = _longest_first(lengths)
+        order, ends = longest_first(lengths)
         h, H = np.empty_like(h0), self.hidden_size
         for k, suffix in enumerate(self._suffixes()):
             direction = k % self.num_directions
@@ -335,7 +317,7 @@ class RNN:
         if most is not None and lengths.max(initial=0) > most:
             sequence = int(np.flatnonzero(lengths > most)[0])
             raise SequenceTooLongError(sequence, int(lengths[sequence]), most, "raise max_steps of the BatchNormSpec")
-        order, ends = _longest_first(lengths)
+        order, ends = longest_first(lengths)
         h, H, alive = np.empty_like(h0), self.hidden_size, int(lengths.sum())
         inputs, outputs, runs = [], [], []
         for k, suffix in enumerate(self._suffixes()):
@@ -429,7 +411,7 @@ class RNN:
         for part, n in parts:
             x[: min(len(part), T), at : at + len(n)] = part[:T]
             at += len(n)
-        order, ends = _longest_first(lengths)
+        order, ends = longest_first(lengths)
         zeros = np.zeros((B, H), np.float32)
         for k, suffix in enumerate(self._suffixes()):
             direction = k % self.num_directions
@@ -490,12 +472,6 @@ class RNN:
             f"nonlinearity={self.nonlinearity!r}, norm={self.norm!r}, bias={self.bias}, batch_first={self.batch_first}, "
             f"bidirectional={self.bidirectional}, dtype={self._dtype!r}, packed_bytes={packed})"
         )
-
-
-def _longest_first(lengths: Array) -> tuple[Array, Array]:
-    """-> the order of the sequences, longest first and otherwise as they came, and their lengths in it."""
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    return order, np.ascontiguousarray(lengths[order])
 
 
 def _empty_statistics(steps: int, units: int) -> tuple[Array, Array, Array]:

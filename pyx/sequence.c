@@ -13,10 +13,10 @@
 
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
+#include "lnrnn/rows.h"
 
-/* TILE: rows whose pointers are gathered for one call of the product. CHUNK: floats of projected rows that a group keeps,
- * a size that stays in L2 beside the weights. */
-enum { TILE = 64, CHUNK = 32 * 1024 };
+/* Floats of projected rows that a group keeps, a size that stays in L2 beside the weights. */
+enum { CHUNK = 32 * 1024 };
 
 /* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
 enum { SHARE = 4 << 20 };
@@ -36,14 +36,6 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 
 size_t lnrnn_tape_width(size_t H) { return lnrnn_active()->mm_width(H); }
 
-/* May a step take its statistics from the batch? */
-static int synchronous(const lnrnn_rnn *r) { return r->norm == LNRNN_NORM_BATCH && (r->mean || r->beyond < 0); }
-
-static size_t groups(const lnrnn_rnn *r) { return r->B ? (r->B + r->group - 1) / r->group : 0; }
-
-/* Scratch of a synchronous group: mean, m2 (2, H) doubles, and at, scale, shift (3, H) floats. */
-static size_t statistics_work(const lnrnn_rnn *r) { return synchronous(r) ? 7 * r->H + 2 : 0; }
-
 /* What the product wants for rows of either size. */
 static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
@@ -54,17 +46,6 @@ static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
     return (r->tape ? 0 : r->group * r->chunk * k->mm_width(r->H)) + statistics_work(r) + product_work(k, r);
 }
-
-/* Living rows before row r0, all steps: where its part of the tape starts. */
-static size_t rows_before(const lnrnn_rnn *r, size_t r0)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r0; i++)
-        n += (size_t)r->length[i];
-    return n;
-}
-
-static size_t all_rows(const lnrnn_rnn *r) { return rows_before(r, r->B); }
 
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
@@ -94,36 +75,6 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
     if (r->chunk < 1)
         r->chunk = 1;
     return r->split ? r->chunk * r->B * width + (size_t)r->threads * (r->B * width + product_work(k, r)) : (size_t)r->threads * worker_work(k, r);
-}
-
-/* The row of sequence i (in order) at its step t: the caller's step, counted from the end if reversed. */
-static ptrdiff_t at_step(const lnrnn_rnn *r, size_t i, size_t t)
-{
-    return (ptrdiff_t)(r->reverse ? (size_t)r->length[i] - 1 - t : t);
-}
-
-static const float *x_row(const lnrnn_rnn *r, size_t i, size_t t)
-{
-    return r->x + at_step(r, i, t) * r->xt + r->order[i] * r->xb;
-}
-
-static float *y_row(const lnrnn_rnn *r, size_t i, size_t t)
-{
-    return r->y + at_step(r, i, t) * r->yt + r->order[i] * r->yb;
-}
-
-/* What step t starts from. */
-static const float *h_row(const lnrnn_rnn *r, size_t i, size_t t)
-{
-    return t ? y_row(r, i, t - 1) : r->h0 + (size_t)r->order[i] * r->H;
-}
-
-/* Of the rows r0 .. r0 + alive - 1, how many still live at step t? */
-static size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t)
-{
-    while (alive && (size_t)r->length[r0 + alive - 1] <= t)
-        alive--;
-    return alive;
 }
 
 /* Where the group that starts at row r0 stops. */
@@ -338,195 +289,4 @@ void lnrnn_rnn_forward(const lnrnn_rnn *r)
         lnrnn_team(r->threads, split_units, &j);
     } else
         lnrnn_parallel(groups(r), r->threads, forward_group, (void *)r);
-}
-
-/* --- back through time --------------------------------------------------------------------------------------- */
-
-/* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
-enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
-
-/* A group's ggain, gbias, and the kernels' sums and zeros. */
-static size_t group_doubles(const lnrnn_rnn *r) { return 6 * r->H; }
-
-/* A worker's gradient of h (rows, H), and gx of a tile before it goes to the caller's array. */
-static size_t backward_worker(const lnrnn_kernels *k, const lnrnn_rnn *r)
-{
-    return r->group * k->mm_width(r->H) + TILE * k->mm_width(r->D) + statistics_work(r);
-}
-
-static size_t gradient_worker(const lnrnn_kernels *k, const lnrnn_rnn *r)
-{
-    const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H);
-    return GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
-}
-
-size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
-{
-    const lnrnn_kernels *k = lnrnn_active();
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r);
-    return 2 + 2 * groups(r) * group_doubles(r) + all_rows(r) * k->mm_width(r->H)
-        + (size_t)r->threads * (one > two ? one : two);
-}
-
-typedef struct {
-    const lnrnn_rnn *r;
-    const lnrnn_rnn_gradients *g;
-    const lnrnn_kernels *k;
-    double *sums;  /* (groups, group_doubles) */
-    float *ga;     /* (all rows, width): gradient of W x + W h */
-    float *work;   /* (threads, the larger of the two workers) */
-    size_t rows;
-} backward_job;
-
-/* ga (alive, H) holds the gradient of the norm's output at step t, a its input -> ga: the gradient of that input. */
-static void norm_backward(const backward_job *j, size_t alive, const float *a, float *ga, double *sums, float *scratch)
-{
-    const lnrnn_rnn *r = j->r;
-    const size_t H = r->H;
-    const ptrdiff_t width = (ptrdiff_t)j->k->mm_width(H);
-    double *ggain = sums, *gbias = sums + H, *s0 = sums + 2 * H, *s1 = sums + 3 * H;
-    float *zeros = (float *)(sums + 4 * H); /* (2, H), as the kernels want them and leave them */
-    if (r->norm == LNRNN_NORM_LAYER) {
-        j->k->f32.layer_norm_backward(alive, H, ga, width, a, width, r->gain, r->eps, ga, width, ggain, gbias, zeros);
-    } else if (r->norm == LNRNN_NORM_NONE) {
-        for (size_t i = 0; i < alive; i++)
-            for (size_t o = 0; o < H; o++)
-                gbias[o] += ga[(ptrdiff_t)i * width + (ptrdiff_t)o];
-    } else {
-        double *mean = (double *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7), *m2 = mean + H;
-        float *at = (float *)(m2 + H), *c1 = at + H, *c2 = at + 2 * H;
-        float *scale = zeros; /* borrowed between two calls that need zeros */
-        j->k->f32.moments_columns(alive, H, a, width, mean, m2);
-        for (size_t o = 0; o < H; o++)
-            at[o] = (float)mean[o];
-        memset(s0, 0, 2 * H * sizeof *s0);
-        j->k->f32.sums_columns(alive, H, ga, a, width, at, s0, s1, zeros);
-        for (size_t o = 0; o < H; o++) {
-            const double n = (double)alive, low = mean[o] - at[o], rvar = 1 / (m2[o] / n + r->eps);
-            const double rstd = __builtin_sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
-            ggain[o] += sgx * rstd;
-            gbias[o] += s0[o];
-            scale[o] = (float)(r->gain[o] * rstd);
-            c1[o] = (float)(s0[o] / n - low * slope);
-            c2[o] = (float)slope;
-        }
-        j->k->f32.gx_columns(alive, H, ga, a, width, at, scale, c1, c2, ga);
-        memset(zeros, 0, 2 * H * sizeof *zeros);
-    }
-}
-
-static void input_gradient(const backward_job *j, size_t first, size_t n, const size_t *where, float *tile)
-{
-    const lnrnn_rnn *r = j->r;
-    const size_t H = r->H, D = r->D, width = j->k->mm_width(H), wide = j->k->mm_width(D);
-    const float *rows[TILE];
-    for (size_t i = 0; i < n; i++)
-        rows[i] = j->ga + (first + i) * width;
-    j->k->matmul(LNRNN_WEIGHT_F32, n, D, H, rows, j->g->w_ih_t, 0, j->k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
-    for (size_t i = 0; i < n; i++)
-        memcpy(j->g->gx + where[i] * D, tile + i * wide, D * sizeof(float));
-}
-
-static void backward_group(void *ctx, size_t index, int worker)
-{
-    const backward_job *j = ctx;
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_rnn_gradients *g = j->g;
-    const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, width = k->mm_width(H), r0 = index * r->group;
-    const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r), first = rows_before(r, r0);
-    float *gh = j->work + (size_t)worker * (one > two ? one : two);
-    float *tile = gh + r->group * width, *scratch = tile + TILE * k->mm_width(r->D);
-    double *sums = j->sums + index * group_doubles(r);
-    size_t pos = first;
-    memset(sums, 0, group_doubles(r) * sizeof *sums);
-    memset(gh, 0, r->group * width * sizeof *gh);
-    for (size_t i = 0; i < count; i++) {
-        if (g->ghn)
-            memcpy(gh + i * width, g->ghn + (size_t)r->order[r0 + i] * H, H * sizeof *gh);
-        pos += (size_t)r->length[r0 + i];
-    }
-    size_t where[TILE], alive = 0;
-    for (size_t t = steps; t-- > 0;) {
-        while (alive < count && (size_t)r->length[r0 + alive] > t)
-            alive++;
-        pos -= alive;
-        float *ga = j->ga + pos * width;
-        for (size_t i = 0; i < alive; i++) {
-            const size_t q = r0 + i;
-            const ptrdiff_t own = at_step(r, q, t);
-            const float *gy = g->gy + own * g->gyt + r->order[q] * g->gyb;
-            for (size_t o = 0; o < H; o++)
-                gh[i * width + o] += gy[o];
-            k->rnn_act_backward(r->act, H, gh + i * width, y_row(r, q, t), ga + i * width);
-            memset(ga + i * width + H, 0, (width - H) * sizeof *ga);
-            g->rows[pos + i] = x_row(r, q, t);
-            g->rows[j->rows + pos + i] = h_row(r, q, t);
-        }
-        norm_backward(j, alive, r->tape + pos * width, ga, sums, scratch);
-        for (size_t i = 0; i < alive; i += TILE) {
-            const size_t m = alive - i < TILE ? alive - i : TILE;
-            const float *rows[TILE];
-            for (size_t n = 0; n < m; n++) {
-                const size_t q = r0 + i + n;
-                rows[n] = ga + (i + n) * width;
-                where[n] = (size_t)at_step(r, q, t) * r->B + (size_t)r->order[q];
-            }
-            k->matmul(LNRNN_WEIGHT_F32, m, H, H, rows, g->w_hh_t, 0, k->mm_panels(H), 0, 0, gh + i * width, (ptrdiff_t)width,
-                      NULL);
-            input_gradient(j, pos + i, m, where, tile);
-        }
-    }
-    for (size_t i = 0; i < count; i++)
-        memcpy(g->gh0 + (size_t)r->order[r0 + i] * H, gh + i * width, H * sizeof *gh);
-}
-
-/* A block of rows of gw_ih or gw_hh: sum over the packed rows of ga[row][o] * x[row][i], the packed rows in order. */
-static void weight_gradient(void *ctx, size_t index, int worker)
-{
-    const backward_job *j = ctx;
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, blocks = (H + GRADIENT_ROWS - 1) / GRADIENT_ROWS, hidden = index >= blocks;
-    const size_t o0 = index % blocks * GRADIENT_ROWS, m = H - o0 < GRADIENT_ROWS ? H - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? H : r->D, width = k->mm_width(H), wide = k->mm_width(n);
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r);
-    float *turned = j->work + (size_t)worker * (one > two ? one : two);
-    float *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
-    const float *const *rows = j->g->rows + (hidden ? j->rows : 0);
-    const float *left[GRADIENT_ROWS];
-    for (size_t o = 0; o < m; o++)
-        left[o] = turned + o * GRADIENT_DEPTH;
-    memset(sum, 0, m * wide * sizeof *sum);
-    for (size_t p = 0; p < j->rows; p += GRADIENT_DEPTH) {
-        const size_t depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
-        for (size_t d = 0; d < depth; d++)
-            for (size_t o = 0; o < m; o++)
-                turned[o * GRADIENT_DEPTH + d] = j->ga[(p + d) * width + o0 + o];
-        k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
-                  (ptrdiff_t)wide, NULL);
-    }
-    for (size_t o = 0; o < m; o++)
-        memcpy((hidden ? j->g->gw_hh : j->g->gw_ih) + (o0 + o) * n, sum + o * wide, n * sizeof *sum);
-}
-
-void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
-{
-    const lnrnn_kernels *k = lnrnn_active();
-    const size_t H = r->H, n = groups(r);
-    backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
-    j.sums = (double *)(((uintptr_t)g->work + 7) & ~(uintptr_t)7);
-    j.ga = (float *)(j.sums + n * group_doubles(r));
-    j.work = j.ga + j.rows * k->mm_width(H);
-    lnrnn_parallel(n, r->threads, backward_group, &j);
-    memset(g->ggain, 0, H * sizeof *g->ggain);
-    memset(g->gbias, 0, H * sizeof *g->gbias);
-    for (size_t s = 0; s < n; s++)
-        for (size_t o = 0; o < H; o++) {
-            g->ggain[o] += j.sums[s * group_doubles(r) + o];
-            g->gbias[o] += j.sums[s * group_doubles(r) + H + o];
-        }
-    lnrnn_parallel(2 * ((H + GRADIENT_ROWS - 1) / GRADIENT_ROWS), r->threads, weight_gradient, &j);
 }

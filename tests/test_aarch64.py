@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     program = tmp_path_factory.mktemp("aarch64") / "driver"
-    units = ["isa_neon", "isa_scalar", "dispatch", "threads", "layer_norm", "batch_norm", "map", "sequence"]
+    units = ["isa_neon", "isa_scalar", "dispatch", "threads", "layer_norm", "batch_norm", "map", "sequence", "backward"]
     sources = [str(ROOT / "pyx" / f"{unit}.c") for unit in units] + [str(ROOT / "tests/aarch64/driver.c")]
     flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fno-math-errno", "-static", f"-I{ROOT / 'include'}"]
     subprocess.run([GCC, *flags, *sources, "-lm", "-o", str(program)], check=True)
