@@ -93,6 +93,8 @@ def _array(value: Any) -> np.ndarray:
         import ml_dtypes
         import torch
 
+        if value.requires_grad:  # as numpy() refuses other dtypes; the view below would drop the gradient silently
+            raise RuntimeError("it requires grad: use its detach()")
         return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(value)
 
