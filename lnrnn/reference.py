@@ -3,263 +3,105 @@
 Slow on purpose, and independent of the rest of the package: the kernels are tested against this file, and
 this file against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
 
+The cells are in this file, the norms in reference_norms.py, the time loop that all cells share in
+reference_sequences.py; everything public can be had from here.
+
 Symbols: T steps, B sequences, I input features, H hidden units; sequences are time-major, (T, B, features).
+x_ = W_ih x and h_ = W_hh h, with a bias inside the norms if there is one: inner_bias_ih, inner_bias_hh.
 Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
 
-Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
-1502.03167). Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv
-1603.09025).
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset gate after
+the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements of layer norm: "split"
+with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450, supplement); "carry" is the LSTM of
+PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of Lingvo and icefall; "joint" of torchaudio's
+LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
+from lnrnn.reference_norms import (
+    ACTIVATIONS,
+    batch_norm,
+    batch_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    pool_statistics,
+    real,
+    rms_norm,
+    sigmoid,
+    standardize,
+    standardize_backward,
+    statistics_at,
+    update_step_statistics,
+)
+from lnrnn.reference_sequences import Site, Step, Tape, reverse_sequences, run, run_backward
 
-def real(x) -> np.ndarray:
-    """x as an array of float64, or of longdouble if it is one."""
-    x = np.asarray(x)
-    return x.astype(np.result_type(x.dtype, np.float64), copy=False)
+__all__ = [
+    "ACTIVATIONS",
+    "Step",
+    "Tape",
+    "batch_norm",
+    "batch_norm_backward",
+    "calibrate",
+    "gru",
+    "gru_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "lstm",
+    "lstm_backward",
+    "pool_statistics",
+    "real",
+    "reverse_sequences",
+    "rms_norm",
+    "rnn",
+    "rnn_backward",
+    "sigmoid",
+    "standardize",
+    "standardize_backward",
+    "statistics_at",
+    "update_step_statistics",
+]
 
 
-# --- activations: the function, and its derivative as a function of the output y = f(a) ---------------------
+def gates(a, n):
+    """`a` (L, n H) as n arrays (L, H)."""
+    return np.split(a, n, axis=-1)
 
 
-def sigmoid(a):
-    """1 / (1 + exp(-a)), written so that exp never overflows."""
-    a = real(a)
-    z = np.exp(-np.abs(a))
-    return np.where(a < 0, z, 1) / (1 + z)
+def join(*parts):
+    return np.concatenate(parts, axis=-1)
 
 
-ACTIVATIONS = {
-    "tanh": (lambda a: np.tanh(real(a)), lambda y: 1 - y * y),
-    "relu": (lambda a: np.maximum(real(a), 0), lambda y: (y > 0).astype(y.dtype)),
-    "sigmoid": (sigmoid, lambda y: y * (1 - y)),
-    "identity": (real, np.ones_like),
+def sum_of_sides(options, x_, h_, norm):
+    """The pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
+    return norm("ih", x_) + norm("hh", h_) if options["placement"] == "split" else norm("", x_ + h_)
+
+
+def sum_of_sides_backward(options, ga, norm):
+    """The gradients of x_ and h_."""
+    return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
+
+
+# --- RNN ----------------------------------------------------------------------------------------------------
+
+RNN_SITES = {
+    "joint": {"": Site("gain", "bias")},
+    "split": {"ih": Site("gain_ih", "bias_ih"), "hh": Site("gain_hh", "bias_hh")},
 }
 
 
-# --- norms --------------------------------------------------------------------------------------------------
+def rnn_step(options, x_, h_, state, norm):
+    """h' = f(a), a the normalised sum of the two sides."""
+    f, _ = ACTIVATIONS[options["nonlinearity"]]
+    h = f(sum_of_sides(options, x_, h_, norm))
+    return (h,), h
 
 
-def standardize(a, axis, eps):
-    """(a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
-
-    Returns the standardised a, mu and the biased variance, the last two with `axis` kept as size 1.
-    """
-    mu = a.mean(axis, keepdims=True)
-    var = ((a - mu) ** 2).mean(axis, keepdims=True)
-    return (a - mu) / np.sqrt(var + eps), mu, var
-
-
-def standardize_backward(g, ahat, var, axis, eps):
-    """From the gradient g of ahat to that of `a`: (g - mean(g) - ahat mean(g ahat)) / sigma.
-
-    axis None: mu and sigma were given numbers, not functions of a, and the gradient is g / sigma.
-    """
-    sigma = np.sqrt(var + eps)
-    if axis is None:
-        return g / sigma
-    return (g - g.mean(axis, keepdims=True) - ahat * (g * ahat).mean(axis, keepdims=True)) / sigma
-
-
-def _affine(ahat, weight, bias):
-    """weight ahat + bias, each of them optional."""
-    y = ahat if weight is None else ahat * weight
-    return y if bias is None else y + bias
-
-
-def _normalized_axes(normalized_shape) -> tuple[int, ...]:
-    """The trailing axes that layer norm runs over, as negative numbers."""
-    ndim = 1 if np.ndim(normalized_shape) == 0 else len(normalized_shape)
-    return tuple(range(-ndim, 0))
-
-
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """y = weight (x - mu) / sigma + bias; mu, sigma over the trailing axes, of shape normalized_shape."""
-    xhat, _, _ = standardize(real(x), _normalized_axes(normalized_shape), eps)
-    return _affine(xhat, weight, bias)
-
-
-def rms_norm(x, normalized_shape, weight=None, eps=None):
-    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of float64 for
-    that, else of float32."""
-    if eps is None:
-        eps = np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps
-    x = real(x)
-    square = (x * x).mean(_normalized_axes(normalized_shape), keepdims=True)
-    return _affine(x / np.sqrt(square + eps), weight, None)
-
-
-def layer_norm_backward(gy, x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """(gx, gweight, gbias); the last two are None where the parameter is."""
-    gy, axes = real(gy), _normalized_axes(normalized_shape)
-    rows = tuple(range(gy.ndim - len(axes)))
-    xhat, _, var = standardize(real(x), axes, eps)
-    gx = standardize_backward(_affine(gy, weight, None), xhat, var, axes, eps)
-    gweight = None if weight is None else (gy * xhat).sum(rows)
-    gbias = None if bias is None else gy.sum(rows)
-    return gx, gweight, gbias
-
-
-def _channels(v, ndim):
-    """A vector of C entries (or None) shaped to broadcast along axis 1 of an array of that rank."""
-    return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
-
-
-def _not_channels(ndim) -> tuple[int, ...]:
-    return (0, *range(2, ndim))
-
-
-def batch_norm(
-    x,
-    running_mean=None,
-    running_var=None,
-    weight=None,
-    bias=None,
-    training=False,
-    momentum=0.1,
-    eps=1e-5,
-    num_batches_tracked=0,
-):
-    """y = weight (x - mu) / sigma + bias per channel (axis 1); returns y, new running mean and variance.
-
-    training: mu and the biased variance of this batch normalise, and new = (1 - momentum) old + momentum
-    batch, where the batch's variance counts unbiased. momentum None: the mean over all batches, of which
-    num_batches_tracked came before this one. Not training: the running statistics normalise and stay.
-    """
-    x = real(x)
-    axes = _not_channels(x.ndim)
-    if not training:
-        xhat = (x - _channels(running_mean, x.ndim)) / np.sqrt(_channels(running_var, x.ndim) + eps)
-    else:
-        xhat, mu, var = standardize(x, axes, eps)
-        if running_mean is not None:
-            n = x.size // x.shape[1]
-            m = 1 / (num_batches_tracked + 1) if momentum is None else momentum
-            running_mean = (1 - m) * real(running_mean) + m * mu.ravel()
-            running_var = (1 - m) * real(running_var) + m * var.ravel() * n / (n - 1)
-    return _affine(xhat, _channels(weight, x.ndim), _channels(bias, x.ndim)), running_mean, running_var
-
-
-def batch_norm_backward(gy, x, running_mean=None, running_var=None, weight=None, training=True, eps=1e-5):
-    """(gx, gweight, gbias); gweight is None if weight is. In training mu and sigma are functions of x."""
-    gy, x = real(gy), real(x)
-    axes = _not_channels(x.ndim)
-    if training:
-        xhat, _, var = standardize(x, axes, eps)
-    else:
-        var = _channels(running_var, x.ndim)
-        xhat = (x - _channels(running_mean, x.ndim)) / np.sqrt(var + eps)
-    gxhat = _affine(gy, _channels(weight, x.ndim), None)
-    gx = standardize_backward(gxhat, xhat, var, axes if training else None, eps)
-    return gx, None if weight is None else (gy * xhat).sum(axes), gy.sum(axes)
-
-
-# --- batch norm by time step --------------------------------------------------------------------------------
-
-
-def statistics_at(t, statistics, overrun):
-    """(mean, variance) of step t, each (H,); None where the living batch is to be used.
-
-    statistics: (mean, var), each (known steps, H). Beyond the known steps `overrun` decides: "raise" refuses,
-    "last" repeats the last known step, "mean" averages means and variances over the known steps, "batch" is
-    None.
-    """
-    mean, var = statistics
-    if t < len(mean):
-        return mean[t], var[t]
-    if overrun == "batch":
-        return None
-    if overrun == "raise" or len(mean) == 0:
-        raise ValueError(f"step {t} has no statistics: {len(mean)} steps are known")
-    return (mean[-1], var[-1]) if overrun == "last" else (mean.mean(0), var.mean(0))
-
-
-def pool_statistics(mean_a, var_a, n_a, mean_b, var_b, n_b):
-    """Mean, biased variance and count of the union of two samples of which these are known."""
-    n = n_a + n_b
-    mean = (n_a * mean_a + n_b * mean_b) / n
-    var = (n_a * (var_a + (mean_a - mean) ** 2) + n_b * (var_b + (mean_b - mean) ** 2)) / n
-    return mean, var, n
-
-
-def update_step_statistics(old, batch, momentum):
-    """Running (mean, var, count) per step after one training batch; arrays (S, H), (S, H), (S,).
-
-    A step seen for the first time is copied; after that new = (1 - momentum) old + momentum batch, or, if
-    momentum is None, the statistics of all sequences so far. The variance is biased throughout. The arrays
-    grow as needed.
-    """
-    steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
-    mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)
-    for target, source in zip((mean, var, count), old):
-        target[: len(source)] = source
-    for t, (m, v, n) in enumerate(zip(*batch)):
-        if count[t] == 0:
-            mean[t], var[t] = m, v
-        elif momentum is None:
-            mean[t], var[t], _ = pool_statistics(mean[t], var[t], count[t], m, v, n)
-        else:
-            mean[t] += momentum * (m - mean[t])
-            var[t] += momentum * (v - var[t])
-        count[t] += n
-    return mean, var, count
-
-
-# --- sequences ----------------------------------------------------------------------------------------------
-
-
-def reverse_sequences(x, lengths):
-    """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
-    y = np.zeros_like(x)
-    for b, n in enumerate(lengths):
-        y[:n, b] = x[:n, b][::-1]
-    return y
-
-
-@dataclass
-class Step:
-    """What one time step leaves for the way back. Rows are those of the living sequences only."""
-
-    alive: np.ndarray  # (L,) which sequences are alive
-    x: np.ndarray  # (L, I)
-    h: np.ndarray  # (L, H) the state before the step
-    ahat: np.ndarray  # (L, H) standardised pre-activation; the raw one without a norm
-    var: np.ndarray | None  # variance that normalised it, broadcastable to (L, H)
-    axis: int | None  # over which axis mean and variance were taken; None if they were given
-    y: np.ndarray  # (L, H) the state after the step
-
-
-@dataclass
-class Tape:
-    """Inputs of one run and its steps; under batch norm, the statistics of the living batch where used."""
-
-    options: dict[str, Any]
-    lengths: np.ndarray
-    shape: tuple[int, ...]
-    steps: list[Step] = field(default_factory=list)
-    mean: np.ndarray | None = None  # (steps, H)
-    var: np.ndarray | None = None  # (steps, H)
-    count: np.ndarray | None = None  # (steps,)
-
-
-def rnn_normalize(a, norm, eps, given=None):
-    """The norm inside the cell, before gain and bias: returns ahat, mean, variance and the axis of Step.
-
-    "layer": over the units of each row. "batch": over the rows, or with the `given` (mean, variance) of this
-    step.
-    """
-    if norm is None:
-        return a, None, None, None
-    if norm == "batch" and given is not None:
-        return (a - given[0]) / np.sqrt(given[1] + eps), *given, None
-    axis = -1 if norm == "layer" else 0
-    return *standardize(a, axis, eps), axis
+def rnn_step_backward(options, gstate, h, norm):
+    _, df = ACTIVATIONS[options["nonlinearity"]]
+    return *sum_of_sides_backward(options, gstate[0] * df(h), norm), (0,)
 
 
 def rnn(
@@ -268,10 +110,15 @@ def rnn(
     weight_hh,
     *,
     norm="layer",
+    placement="joint",
     gain=None,
     bias=None,
+    gain_ih=None,
     bias_ih=None,
+    gain_hh=None,
     bias_hh=None,
+    inner_bias_ih=None,
+    inner_bias_hh=None,
     h0=None,
     lengths=None,
     nonlinearity="tanh",
@@ -284,107 +131,234 @@ def rnn(
 
     x (T, B, I), weight_ih (H, I), weight_hh (H, H), gain, bias (H,), h0 (B, H); lengths (B,) in 0..T.
     norm "layer" | "batch" | None; without a norm h_t = f(a_t + bias_ih + bias_hh) as in torch.nn.RNN.
+    placement "split", for layer norm: h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh)).
     Batch norm: `statistics` None takes mean and biased variance of each step from the sequences alive at it
     (training); (mean, var), each (known steps, H), are used as given, beyond them as `overrun` says.
     reverse: each sequence from its own end; its k-th step from there uses the k-th statistics.
 
     Returns y (T, B, H), 0 past a length; h (B, H), the state at each sequence's own end; and the tape.
     """
-    x, weight_ih, weight_hh = real(x), real(weight_ih), real(weight_hh)
-    t_max, batch, hidden = x.shape[0], x.shape[1], weight_hh.shape[0]
-    lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
-    steps = int(lengths.max(initial=0))
-    if norm == "batch" and statistics is not None:
-        statistics = tuple(real(s) for s in statistics)
-        if steps:
-            statistics_at(steps - 1, statistics, overrun)  # "raise" refuses before anything is computed
     if norm is None:
-        gain, bias = None, sum(real(b) for b in (bias_ih, bias_hh) if b is not None)
-
-    f, _ = ACTIVATIONS[nonlinearity]
-    tape = Tape(
-        dict(
-            weight_ih=weight_ih,
-            weight_hh=weight_hh,
-            norm=norm,
-            gain=gain,
-            bias=bias,
-            bias_ih=bias_ih,
-            bias_hh=bias_hh,
-            nonlinearity=nonlinearity,
-            eps=eps,
-            reverse=reverse,
-        ),
-        lengths,
-        x.shape,
-    )
-    if reverse:
-        x = reverse_sequences(x, lengths)
-    h = np.zeros((batch, hidden), x.dtype) if h0 is None else real(h0).copy()
-    y = np.zeros((t_max, batch, hidden), x.dtype)
-    seen = []
-    for t in range(steps):
-        alive = np.flatnonzero(lengths > t)
-        a = h[alive] @ weight_hh.T + x[t, alive] @ weight_ih.T
-        given = None if statistics is None else statistics_at(t, statistics, overrun)
-        ahat, mean, var, axis = rnn_normalize(a, norm, eps, given)
-        out = f(_affine(ahat, gain, bias))
-        tape.steps.append(Step(alive, x[t, alive], h[alive], ahat, var, axis, out))
-        if axis == 0:
-            seen.append((mean[0], var[0], len(alive)))
-        h[alive] = y[t, alive] = out
-    if norm == "batch":
-        tape.mean = np.array([m for m, _, _ in seen]).reshape(len(seen), hidden)
-        tape.var = np.array([v for _, v, _ in seen]).reshape(len(seen), hidden)
-        tape.count = np.array([n for _, _, n in seen], np.int64)
-    return (reverse_sequences(y, lengths) if reverse else y), h, tape
+        biases = [real(b) for b in (bias_ih, bias_hh) if b is not None]
+        gain, bias = None, sum(biases) if biases else None
+    placement = "split" if norm == "layer" and placement == "split" else "joint"
+    parameters = dict(weight_ih=weight_ih, weight_hh=weight_hh, gain=gain, bias=bias)
+    parameters |= dict(gain_ih=gain_ih, bias_ih=bias_ih, gain_hh=gain_hh, bias_hh=bias_hh)
+    parameters |= dict(inner_bias_ih=inner_bias_ih, inner_bias_hh=inner_bias_hh)
+    options = dict(nonlinearity=nonlinearity, placement=placement, norm=norm, **parameters)
+    statistics = None if statistics is None else {"": statistics}
+    y, (h,), tape = run((rnn_step, rnn_step_backward), options, RNN_SITES[placement], x, parameters, (h0,),
+                        norm, eps, lengths, statistics, overrun, reverse)
+    return y, h, tape
 
 
 def rnn_backward(tape, gy, gh=None):
-    """Back-propagation through time: from gy (T, B, H) and gh (B, H) to gx, gh0 and a dict of gradients.
+    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters that the forward run was given.
 
-    The dict has weight_ih, weight_hh and, of gain, bias, bias_ih, bias_hh, those that the forward run was
-    given. What gy holds past a sequence's length has no effect, for y is constant there.
+    What gy holds past a sequence's length has no effect, for y is constant there.
     """
-    o = tape.options
-    _, df = ACTIVATIONS[o["nonlinearity"]]
-    gy = real(gy)
-    if o["reverse"]:
-        gy = reverse_sequences(gy, tape.lengths)
-    gx = np.zeros(tape.shape, gy.dtype)
-    gh = np.zeros(gy.shape[1:], gy.dtype) if gh is None else real(gh).copy()
-    gweight_ih, gweight_hh = np.zeros_like(o["weight_ih"]), np.zeros_like(o["weight_hh"])
-    ggain, gbias = np.zeros(gy.shape[2], gy.dtype), np.zeros(gy.shape[2], gy.dtype)
-    for t in reversed(range(len(tape.steps))):
-        s = tape.steps[t]
-        gz = (gh[s.alive] + gy[t, s.alive]) * df(s.y)  # z = gain ahat + bias, the argument of f
-        ggain += (gz * s.ahat).sum(0)
-        gbias += gz.sum(0)
-        ga = _affine(gz, o["gain"], None)
-        if o["norm"] is not None:
-            ga = standardize_backward(ga, s.ahat, s.var, s.axis, o["eps"])
-        gweight_ih += ga.T @ s.x
-        gweight_hh += ga.T @ s.h
-        gx[t, s.alive] = ga @ o["weight_ih"]
-        gh[s.alive] = ga @ o["weight_hh"]
-    grads = {"weight_ih": gweight_ih, "weight_hh": gweight_hh, "gain": ggain, "bias": gbias}
-    if o["norm"] is None:
-        grads |= {"bias_ih": gbias, "bias_hh": gbias}
-        del grads["gain"], grads["bias"]
-    grads = {name: g for name, g in grads.items() if o[name] is not None}
-    return (reverse_sequences(gx, tape.lengths) if o["reverse"] else gx), gh, grads
+    gx, (gh0,), grads = run_backward(tape, gy, (gh,))
+    if tape.options["norm"] is None:
+        gbias = grads.pop("bias", None)
+        grads |= {name: gbias for name in ("bias_ih", "bias_hh") if name in grads}
+    return gx, gh0, grads
 
 
-def calibrate(batches, weight_ih, weight_hh, **options):
+# --- LSTM ---------------------------------------------------------------------------------------------------
+
+LSTM_SITES = {
+    None: {"ih": Site(None, "bias_ih", (4,)), "hh": Site(None, "bias_hh", (4,))},
+    "split": {"ih": Site("gain_ih", "bias_ih", (4,)), "hh": Site("gain_hh", "bias_hh", (4,))},
+    "joint": {"": Site("gain", "bias", (4,))},
+    "gate": {"": Site("gain", "bias", (1, 1, 1, 1))},
+    "batch": {"ih": Site("gain_ih", "bias", (4,)), "hh": Site("gain_hh", None, (4,))},
+}
+
+
+def lstm_step(options, x_, h_, state, norm):
+    """c' = sig(f) c + sig(i) tanh(g) is carried, h' = sig(o) tanh(norm(c')); "carry": norm(c') is carried too."""
+    i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    raw = f * state[1] + i * g
+    seen = norm("c", raw)
+    tanh_c = np.tanh(seen)
+    c = seen if options["cell"] == "carry" else raw
+    return (o * tanh_c, c), (i, f, g, o, state[1], tanh_c)
+
+
+def lstm_step_backward(options, gstate, kept, norm):
+    gh, gc = gstate
+    i, f, g, o, c, tanh_c = kept
+    gseen = gh * o * (1 - tanh_c * tanh_c)
+    gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
+    ga = join(gc * g * i * (1 - i), gc * c * f * (1 - f), gc * i * (1 - g * g), gh * tanh_c * o * (1 - o))
+    return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
+
+
+def lstm(
+    x,
+    parameters,
+    *,
+    norm="layer",
+    placement="split",
+    cell="out",
+    eps=1e-5,
+    h0=None,
+    c0=None,
+    lengths=None,
+    statistics=None,
+    overrun="raise",
+    reverse=False,
+):
+    """One layer, one direction of an LSTM: x (T, B, I), h0 and c0 (B, H), lengths (B,) in 0..T.
+
+    parameters: dict of weight_ih (4H, I), weight_hh (4H, H) and, each of them optional, inner_bias_ih, inner_bias_hh
+    (4H,) and by the norm: None bias_ih, bias_hh. "layer" split gain_ih, bias_ih, gain_hh, bias_hh; joint (over 4H) and
+    gate (over the H of each gate) gain, bias; all (4H,). "batch" gain_ih, gain_hh, bias (4H,). The norm of the cell,
+    `cell` "out" | "carry" | None under layer norm, always "out" under batch norm: gain_c, bias_c (H,).
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c", each
+    (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
+
+    Returns y (T, B, H), 0 past a length; (h, c), each (B, H), at each sequence's own end; and the tape.
+    """
+    cell = {"layer": cell, "batch": "out", None: None}[norm]
+    options = dict(placement=placement if norm == "layer" else "split", cell=cell)
+    sites = LSTM_SITES[placement if norm == "layer" else norm] | ({"c": Site("gain_c", "bias_c")} if cell else {})
+    return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0),
+               norm, eps, lengths, statistics, overrun, reverse)
+
+
+def lstm_backward(tape, gy, gh=None, gc=None):
+    """From gy (T, B, H), gh and gc (B, H) to gx, (gh0, gc0) and the gradients of the parameters given."""
+    return run_backward(tape, gy, (gh, gc))
+
+
+# --- GRU ----------------------------------------------------------------------------------------------------
+
+GRU_SITES = {
+    None: {"ih": Site(None, "bias_ih", (3,)), "hh": Site(None, "bias_hh", (3,))},
+    "split": {"ih": Site("gain_ih", "bias_ih", (2, 1)), "hh": Site("gain_hh", "bias_hh", (2, 1))},
+    "all": {"ih": Site("gain_ih", "bias_ih", (3,)), "hh": Site("gain_hh", "bias_hh", (3,))},
+    "joint": {"": Site("gain", "bias", (3,))},
+    "gate": {"rz": Site("gain", "bias", (1, 1)), "n": Site("gain", "bias", (1,), first=2)},
+    "batch": {"ih": Site("gain_ih", "bias", (3,)), "hh": Site("gain_hh", None, (3,))},
+}
+
+
+def gru_split(x_, h_, norm):
+    """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n and what r multiplies."""
+    xr, xz, xn = gates(norm("ih", x_), 3)
+    hr, hz, hn = gates(norm("hh", h_), 3)
+    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    return r, z, np.tanh(xn + r * hn), hn
+
+
+def gru_split_backward(gn, gz, r, hn, norm):
+    """From the gradients of the arguments of n's tanh and z's sigmoid to those of x_ and h_."""
+    gr = gn * hn * r * (1 - r)
+    return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
+
+
+def gru_joint(x_, h_, norm):
+    """a = norm(x_ + h_): r, z = sig(a), n = tanh(r a_n)."""
+    ar, az, an = gates(norm("", x_ + h_), 3)
+    r, z = sigmoid(ar), sigmoid(az)
+    return r, z, np.tanh(r * an), an
+
+
+def gru_joint_backward(gn, gz, r, an, norm):
+    ga = norm("", join(gn * an * r * (1 - r), gz, gn * r))
+    return ga, ga
+
+
+def gru_gate(x_, h_, norm):
+    """r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
+    xr, xz, xn = gates(x_, 3)
+    hr, hz, hn = gates(h_, 3)
+    r, z = (sigmoid(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
+    return r, z, np.tanh(norm("n", xn + r * hn)), hn
+
+
+def gru_gate_backward(gn, gz, r, hn, norm):
+    gn = norm("n", gn)
+    grz = norm("rz", join(gn * hn * r * (1 - r), gz))
+    return join(grz, gn), join(grz, gn * r)
+
+
+GRU_GATES = {
+    "split": (gru_split, gru_split_backward),
+    "joint": (gru_joint, gru_joint_backward),
+    "gate": (gru_gate, gru_gate_backward),
+}
+
+
+def gru_step(options, x_, h_, state, norm):
+    """h' = (1 - z) n + z h."""
+    (h,) = state
+    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm)
+    return ((1 - z) * n + z * h,), (r, z, n, factor, h)
+
+
+def gru_step_backward(options, gstate, kept, norm):
+    (gh,) = gstate
+    r, z, n, factor, h = kept
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
+    return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm), (gh * z,)
+
+
+def gru(
+    x,
+    parameters,
+    *,
+    norm="layer",
+    placement="split",
+    span=None,
+    eps=1e-5,
+    h0=None,
+    lengths=None,
+    statistics=None,
+    overrun="raise",
+    reverse=False,
+):
+    """One layer, one direction of a GRU: x (T, B, I), h0 (B, H), lengths (B,) in 0..T.
+
+    parameters: dict of weight_ih (3H, I), weight_hh (3H, H) and, each of them optional and (3H,), inner_bias_ih,
+    inner_bias_hh, and by the norm: None bias_ih, bias_hh. "layer" split gain_ih, bias_ih, gain_hh, bias_hh; joint and
+    gate gain, bias. "batch" gain_ih, gain_hh, bias. span, for split: None has one norm over the 2H of r and z and one
+    over the H of n on each side, "all" one over the 3H of a side.
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each (mean,
+    var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
+
+    Returns y (T, B, H), 0 past a length; h (B, H), at each sequence's own end; and the tape.
+    """
+    options = dict(placement=placement if norm == "layer" else "split")
+    kind = "all" if placement == "split" and span == "all" else placement
+    sites = GRU_SITES[kind if norm == "layer" else norm]
+    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,),
+                        norm, eps, lengths, statistics, overrun, reverse)
+    return y, h, tape
+
+
+def gru_backward(tape, gy, gh=None):
+    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters given."""
+    gx, (gh0,), grads = run_backward(tape, gy, (gh,))
+    return gx, gh0, grads
+
+
+# --- calibration --------------------------------------------------------------------------------------------
+
+
+def calibrate(batches, *parameters, cell=rnn, **options):
     """Population mean, biased variance and count per step, over all sequences of all batches alive at it.
 
     batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step
     normalised by the statistics over all living sequences, so how they were divided into batches has no
-    effect.
+    effect. cell: rnn, lstm or gru, which gets `parameters` and `options`. Returns mean, var, count of rnn, and of the
+    others a dict by site of (mean, var), and count.
     """
     batches = [(real(x), np.full(x.shape[1], x.shape[0]) if n is None else np.asarray(n)) for x, n in batches]
     t_max = max(x.shape[0] for x, _ in batches)
     x = np.concatenate([np.pad(x, ((0, t_max - x.shape[0]), (0, 0), (0, 0))) for x, _ in batches], axis=1)
     lengths = np.concatenate([n for _, n in batches])
-    _, _, tape = rnn(x, weight_ih, weight_hh, norm="batch", lengths=lengths, **options)
-    return tape.mean, tape.var, tape.count
+    _, _, tape = cell(x, *parameters, norm="batch", lengths=lengths, **options)
+    return (tape.mean, tape.var, tape.count) if cell is rnn else (tape.statistics, tape.count)

@@ -1,0 +1,254 @@
+"""The reference's time loop, one for all cells: forward and back, over the sequences alive at each step.
+
+A cell is two functions of one step of L living sequences with H hidden units:
+
+    forward(options, x_, h_, state, norm) -> new state, kept
+    backward(options, gstate, kept, norm) -> gx_, gh_, gold
+
+x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H); a state is a tuple of (L, H), the output
+h first; norm(site, a) is the norm at that site of the cell, and on the way back its gradient; `kept` is whatever that
+way needs; g... is the gradient of the loss in ..., and gold what reaches the old state other than through h_.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lnrnn.reference_norms import affine, real, standardize, standardize_backward, statistics_at
+
+# --- the norms inside a cell --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a cell has a norm: the names of its gain and bias, and which gates it normalises together.
+
+    spans: for each of its layer norms, side by side, the number of gates (H units each) that one mean is over.
+    first: the gate at which the site's share of gain and bias begins.
+    """
+
+    gain: str | None
+    bias: str | None
+    spans: tuple[int, ...] = (1,)
+    first: int = 0
+
+    def cut(self, a):
+        """`a` (..., gates * H) in pieces that have a mean each."""
+        hidden = a.shape[-1] // sum(self.spans)
+        return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
+
+    def share(self, width):
+        """The slice of gain and bias that belongs to the site's `width` units."""
+        start = self.first * width // sum(self.spans)
+        return slice(start, start + width)
+
+
+@dataclass
+class Normed:
+    """What a norm leaves for the way back."""
+
+    ahat: np.ndarray  # (L, W) the standardised input; the input itself without a norm
+    mean: np.ndarray | None
+    var: np.ndarray | None  # what normalised it, broadcastable to (L, W)
+    axis: int | None  # over which axis they were taken; None if they were given
+
+
+def normalize(a, kind, eps, site, given=None):
+    """The norm before gain and bias, as Normed.
+
+    kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given` (mean,
+    variance) of this step. None: no norm.
+    """
+    if kind is None:
+        return Normed(a, None, None, None)
+    if kind == "batch" and given is not None:
+        return Normed((a - given[0]) / np.sqrt(given[1] + eps), *given, None)
+    if kind == "batch":
+        return Normed(*standardize(a, 0, eps), 0)
+    pieces = [np.broadcast_arrays(*standardize(piece, -1, eps)) for piece in site.cut(a)]
+    return Normed(*(np.concatenate(part, axis=-1) for part in zip(*pieces)), -1)
+
+
+def normalize_backward(g, normed, kind, eps, site):
+    """From the gradient of ahat to that of `a`."""
+    if kind is None:
+        return g
+    if normed.axis != -1:
+        return standardize_backward(g, normed.ahat, normed.var, normed.axis, eps)
+    pieces = zip(*map(site.cut, (g, normed.ahat, normed.var)))
+    return np.concatenate([standardize_backward(*piece, -1, eps) for piece in pieces], axis=-1)
+
+
+@dataclass
+class Norms:
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of its sites.
+
+    A site that the cell does not have leaves its input as it is, and so does a gain or bias that is not there.
+    """
+
+    sites: dict[str, Site]
+    kind: str | None
+    eps: float
+    parameters: dict[str, np.ndarray]
+    given: dict[str, Any]  # site -> (mean, variance) to be used, None for those of the batch
+    at: dict[str, Normed] = field(default_factory=dict)
+
+    def forward(self, name, a):
+        site = self.sites.get(name)
+        if site is None:
+            return a
+        self.at[name] = normalize(a, self.kind, self.eps, site, self.given.get(name))
+        share = site.share(a.shape[-1])
+        gain, bias = (self.parameters[n][share] if n in self.parameters else None for n in (site.gain, site.bias))
+        return affine(self.at[name].ahat, gain, bias)
+
+    def backward(self, grads, name, gz):
+        """From the gradient of the site's output to that of its input; adds to those of gain and bias."""
+        site = self.sites.get(name)
+        if site is None:
+            return gz
+        normed, share, g = self.at[name], site.share(gz.shape[-1]), gz
+        if site.gain in grads:
+            grads[site.gain][share] += (gz * normed.ahat).sum(0)
+            g = gz * self.parameters[site.gain][share]
+        if site.bias in grads:
+            grads[site.bias][share] += gz.sum(0)
+        return normalize_backward(g, normed, self.kind, self.eps, site)
+
+
+# --- sequences ----------------------------------------------------------------------------------------------
+
+
+def reverse_sequences(x, lengths):
+    """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
+    y = np.zeros_like(x)
+    for b, n in enumerate(lengths):
+        y[:n, b] = x[:n, b][::-1]
+    return y
+
+
+@dataclass
+class Step:
+    """What one time step leaves for the way back. Rows are those of the living sequences only."""
+
+    alive: np.ndarray  # (L,) which sequences are alive
+    x: np.ndarray  # (L, I)
+    h: np.ndarray  # (L, H) the output before the step
+    norms: Norms
+    kept: Any
+
+    @property
+    def ahat(self):
+        """(L, H) what an RNN's one norm gives before gain and bias; the pre-activation itself without a norm."""
+        return self.norms.at[""].ahat
+
+
+@dataclass
+class Tape:
+    """One run: its options, among them the parameters, and its steps.
+
+    Under batch norm also the statistics of the living batch at the steps where they were used.
+    """
+
+    options: dict[str, Any]
+    parameters: dict[str, np.ndarray]
+    backward: Callable
+    lengths: np.ndarray
+    shape: tuple[int, ...]
+    reverse: bool
+    steps: list[Step] = field(default_factory=list)
+    statistics: dict[str, tuple[np.ndarray, np.ndarray]] | None = None  # site -> (mean, var), each (steps, W)
+    count: np.ndarray | None = None  # (steps,)
+
+    @property
+    def mean(self):
+        """(steps, H) of the one norm of an RNN."""
+        return None if self.statistics is None else self.statistics[""][0]
+
+    @property
+    def var(self):
+        """(steps, H) of the one norm of an RNN."""
+        return None if self.statistics is None else self.statistics[""][1]
+
+
+def run(cell, options, sites, x, parameters, state, norm, eps, lengths, statistics, overrun, reverse):
+    """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
+
+    statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state at each
+    sequence's own end, and the tape.
+    """
+    forward, backward = cell
+    x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
+    dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
+    steps = int(lengths.max(initial=0))
+    given = {}
+    if norm == "batch" and statistics is not None:
+        given = {name: tuple(map(real, s)) for name, s in statistics.items()}
+        for known in given.values() if steps else ():
+            statistics_at(steps - 1, known, overrun)  # "raise" refuses before anything is computed
+
+    tape = Tape(options, p, backward, lengths, x.shape, reverse)
+    if reverse:
+        x = reverse_sequences(x, lengths)
+    state = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
+    y = np.zeros((t_max, batch, hidden), dtype)
+    for t in range(steps):
+        alive = np.flatnonzero(lengths > t)
+        old = tuple(s[alive] for s in state)
+        x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
+        h_ = affine(old[0] @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
+        norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
+        new, kept = forward(options, x_, h_, old, norms.forward)
+        tape.steps.append(Step(alive, x[t, alive], old[0], norms, kept))
+        for whole, part in zip(state, new):
+            whole[alive] = part
+        y[t, alive] = new[0]
+    if norm == "batch":
+        tape.statistics, tape.count = used_statistics(tape.steps, sites, hidden)
+    return (reverse_sequences(y, lengths) if reverse else y), tuple(state), tape
+
+
+def used_statistics(steps, sites, hidden):
+    """Those of the living batch, at the steps that used them: site -> (mean, var), and how many were alive."""
+    used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
+    statistics = {}
+    for name, site in sites.items():
+        shape = len(used), hidden * sum(site.spans)
+        normed = [s.norms.at[name] for s in used]
+        statistics[name] = tuple(np.array([getattr(n, v) for n in normed]).reshape(shape) for v in ("mean", "var"))
+    return statistics, np.array([len(s.alive) for s in used], np.int64)
+
+
+def run_backward(tape, gy, gstate):
+    """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H) or
+    None for zero, to gx, that of the initial state, and those of the parameters that the forward run was given.
+
+    What gy holds past a sequence's length has no effect, for y is constant there.
+    """
+    p, gy = tape.parameters, real(gy)
+    if tape.reverse:
+        gy = reverse_sequences(gy, tape.lengths)
+    gx = np.zeros(tape.shape, gy.dtype)
+    gstate = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
+    grads = {name: np.zeros(v.shape, np.result_type(v, gy)) for name, v in p.items()}
+    for t in reversed(range(len(tape.steps))):
+        s = tape.steps[t]
+        new = [g[s.alive] for g in gstate]
+        new[0] = new[0] + gy[t, s.alive]
+        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
+        for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
+            if name in grads:
+                grads[name] += g.sum(0)
+        grads["weight_ih"] += gx_.T @ s.x
+        grads["weight_hh"] += gh_.T @ s.h
+        gx[t, s.alive] = gx_ @ p["weight_ih"]
+        gold = (gh_ @ p["weight_hh"] + gold[0], *gold[1:])
+        for whole, part in zip(gstate, gold):
+            whole[s.alive] = part
+    return (reverse_sequences(gx, tape.lengths) if tape.reverse else gx), tuple(gstate), grads
