@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _adapter, calibration, training
+from . import _core, calibration, training
 from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ._state import checked
 from .cells import Cell
@@ -201,7 +201,7 @@ class Network:
         elif self._sides:
             split = int("ih" in self._sides)
             options = {"norm": 2, "eps": norm.eps, "placement": split, "cell_norm": int("c" in self._sides)}
-        layer = _adapter.Layer(
+        layer = _core.Layer(
             self._cell.number, w_ih, w_hh, own, act=self._act, reverse=suffix.endswith("_reverse"),
             dtype=DTYPES.index(self._dtype), **options,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _adapter
+from . import _core
 from ._errors import bad_value, integer, real, shaped
 from .cells import Cell
 from .sequences import FLOAT32, longest_first, states
@@ -39,7 +39,7 @@ class Stream:
         self._steps = []
         for k, layer in enumerate(layers):
             y = np.empty((1, batch_size, hidden_size), np.float32)
-            self._steps.append(_adapter.Step(layer, x, y, *(s[k] for s in self._state)))
+            self._steps.append(_core.Step(layer, x, y, *(s[k] for s in self._state)))
             x = y
         self._shape = self._row.shape
         self._y = x[0]
