@@ -33,7 +33,7 @@ def for_peers(p):
     """Every parameter in two: NAME_rz and NAME_n."""
     hidden = len(p["gain_ih"]) // 3
     parts = {"rz": slice(0, 2 * hidden), "n": slice(2 * hidden, None)}
-    return {f"{name}_{part}": np.ascontiguousarray(v[rows]) for name, v in p.items() for part, rows in parts.items()}
+    return {f"{name}_{part}": v[rows] for name, v in p.items() for part, rows in parts.items()}
 
 
 def answer(reference, p, x, **options):

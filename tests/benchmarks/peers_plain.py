@@ -1,5 +1,5 @@
-"""The cells without a norm, torch.nn's own, by the libraries' own operators for a whole sequence. Builders as in
-peers_rnn.py; p has torch's names and order of gates.
+"""The cells without a norm, torch.nn's own, by the libraries' own operators for a whole sequence. Builders as
+in peers_rnn.py; p has torch's names and order of gates.
 """
 
 from __future__ import annotations
