@@ -24,9 +24,9 @@ CELLS = {"rnn": cell_rnn, "lstm": cell_lstm, "gru": cell_gru}
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 PEAKS = {"float32": FMA_F32, "bfloat16": DOT_BF16, "int8": DOT_INT8}
 
-# What should be reached: by layer norm over the plain cell from H = 256 on; by lengths uniform in 1..T over all
-# of T steps; by several threads over one beside a busy process. The threads must wait there for the one whose
-# core is taken; a collapse, a time slice lost at each step, is far beyond 2.
+# What should be reached: by layer norm over the plain cell from H = 256 on; by lengths uniform in 1..T over
+# all of T steps; by several threads over one beside a busy process. The threads must wait there for the one
+# whose core is taken; a collapse, a time slice lost at each step, is far beyond 2.
 NORM_COSTS, NORM_FROM, RAGGED, BESIDE = 1.1, 256, 0.6, 2.0
 
 # Outputs lie within -1..1. Right float32 answers of all libraries differ by 4e-6 at most (up to H = 1024, any
