@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import numpy
@@ -40,14 +41,12 @@ class BuildExt(build_ext):
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
         args = dict(output_dir=self.build_temp, include_dirs=["include"], depends=HEADERS)
-        objects = []
-        for isa, (machines, flags) in ISAS.items():
-            if machine in machines:
-                objects += self.compiler.compile([f"pyx/isa_{isa}.c"], extra_postargs=CFLAGS + flags, **args)
-        objects += self.compiler.compile(
-            [f"pyx/{name}" for name in ONCE], extra_postargs=CFLAGS + openmp, **args
-        )
-        ext.extra_objects = objects
+        units = [(f"pyx/isa_{isa}.c", flags) for isa, (machines, flags) in ISAS.items() if machine in machines]
+        units += [(f"pyx/{name}", openmp) for name in ONCE]
+        # Each unit is a process of the compiler.
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            compiled = pool.map(lambda u: self.compiler.compile([u[0]], extra_postargs=CFLAGS + u[1], **args), units)
+            ext.extra_objects = sum(compiled, [])
         ext.extra_link_args = openmp + ["-lm"]
         super().build_extension(ext)
 
