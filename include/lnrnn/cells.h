@@ -25,22 +25,40 @@ LNRNN_INLINE v32 v32_act(int act, v32 v)
     default: CALL(LNRNN_ACT_IDENTITY); break;                  \
     }
 
+/* What a row is normalised with: normalised_f32's. */
+typedef struct {
+    v32 mean, rstd, rest;
+} rnn_moments;
+
+LNRNN_INLINE rnn_moments rnn_row_moments(size_t n, const float *a, float eps)
+{
+    float m0, m1, var;
+    row_moments_f32(n, a, &m0, &m1, &var);
+    const float rstd = 1 / sqrtf(var + eps);
+    return (rnn_moments){v32_set1(m0), v32_set1(rstd), v32_set1(-m1 * rstd)};
+}
+
+/* The next row's statistics come before this row's activations: their sums, root and quotients wait for each other, and the
+ * activations fill the gaps (rnn B64-H128: 4 %). */
 LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
                                  const float *bias, float eps, float *const *y)
 {
+    rnn_moments next;
+    if (rows)
+        next = rnn_row_moments(n, a, eps);
     for (size_t r = 0; r < rows; r++, a += as) {
-        float m0, m1, var, *h = y[r];
-        row_moments_f32(n, a, &m0, &m1, &var);
-        const float rstd = 1 / sqrtf(var + eps);
-        const v32 vm = v32_set1(m0), vr = v32_set1(rstd), vc = v32_set1(-m1 * rstd);
+        const rnn_moments m = next;
+        float *h = y[r];
+        if (r + 1 < rows)
+            next = rnn_row_moments(n, a + as, eps);
         size_t i = 0;
         for (; i + V32_LANES <= n; i += V32_LANES) {
-            const v32 z = normalised_f32(v32_load(a + i), vm, vr, vc);
+            const v32 z = normalised_f32(v32_load(a + i), m.mean, m.rstd, m.rest);
             v32_store(h + i, v32_act(act, v32_fma(z, v32_load(gain + i), v32_load(bias + i))));
         }
         if (i < n) {
             const size_t k = n - i;
-            const v32 z = normalised_f32(v32_load_n(a + i, k), vm, vr, vc);
+            const v32 z = normalised_f32(v32_load_n(a + i, k), m.mean, m.rstd, m.rest);
             v32_store_n(h + i, v32_act(act, v32_fma(z, v32_load_n(gain + i, k), v32_load_n(bias + i, k))), k);
         }
     }
