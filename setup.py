@@ -30,7 +30,9 @@ ISAS = {
     "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
     "neon": (ARM, []),
 }
-ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c"]
+ONCE = [
+    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c",
+]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
 
@@ -71,7 +73,7 @@ core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],
     include_dirs=["include", numpy.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION")],
     extra_compile_args=CFLAGS,
     depends=HEADERS + sorted(glob("pyx/*.c") + glob("pyx/*.px[di]")),
 )
