@@ -29,7 +29,7 @@ ISAS = {
     "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
     "neon": (ARM, []),
 }
-ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "backward.c"]
+ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c"]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
 

@@ -84,7 +84,14 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, d
 
 /* --- sequence.c: the recurrent layer ------------------------------------------------------------------------- */
 
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
+/* Which of the products a norm is taken of: the sum W x + W h; each of the two; the sum, gate by gate. */
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE };
+/* The GRU's split norms: one over r and z and one over n, as in the paper; or one over all three. */
+enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
+/* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
+enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
 
 /* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the norm are float. */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
@@ -93,36 +100,43 @@ enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
  * bits. The form belongs to the ISA that was in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
-/* Floats from row to row of a tape. */
-size_t lnrnn_tape_width(size_t H);
 
-/* One layer, one direction:  h_t = act(norm(W_ih x_t + W_hh h_{t-1})). */
+/* A place where a norm stands, over n values. */
+typedef struct {
+    const float *gain, *bias; /* (n); without a norm only bias */
+    /* Batch norm at inference: step t of a sequence takes row min(start + t, beyond) of scale, shift (rows, n). */
+    const float *scale, *shift;
+    double *mean, *var; /* batch norm in training, if not NULL: (T, n) of the living sequences, written */
+} lnrnn_site;
+
+/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference.py has the equations. */
 typedef struct {
     size_t T, B, D, H;        /* steps, sequences, inputs, units */
     const float *x;           /* (T, B, D), the last axis contiguous */
     ptrdiff_t xt, xb;         /* its strides */
     float *y;                 /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
     ptrdiff_t yt, yb;
-    const float *h0;          /* (B, H) */
-    float *hn;                /* (B, H): the state at each sequence's own end; may be h0 */
+    const float *h0, *c0;     /* (B, H); c0, cn: LSTM */
+    float *hn, *cn;           /* (B, H): the state at each sequence's own end; may be h0, c0 */
     const int64_t *order;     /* (B) the sequences, longest first */
     const int64_t *length;    /* (B) their lengths in that order, 0 .. T */
     int reverse;              /* read every sequence from its own end to its start */
-    int act;                  /* 0 tanh, 1 relu, 2 sigmoid, 3 identity */
-    int norm;
+    int cell;
+    int act;                  /* RNN: 0 tanh, 1 relu, 2 sigmoid, 3 identity */
+    int norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
     float eps;
     int dtype;                /* of the packed weights */
-    const uint32_t *w_ih, *w_hh; /* packed (H, D), (H, H) */
-    const float *gain, *bias; /* (H); without a norm only bias */
-    /* Batch norm at inference: step t of a sequence takes row min(start + t, beyond) of scale, shift (rows, H). beyond is
-     * the row for the steps past the last known one; steps from `known` on use the batch itself if beyond < 0. */
-    const float *scale, *shift;
+    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H) */
+    const float *inner_x, *inner_h; /* (G*H) or NULL: added to W x and W h, before any norm */
+    lnrnn_site at_h;          /* (G*H): of W h, or of the sum */
+    lnrnn_site at_x;          /* (G*H): of W x, where it has its own; a GRU without a norm has its bias_ih here */
+    lnrnn_site at_c;          /* (H) */
+    /* Batch norm at inference: the tables have rows for `known` steps; `beyond` is the row for later ones, or -1: these
+     * use the batch itself. `start`: steps before this call. */
     size_t start, known;
     ptrdiff_t beyond;
-    /* Batch norm in training, if not NULL: mean, var (T, H) and count (T) of the living sequences, written. */
-    double *mean, *var;
-    int64_t *count;
-    /* For lnrnn_rnn_backward, if not NULL: W x + W h of every living step, (sum of lengths, packed width of H). */
+    int64_t *count;           /* batch norm in training: (T) living sequences, written */
+    /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width(r) floats for every living step. */
     float *tape;
     size_t begin, end;        /* steps begin .. end - 1 of every sequence, the earlier ones being done; the last part (end >= T)
                                  also writes hn and the zeros. With a tape: 0 and T. */
@@ -132,19 +146,26 @@ typedef struct {
     float *work;              /* lnrnn_rnn_plan(r) floats */
 } lnrnn_rnn;
 
+/* Floats of a record of the tape: what backward.c says. */
+size_t lnrnn_tape_width(const lnrnn_rnn *r);
 size_t lnrnn_rnn_plan(lnrnn_rnn *r);
 void lnrnn_rnn_forward(const lnrnn_rnn *r);
 
-/* Back through time: r as it was for the forward call, tape and y filled in, mean set if it was a training batch norm. */
+/* Back through time: r as it was for the forward call, tape and y filled in, count set if it was a training batch norm.
+ * For no norm, batch norm in an RNN, and layer norm in the paper's places: RNN joint, LSTM split and out, GRU split. */
+typedef struct {
+    double *gain, *bias; /* as the site's; NULL where it has none */
+} lnrnn_site_gradients;
+
 typedef struct {
     const float *gy;              /* (T, B, H), the last axis contiguous; read only inside the lengths */
     ptrdiff_t gyt, gyb;
-    const float *ghn;             /* (B, H) gradient of hn, or NULL */
-    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, H), (H, H): the transposes, float */
+    const float *ghn, *gcn;       /* (B, H) gradients of hn, cn, or NULL */
+    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float */
     float *gx;                    /* (T, B, D) contiguous; written only inside the lengths */
-    float *gh0;                   /* (B, H) */
-    float *gw_ih, *gw_hh;         /* (H, D), (H, H) */
-    double *ggain, *gbias;        /* (H) */
+    float *gh0, *gc0;             /* (B, H) */
+    float *gw_ih, *gw_hh;         /* (G*H, D), (G*H, H) */
+    lnrnn_site_gradients at_h, at_x, at_c; /* written; without a norm the bias of a GRU's W x in at_x, all else in at_h */
     const float **rows;           /* 2 * sum of lengths pointers */
     float *work;                  /* lnrnn_rnn_backward_work(r) floats */
 } lnrnn_rnn_gradients;

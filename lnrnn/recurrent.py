@@ -222,20 +222,19 @@ class RNN:
         generation = self._generation  # before any parameter is read: see _changed
         kept, layer = self._layers.get(suffix, (None, None))
         if kept is not generation:
-            p, H = self._parameters, self.hidden_size
-            zeros = np.zeros(H, np.float32)
-            bias = p.get(f"bias{suffix}", zeros)
-            if self.norm is None and self.bias:
-                bias = p[f"bias_ih{suffix}"] + p[f"bias_hh{suffix}"]
+            p = self._parameters
+            names = ("gain", "bias", "bias_ih", "bias_hh")
+            own = {name: p[name + suffix] for name in names if name + suffix in p}
             kind = 0 if self.norm is None else 1 if isinstance(self.norm, LayerNormSpec) else 2
             layer = _core.Layer(
-                p[f"weight_ih{suffix}"], p[f"weight_hh{suffix}"], p.get(f"gain{suffix}"), bias,
-                NONLINEARITIES.index(self.nonlinearity), kind, self.norm.eps if kind else 0.0,
-                suffix.endswith("_reverse"), DTYPES.index(self._dtype),
+                0, p[f"weight_ih{suffix}"], p[f"weight_hh{suffix}"], own, act=NONLINEARITIES.index(self.nonlinearity),
+                norm=kind, eps=self.norm.eps if kind else 0.0, reverse=suffix.endswith("_reverse"),
+                dtype=DTYPES.index(self._dtype),
             )  # fmt: skip
             if kind == 2:
-                gain = p[f"gain{suffix}"]
-                layer.set_steps(*self._statistics[suffix].folded(gain, bias, self.norm.eps, self._overrun))
+                gain, bias = p[f"gain{suffix}"], own.get("bias", np.float32(0))
+                scale, shift, known, beyond = self._statistics[suffix].folded(gain, bias, self.norm.eps, self._overrun)
+                layer.set_steps({"": (scale, shift)}, known, beyond)
             self._layers[suffix] = (generation, layer)
         return layer
 
@@ -330,7 +329,7 @@ class RNN:
             statistics = _empty_statistics(T, H) if self._statistics else None
             record = layer.tape(alive)
             part = y[:, :, direction * H : (direction + 1) * H]
-            layer.forward(x, part, h0[k], h[k], order, ends, 0, statistics, record)
+            layer.forward(x, part, h0[k], h[k], order, ends, 0, _sides(statistics), record)
             runs.append((layer, statistics, record))
             if direction == self.num_directions - 1:
                 x = y
@@ -374,8 +373,8 @@ class RNN:
                 gx = np.zeros_like(x)
                 gw_ih, gw_hh = np.empty((H, x.shape[2]), np.float32), np.empty((H, H), np.float32)
                 ggain, gbias = np.empty(H), np.empty(H)
-                layer.backward(x, y[:, :, part], tape.h0[i], tape.order, tape.ends, statistics, record,
-                               grad[:, :, part], gh[i], gx, gh0[i], gw_ih, gw_hh, ggain, gbias)  # fmt: skip
+                layer.backward(x, y[:, :, part], tape.h0[i], tape.order, tape.ends, _sides(statistics), record,
+                               grad[:, :, part], gh[i], gx, gh0[i], gw_ih, gw_hh, {"gain": ggain, "bias": gbias})  # fmt: skip
                 below += gx
                 found = {"weight_ih": gw_ih, "weight_hh": gw_hh, "gain": ggain, "bias": gbias,
                          "bias_ih": gbias, "bias_hh": gbias}  # fmt: skip
@@ -419,7 +418,7 @@ class RNN:
                 y = np.empty((T, B, self.num_directions * H), np.float32)
             statistics = _empty_statistics(T, H)
             part = y[:, :, direction * H : (direction + 1) * H]
-            self._layer(suffix).forward(x, part, zeros, np.empty_like(zeros), order, ends, 0, statistics)
+            self._layer(suffix).forward(x, part, zeros, np.empty_like(zeros), order, ends, 0, _sides(statistics))
             nothing = StepStatistics.empty(max(T, self.norm.max_steps or 0), H)
             self._statistics[suffix] = nothing.updated(*statistics, None)
             if direction == self.num_directions - 1:
@@ -472,6 +471,10 @@ class RNN:
             f"nonlinearity={self.nonlinearity!r}, norm={self.norm!r}, bias={self.bias}, batch_first={self.batch_first}, "
             f"bidirectional={self.bidirectional}, dtype={self._dtype!r}, packed_bytes={packed})"
         )
+
+
+def _sides(statistics: tuple[Array, Array, Array] | None) -> dict[str, Any] | None:
+    return None if statistics is None else {"": statistics[:2], "count": statistics[2]}
 
 
 def _empty_statistics(steps: int, units: int) -> tuple[Array, Array, Array]:

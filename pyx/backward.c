@@ -55,7 +55,7 @@ static void norm_backward(const backward_job *j, size_t alive, const float *a, f
     double *ggain = sums, *gbias = sums + H, *s0 = sums + 2 * H, *s1 = sums + 3 * H;
     float *zeros = (float *)(sums + 4 * H); /* (2, H), as the kernels want them and leave them */
     if (r->norm == LNRNN_NORM_LAYER) {
-        j->k->f32.layer_norm_backward(alive, H, ga, width, a, width, r->gain, r->eps, ga, width, ggain, gbias, zeros);
+        j->k->f32.layer_norm_backward(alive, H, ga, width, a, width, r->at_h.gain, r->eps, ga, width, ggain, gbias, zeros);
     } else if (r->norm == LNRNN_NORM_NONE) {
         for (size_t i = 0; i < alive; i++)
             for (size_t o = 0; o < H; o++)
@@ -74,7 +74,7 @@ static void norm_backward(const backward_job *j, size_t alive, const float *a, f
             const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
             ggain[o] += sgx * rstd;
             gbias[o] += s0[o];
-            scale[o] = (float)(r->gain[o] * rstd);
+            scale[o] = (float)(r->at_h.gain[o] * rstd);
             c1[o] = (float)(s0[o] / n - low * slope);
             c2[o] = (float)slope;
         }
@@ -189,12 +189,12 @@ void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
     j.ga = (float *)(j.sums + n * group_doubles(r));
     j.work = j.ga + j.rows * k->mm_width(H);
     lnrnn_parallel(n, r->threads, backward_group, &j);
-    memset(g->ggain, 0, H * sizeof *g->ggain);
-    memset(g->gbias, 0, H * sizeof *g->gbias);
+    memset(g->at_h.gain, 0, H * sizeof *g->at_h.gain);
+    memset(g->at_h.bias, 0, H * sizeof *g->at_h.bias);
     for (size_t s = 0; s < n; s++)
         for (size_t o = 0; o < H; o++) {
-            g->ggain[o] += j.sums[s * group_doubles(r) + o];
-            g->gbias[o] += j.sums[s * group_doubles(r) + H + o];
+            g->at_h.gain[o] += j.sums[s * group_doubles(r) + o];
+            g->at_h.bias[o] += j.sums[s * group_doubles(r) + H + o];
         }
     lnrnn_parallel(2 * ((H + GRADIENT_ROWS - 1) / GRADIENT_ROWS), r->threads, weight_gradient, &j);
 }

@@ -41,7 +41,18 @@ cdef extern from "lnrnn.h" nogil:
 
     size_t lnrnn_packed_size(int, size_t, size_t)
     void lnrnn_pack(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *)
-    size_t lnrnn_tape_width(size_t)
+
+    enum:
+        LNRNN_LSTM
+        LNRNN_GRU
+
+    ctypedef struct lnrnn_site:
+        const float *gain
+        const float *bias
+        const float *scale
+        const float *shift
+        double *mean
+        double *var
 
     ctypedef struct lnrnn_rnn:
         size_t T, B, D, H
@@ -50,22 +61,21 @@ cdef extern from "lnrnn.h" nogil:
         float *y
         ptrdiff_t yt, yb
         const float *h0
+        const float *c0
         float *hn
+        float *cn
         const int64_t *order
         const int64_t *length
-        int reverse, act, norm
+        int reverse, cell, act, norm, placement, span, cell_norm
         float eps
         int dtype
         const uint32_t *w_ih
         const uint32_t *w_hh
-        const float *gain
-        const float *bias
-        const float *scale
-        const float *shift
+        const float *inner_x
+        const float *inner_h
+        lnrnn_site at_h, at_x, at_c
         size_t start, known
         ptrdiff_t beyond
-        double *mean
-        double *var
         int64_t *count
         float *tape
         size_t begin, end
@@ -74,23 +84,33 @@ cdef extern from "lnrnn.h" nogil:
         int split
         float *work
 
+    size_t lnrnn_tape_width(const lnrnn_rnn *)
     size_t lnrnn_rnn_plan(lnrnn_rnn *)
     void lnrnn_rnn_forward(const lnrnn_rnn *)
+
+    ctypedef struct lnrnn_site_gradients:
+        double *gain
+        double *bias
 
     ctypedef struct lnrnn_rnn_gradients:
         const float *gy
         ptrdiff_t gyt, gyb
         const float *ghn
+        const float *gcn
         const uint32_t *w_ih_t
         const uint32_t *w_hh_t
         float *gx
         float *gh0
+        float *gc0
         float *gw_ih
         float *gw_hh
-        double *ggain
-        double *gbias
+        lnrnn_site_gradients at_h, at_x, at_c
         const float **rows
         float *work
 
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn *)
     void lnrnn_rnn_backward(const lnrnn_rnn *, const lnrnn_rnn_gradients *)
+
+cdef extern from "lnrnn/rows.h" nogil:
+    size_t outputs(const lnrnn_rnn *)
+    int two(const lnrnn_rnn *)

@@ -3,7 +3,8 @@
  * Sequences are sorted by length, longest first, so that the living ones are always the first `alive` rows. A group of
  * them goes through time together; groups never meet, and threads take groups. Inside a group rows are packed, step
  * after step, only the living: padding is neither projected nor normalised. The rows of a chunk of steps are projected by
- * one product, W_ih x; each step then adds W_hh h to its rows and turns them into h.
+ * one product, W_ih x, and normalised there if W_ih x has a norm of its own; each step then adds W_hh h to its rows, or keeps
+ * it beside them, and step.c turns them into states.
  *
  * With few sequences threads divide the units instead: see split_units.
  *
@@ -34,7 +35,11 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
     lnrnn_active()->mm_pack(dtype, n, k, w, rs, cs, packed);
 }
 
-size_t lnrnn_tape_width(size_t H) { return lnrnn_active()->mm_width(H); }
+size_t lnrnn_tape_width(const lnrnn_rnn *r)
+{
+    const lnrnn_kernels *k = lnrnn_active();
+    return tape_record(r, k->mm_width(outputs(r)), k->mm_width(r->H)).width;
+}
 
 /* What the product wants for rows of either size. */
 static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
@@ -42,16 +47,41 @@ static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
     return k->mm_scratch(r->dtype, r->D > r->H ? r->D : r->H);
 }
 
-static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+/* Is the side of W x made step by step? With a tape W x itself must stay; statistics of the batch are those of a step. */
+static int late_side(const lnrnn_rnn *r) { return has_side(r) && (r->tape || synchronous(r)); }
+
+/* A group's memory. */
+typedef struct {
+    float *a, *b, *side; /* W x of a chunk (chunk, group, G*H); W h, if apart, and late sides, of a step (group, G*H) */
+    float *statistics, *cell;
+    uint32_t *product;
+} room;
+
+/* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
+static size_t divide(const lnrnn_kernels *k, const lnrnn_rnn *r, float *base, room *m)
 {
-    return (r->tape ? 0 : r->group * r->chunk * k->mm_width(r->H)) + statistics_work(r) + product_work(k, r);
+    const size_t rows = r->group * k->mm_width(outputs(r));
+    const size_t b = r->tape ? 0 : r->chunk * rows, side = b + (two(r) && !r->tape ? rows : 0);
+    const size_t statistics = side + (late_side(r) ? rows : 0), cell = statistics + statistics_work(r);
+    const size_t scratch = cell + cell_work(r);
+    if (base)
+        *m = (room){base, base + b, base + side, base + statistics, base + cell, (uint32_t *)(base + scratch)};
+    return scratch + product_work(k, r);
+}
+
+static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r) { return divide(k, r, NULL, NULL); }
+
+/* Where threads divide the units: what a thread has for itself. */
+static size_t split_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+{
+    return r->B * k->mm_width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
 }
 
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t width = k->mm_width(r->H);
-    const double products = (double)all_rows(r) * (double)r->H * (double)(r->D + r->H);
+    const size_t n = outputs(r), width = k->mm_width(n);
+    const double products = (double)all_rows(r) * (double)n * (double)(r->D + r->H);
     if (r->threads > 1 + products / SHARE)
         r->threads = 1 + (int)(products / SHARE);
     if (r->threads > 1 && products < LARGE && lnrnn_crowded())
@@ -59,7 +89,7 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
     /* Few sequences to a thread are bound by reading the weights: dividing these is worth a meeting a step, if the step is
      * long enough (tests/benchmarks, rnn with two threads). */
     r->split = r->threads > 1 && !synchronous(r) && !r->tape && r->B < (size_t)r->threads * 4 && r->B <= TILE
-        && r->B * r->H * r->H >= STEP && k->mm_panels(r->H) >= (size_t)r->threads;
+        && r->B * n * r->H >= STEP && k->mm_panels(n) >= (size_t)r->threads;
     r->group = synchronous(r) || r->split ? r->B : TILE;
     /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's order, and
      * backward, which may have another number of threads, must find the same. */
@@ -74,7 +104,9 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
         r->chunk = r->T;
     if (r->chunk < 1)
         r->chunk = 1;
-    return r->split ? r->chunk * r->B * width + (size_t)r->threads * (r->B * width + product_work(k, r)) : (size_t)r->threads * worker_work(k, r);
+    if (r->split)
+        return (r->chunk + (two(r) ? 2 : 0)) * r->B * width + (size_t)r->threads * split_work(k, r);
+    return (size_t)r->threads * worker_work(k, r);
 }
 
 /* Where the group that starts at row r0 stops. */
@@ -89,13 +121,27 @@ typedef struct {
     size_t p0, p1;
 } part;
 
-static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->mm_panels(r->H)}; }
+static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->mm_panels(outputs(r))}; }
 
-/* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the living rows, packed. */
-static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t0, size_t t1, part p,
-                    float *a, uint32_t *scratch)
+/* rows: n pointers, at most TILE, to inputs (inputs) -> a (n, G*H), as apart: the product with w, added to what a holds
+ * (add), to the inner biases (if not NULL), or alone. back: through the weights from their end. */
+static void product(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t n, size_t inputs, const float *const *rows,
+                    const uint32_t *w, part p, const float *inner, int add, int back, float *a, ptrdiff_t as,
+                    uint32_t *scratch)
 {
-    const size_t width = k->mm_width(r->H);
+    const size_t N = outputs(r);
+    if (inner) {
+        const size_t from = k->mm_start(N, p.p0), end = k->mm_start(N, p.p1), to = end < N ? end : N;
+        for (size_t i = 0; i < n && from < to; i++)
+            memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
+    }
+    k->matmul(r->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, scratch);
+}
+
+/* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the living rows, packed, as apart. */
+static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t0, size_t t1, part p,
+                    float *a, ptrdiff_t as, uint32_t *scratch)
+{
     const float *rows[TILE];
     size_t n = 0;
     for (size_t t = t0; t < t1; t++) {
@@ -103,89 +149,108 @@ static void project(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_
         for (size_t i = 0; i < alive; i++) {
             rows[n++] = x_row(r, r0 + i, t);
             if (n == TILE) {
-                k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
-                a += n * width;
+                product(k, r, n, r->D, rows, r->w_ih, p, r->inner_x, 0, 0, a, as, scratch);
+                a += (ptrdiff_t)n * as;
                 n = 0;
             }
         }
     }
     if (n)
-        k->matmul(r->dtype, n, r->H, r->D, rows, r->w_ih, p.p0, p.p1, 0, 0, a, (ptrdiff_t)width, scratch);
+        product(k, r, n, r->D, rows, r->w_ih, p, r->inner_x, 0, 0, a, as, scratch);
 }
 
-/* Batch statistics of step t over a (alive, H) -> at, scale, shift (3, H), behind moments (2, H), and the caller's arrays. */
-static const float *batch_statistics(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, size_t t, const float *a,
-                                     double *moments)
+/* The sides of W x in a, of steps t0 .. t1 - 1, every `stride`th of them from `first`: where they do not wait for their step. */
+static void sides(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t0, size_t t1, size_t first, size_t stride, float *a,
+                  ptrdiff_t as)
 {
-    const size_t H = r->H;
-    double *mean = moments, *m2 = moments + H;
-    float *fold = (float *)(moments + 2 * H);
-    k->f32.moments_columns(alive, H, a, (ptrdiff_t)k->mm_width(H), mean, m2);
-    if (r->mean) {
-        memcpy(r->mean + t * H, mean, H * sizeof *mean);
-        for (size_t i = 0; i < H; i++)
-            r->var[t * H + i] = m2[i] / (double)alive;
-        r->count[t] = (int64_t)alive;
-    }
-    k->f32.fold(H, mean, m2, (double)alive, r->gain, r->bias, r->eps, fold, fold + H, fold + 2 * H);
-    return fold;
-}
-
-/* a (alive, H): W_ih x + W_hh h of step t -> h: alive pointers to H floats. */
-static void normalise(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, size_t t, const float *a, const float *fold,
-                      float *const *h)
-{
-    const size_t H = r->H;
-    const ptrdiff_t width = (ptrdiff_t)k->mm_width(H);
-    if (r->norm == LNRNN_NORM_LAYER)
-        k->rnn_layer(r->act, alive, H, a, width, r->gain, r->bias, r->eps, h);
-    else if (r->norm == LNRNN_NORM_NONE)
-        k->rnn_affine(r->act, alive, H, a, width, NULL, NULL, r->bias, h);
-    else if (fold)
-        k->rnn_affine(r->act, alive, H, a, width, fold, fold + H, fold + 2 * H, h);
-    else {
-        const size_t step = r->start + t, row = step < r->known ? step : (size_t)r->beyond;
-        k->rnn_affine(r->act, alive, H, a, width, NULL, r->scale + row * H, r->shift + row * H, h);
+    for (size_t t = t0; t < t1; t++) {
+        alive = living(r, r0, alive, t);
+        if ((t - t0) % stride == first)
+            lnrnn_step_side(r, (lnrnn_fold){0}, alive, t, a, as, a, as);
+        a += (ptrdiff_t)alive * as;
     }
 }
 
-/* Does step t take its statistics from the batch? */
-static int from_batch(const lnrnn_rnn *r, size_t t)
-{
-    return r->norm == LNRNN_NORM_BATCH && (r->mean || (r->beyond < 0 && r->start + t >= r->known));
-}
-
-/* a (alive, H) += W_hh h, h: alive pointers, at most TILE. Every other step goes through the weights backwards: of weights
+/* a (n, G*H) = or += W_hh h, h: n pointers, at most TILE. Every other step goes through the weights backwards: of weights
  * that do not all stay in the cache, those that do are then the first to be used again. */
-static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t alive, size_t t, const float *const *h, part p, float *a,
-                  uint32_t *scratch)
+static void recur(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t n, size_t t, const float *const *h, part p, float *a,
+                  ptrdiff_t as, uint32_t *scratch)
 {
-    k->matmul(r->dtype, alive, r->H, r->H, h, r->w_hh, p.p0, p.p1, 1, (int)((r->start + t) % 2), a,
-              (ptrdiff_t)k->mm_width(r->H), scratch);
+    product(k, r, n, r->H, h, r->w_hh, p, r->inner_h, !two(r), (int)((r->start + t) % 2), a, as, scratch);
 }
 
-static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, float *scratch)
+/* The state pointers of rows first .. first + n - 1 at step t. */
+static void point(const lnrnn_rnn *r, size_t first, size_t n, size_t t, const float **before, float **c, float **h)
 {
-    uint32_t *const room = (uint32_t *)(scratch + statistics_work(r));
-    const size_t width = k->mm_width(r->H);
-    const float *h[TILE], *fold = NULL;
-    float *y[TILE];
+    for (size_t j = 0; j < n; j++) {
+        before[j] = h_row(r, first + j, t);
+        c[j] = c_row(r, first + j);
+        h[j] = y_row(r, first + j, t);
+    }
+}
+
+/* Cell states that need the batch's statistics: h is to be made of them when those of all rows are known. */
+static void late_out(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, room *m, ptrdiff_t width)
+{
+    const float *before[TILE];
+    float *c[TILE], *h[TILE];
+    for (size_t i = 0; i < alive; i++)
+        memcpy(m->b + (ptrdiff_t)i * width, c_row(r, r0 + i), r->H * sizeof(float));
+    const lnrnn_fold f = lnrnn_step_statistics(r, &r->at_c, r->H, alive, t, m->b, width, m->statistics);
     for (size_t i = 0; i < alive; i += TILE) {
-        const size_t m = alive - i < TILE ? alive - i : TILE;
-        for (size_t j = 0; j < m; j++)
-            h[j] = h_row(r, r0 + i + j, t);
-        recur(k, r, m, t, h, whole(k, r), a + i * width, room);
+        const size_t n = alive - i < TILE ? alive - i : TILE;
+        point(r, r0 + i, n, t, before, c, h);
+        lnrnn_step_out(r, f, &(lnrnn_rows){.n = n, .t = t, .c = c, .h = h});
     }
-    if (from_batch(r, t)) {
-        double *moments = (double *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7);
-        fold = batch_statistics(k, r, alive, t, a, moments);
-    }
+}
+
+/* a (alive, as apart): W x, or the tape's records. */
+static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, ptrdiff_t as,
+                 room *m)
+{
+    const ptrdiff_t width = (ptrdiff_t)k->mm_width(outputs(r)), bs = r->tape ? as : width;
+    const record e = tape_record(r, (size_t)width, k->mm_width(r->H));
+    float *const b = !two(r) ? a : r->tape ? a + e.h : m->b, *x = a;
+    ptrdiff_t xs = as;
+    const float *before[TILE];
+    float *c[TILE], *h[TILE];
+    const int batch = from_batch(r, t);
+    lnrnn_fold f = {0};
     for (size_t i = 0; i < alive; i += TILE) {
-        const size_t m = alive - i < TILE ? alive - i : TILE;
-        for (size_t j = 0; j < m; j++)
-            y[j] = y_row(r, r0 + i + j, t);
-        normalise(k, r, m, t, a + i * width, fold, y);
+        const size_t n = alive - i < TILE ? alive - i : TILE;
+        for (size_t j = 0; j < n; j++)
+            before[j] = h_row(r, r0 + i + j, t);
+        recur(k, r, n, t, before, whole(k, r), b + (ptrdiff_t)i * bs, bs, m->product);
     }
+    if (late_side(r)) {
+        if (batch)
+            f = lnrnn_step_statistics(r, &r->at_x, outputs(r), alive, t, a, as, m->statistics);
+        lnrnn_step_side(r, f, alive, t, a, as, m->side, width);
+        x = m->side, xs = width;
+    }
+    if (batch)
+        f = lnrnn_step_statistics(r, &r->at_h, outputs(r), alive, t, b, bs, m->statistics);
+    const int late = batch && r->cell_norm != LNRNN_CELL_NONE;
+    for (size_t i = 0; i < alive; i += TILE) {
+        const size_t n = alive - i < TILE ? alive - i : TILE;
+        point(r, r0 + i, n, t, before, c, h);
+        const lnrnn_rows rows = {
+            .n = n, .t = t, .x = two(r) ? x + (ptrdiff_t)i * xs : NULL, .xs = xs, .a = b + (ptrdiff_t)i * bs, .as = bs,
+            .before = before, .c = c, .h = h, .scratch = m->cell,
+            .keep = r->tape && r->cell != LNRNN_RNN ? a + e.gates + (ptrdiff_t)i * as : NULL};
+        lnrnn_step_cell(r, f, &rows, late);
+        for (size_t j = 0; r->tape && r->cell == LNRNN_LSTM && j < n; j++)
+            memcpy(a + e.c + (ptrdiff_t)(i + j) * as, c[j], r->H * sizeof(float));
+    }
+    if (late)
+        late_out(r, r0, alive, t, m, width);
+}
+
+/* Before step 0: the cell states from which rows r0 .. start. */
+static void begin(const lnrnn_rnn *r, size_t r0, size_t rows)
+{
+    for (size_t i = r0; r->cn && r->cn != r->c0 && r->begin == 0 && i < r0 + rows; i++)
+        memmove(c_row(r, i), r->c0 + (size_t)r->order[i] * r->H, r->H * sizeof(float));
 }
 
 /* The state of rows r0 .. at their ends, and zeros past these. */
@@ -203,20 +268,23 @@ static void forward_group(void *ctx, size_t g, int worker)
 {
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t H = r->H, width = k->mm_width(H), r0 = g * r->group;
-    const size_t rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
-    float *own = r->work + (size_t)worker * worker_work(k, r);
-    float *scratch = own + (r->tape ? 0 : r->group * r->chunk * width);
-    float *tape = r->tape ? r->tape + rows_before(r, r0) * width : NULL;
+    const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
+    const size_t as = r->tape ? lnrnn_tape_width(r) : k->mm_width(outputs(r));
+    float *tape = r->tape ? r->tape + rows_before(r, r0) * as : NULL;
     size_t alive = living(r, r0, rows, r->begin);
+    room m;
+    divide(k, r, r->work + (size_t)worker * worker_work(k, r), &m);
+    begin(r, r0, rows);
     for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
-        float *a = tape ? tape : own;
-        project(k, r, r0, alive, t0, t1, whole(k, r), a, (uint32_t *)(scratch + statistics_work(r)));
+        float *a = tape ? tape : m.a;
+        project(k, r, r0, alive, t0, t1, whole(k, r), a, (ptrdiff_t)as, m.product);
+        if (has_side(r) && !late_side(r))
+            sides(r, r0, alive, t0, t1, 0, 1, a, (ptrdiff_t)as);
         for (size_t t = t0; t < t1; t++) {
             alive = living(r, r0, alive, t);
-            step(k, r, r0, alive, t, a, scratch);
-            a += alive * width;
+            step(k, r, r0, alive, t, a, (ptrdiff_t)as, &m);
+            a += alive * as;
         }
         if (tape)
             tape = a;
@@ -233,37 +301,57 @@ typedef struct {
     lnrnn_barrier barrier;
 } split_job;
 
-/* Each thread keeps its panels of W_ih and W_hh in its own L2 and computes their part of every step's a. Then all meet, once
- * a step. After that each has the whole of a, and makes of it the whole of h, for itself: normalising twice what another
- * has normalised too costs less than meeting twice. Worker 0's h is y; the others' is a row of their own. Every
- * number is computed in the order in which one thread would compute it. */
+/* Each thread keeps its panels of W_ih and W_hh in its own L2 and computes their part of every step's products. Then all
+ * meet, once a step. After that each has all of the products, and makes of them all of the state, for itself: normalising
+ * twice what another has normalised too costs less than meeting twice. Worker 0's h is y, its c is cn; the others' are
+ * rows of their own. W h that stays apart from W x has two places, for one step and the next: who is early writes to the
+ * other. Every number is computed in the order in which one thread would compute it. */
 static void split_units(void *ctx, int worker, int team)
 {
     split_job *j = ctx;
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t B = r->B, H = r->H, width = k->mm_width(H), all = k->mm_panels(H);
+    const size_t B = r->B, H = r->H, width = k->mm_width(outputs(r)), narrow = k->mm_width(H), all = whole(k, r).p1;
+    const ptrdiff_t as = (ptrdiff_t)width;
     part p = {all * (size_t)worker / (size_t)team, all * ((size_t)worker + 1) / (size_t)team};
-    float *own = r->work + r->chunk * B * width + (size_t)worker * (B * width + product_work(k, r));
-    uint32_t *scratch = (uint32_t *)(own + B * width);
+    float *const chunk = r->work, *const apart = chunk + r->chunk * B * width;
+    float *const own = apart + (two(r) ? 2 * B * width : 0) + (size_t)worker * split_work(k, r), *const own_c = own + B * narrow;
+    float *const cell = own_c + (r->cell == LNRNN_LSTM ? B * narrow : 0);
+    uint32_t *const scratch = (uint32_t *)(cell + cell_work(r));
     const size_t steps = B ? last_step(r, 0) : 0;
-    const float *h[TILE];
-    float *out[TILE];
+    const float *before[TILE];
+    float *c[TILE], *h[TILE];
     size_t alive = living(r, 0, B, r->begin);
+    for (size_t i = 0; worker && r->cn && i < alive; i++)
+        memcpy(own_c + i * narrow, (r->begin ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
+    if (team > 1 && r->cn) /* before worker 0 changes them */
+        lnrnn_meet(&j->barrier, team);
+    if (!worker)
+        begin(r, 0, B);
     for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
         const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
-        float *a = r->work;
-        project(k, r, 0, alive, t0, t1, p, a, scratch);
-        for (size_t t = t0; t < t1; t++) {
-            alive = living(r, 0, alive, t);
-            for (size_t i = 0; i < alive; i++) {
-                h[i] = worker && t > r->begin ? own + i * width : h_row(r, i, t);
-                out[i] = worker ? own + i * width : y_row(r, i, t);
-            }
-            recur(k, r, alive, t, h, p, a, scratch);
+        float *a = chunk;
+        project(k, r, 0, alive, t0, t1, p, a, as, scratch);
+        if (has_side(r)) {
             if (team > 1)
                 lnrnn_meet(&j->barrier, team);
-            normalise(k, r, alive, t, a, NULL, out);
+            sides(r, 0, alive, t0, t1, (size_t)worker, (size_t)team, a, as); /* the next meeting is that of the first step */
+        }
+        for (size_t t = t0; t < t1; t++) {
+            alive = living(r, 0, alive, t);
+            point(r, 0, alive, t, before, c, h);
+            for (size_t i = 0; worker && i < alive; i++) {
+                before[i] = t > r->begin ? own + i * narrow : before[i];
+                c[i] = own_c + i * narrow;
+                h[i] = own + i * narrow;
+            }
+            float *const b = two(r) ? apart + t % 2 * B * width : a;
+            recur(k, r, alive, t, before, p, b, as, scratch);
+            if (team > 1)
+                lnrnn_meet(&j->barrier, team);
+            const lnrnn_rows rows = {.n = alive, .t = t, .x = two(r) ? a : NULL, .xs = as, .a = b, .as = as,
+                                     .before = before, .c = c, .h = h, .scratch = cell};
+            lnrnn_step_cell(r, (lnrnn_fold){0}, &rows, 0);
             a += alive * width;
         }
         /* The next chunk is written over this one, whose last step another may still be reading. And if a partner has

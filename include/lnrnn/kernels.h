@@ -2,7 +2,7 @@
  *
  * A unit that wants the table's type includes this file. A unit that defines LNRNN_ISA_<NAME> and
  * LNRNN_ISA_SUFFIX gets the kernels compiled for that ISA and the table lnrnn_kernels_<suffix>.
- * What a kernel does, and the shapes it takes, stands above it in norm.h, vmath.h, matmul.h, cells.h.
+ * What a kernel does, and the shapes it takes, stands above it in norm.h, vmath.h, matmul.h, cells.h, gates.h.
  */
 #ifndef LNRNN_KERNELS_H
 #define LNRNN_KERNELS_H
@@ -36,6 +36,19 @@ typedef struct {
     void (*sums_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, double *, double *, void *);
 } lnrnn_norm;
 
+/* gates.h: how a step reads a product. */
+enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
+/* Over which gates of a row mean and variance are taken: all; each by itself; the last by itself and the others. */
+enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
+typedef struct {
+    size_t H;
+    int how, spans;
+    float eps;
+    const float *mean, *gain, *bias; /* (G*H) */
+    int cell_norm, cell_how, late;   /* LSTM */
+    const float *mean_c, *gain_c, *bias_c; /* (H) */
+} lnrnn_gates;
+
 typedef struct {
     const char *name;
     /* vmath.h */
@@ -48,6 +61,7 @@ typedef struct {
     };
     /* matmul.h; a panel is what two threads never share */
     size_t (*mm_panels)(size_t);
+    size_t (*mm_start)(size_t, size_t);
     size_t (*mm_width)(size_t);
     size_t (*mm_size)(int, size_t, size_t);
     size_t (*mm_scratch)(int, size_t);
@@ -61,6 +75,16 @@ typedef struct {
     void (*rnn_affine)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, const float *,
                        float *const *);
     void (*rnn_act_backward)(int, size_t, const float *, const float *, float *);
+    /* gates.h */
+    void (*side)(int, const lnrnn_gates *, size_t, const float *, ptrdiff_t, float *, ptrdiff_t);
+    void (*rnn_two)(int, const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, float *const *);
+    void (*lstm)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, float *const *,
+                 float *const *, float *, ptrdiff_t);
+    void (*lstm_out)(const lnrnn_gates *, size_t, float *const *, float *const *);
+    void (*gru)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, const float *const *,
+                float *const *, float *, ptrdiff_t);
+    void (*gru_gate)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, const float *const *,
+                     float *const *, float *);
 } lnrnn_kernels;
 
 /* The kernels in use: dispatch.c. */
@@ -116,6 +140,7 @@ const lnrnn_kernels *lnrnn_active(void);
 #include "norm.h"
 
 #include "cells.h"
+#include "gates.h"
 #include "matmul.h"
 #include "vmath.h"
 
@@ -127,7 +152,8 @@ const lnrnn_kernels *lnrnn_active(void);
 const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
     LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32,
     {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
-    mm_panels, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul, rnn_layer, rnn_affine, rnn_act_backward,
+    mm_panels, mm_start, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul,
+    rnn_layer, rnn_affine, rnn_act_backward, side, rnn_two, lstm, lstm_out, gru, gru_gate,
 };
 
 #endif
