@@ -124,27 +124,38 @@ def initial(rng, states, layers, directions, B, H):
     return nested, tuple(parts)
 
 
-def through_reference(converted, x, states):
-    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states. x is time first."""
+def through_reference(converted, x, states, lengths=None, training=False):
+    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states. x is time first. Under batch
+    norm with the network's own statistics, or, training, with those of the batch."""
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
-    options = {} if norm is None else {"eps": norm.eps, "placement": norm.placement}
-    options["norm"] = None if norm is None else "layer"
+    options = {"norm": None, "lengths": lengths}
+    if norm is not None:
+        options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
+    if options["norm"] == "layer":
+        options["placement"] = norm.placement
+        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}, "RNN": {}}[converted.cell]
+    elif norm is not None:
+        options["overrun"] = norm.overrun
     for layer in range(a["num_layers"]):
         sides = []
         for reverse in (False, True)[: 1 + a["bidirectional"]]:
             suffix = f"_l{layer}" + "_reverse" * reverse
             p = {name.removesuffix(suffix): v for name, v in converted.state.items() if name.endswith(suffix)}
-            first = {"h0": states[0][k], "reverse": reverse}
+            known = int((p.pop("count", np.zeros(0)) > 0).sum())
+            running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
+            own = {**options, "h0": states[0][k], "reverse": reverse}
+            if running and not training:
+                found = {name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
+                         for name, v in running.items() if "mean" in name}  # fmt: skip
+                own["statistics"] = found.get("", found)
             if converted.cell == "LSTM":
-                cell = {} if norm is None else {"cell": norm.cell}
-                y, end, _ = ref.lstm(x, p, c0=states[1][k], **first, **options, **cell)
+                y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
-                span = {} if norm is None else {"span": norm.span}
-                y, h, _ = ref.gru(x, p, **first, **options, **span)
+                y, h, _ = ref.gru(x, p, **own)
                 end = (h,)
             else:
-                y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **first, **options)
+                y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **own)
                 end = (h,)
             sides.append(y)
             ends.append(end)

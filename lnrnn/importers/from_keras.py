@@ -11,7 +11,7 @@ import numpy as np
 
 from .._errors import bad_type, choice, flag, number
 from ..norms import LayerNormSpec
-from .cell import Array, Cell, Converted, array, check_shapes, network, reordered
+from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
@@ -23,7 +23,7 @@ class Kind:
     eps: the default of its norms, None if it has none. epsilon: what its configuration calls that."""
 
     shapes: dict[str, tuple[str, ...]]
-    convert: Callable[[Arrays, Options], Cell]
+    convert: Callable[[Arrays, Options], Weights]
     eps: float | None = None
     epsilon: str = ""
 
@@ -41,11 +41,11 @@ def _weights(p: Arrays) -> dict[str, Array]:
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
-def _lstm(p: Arrays, options: Options) -> Cell:
-    return Cell("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # i, f, c, o is torch's i, f, g, o
+def _lstm(p: Arrays, options: Options) -> Weights:
+    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # i, f, c, o is torch's i, f, g, o
 
 
-def _gru(p: Arrays, options: Options) -> Cell:
+def _gru(p: Arrays, options: Options) -> Weights:
     reset_after = options["reset_after"]
     if "bias" in p and reset_after is None:
         reset_after = p["bias"].ndim == 2
@@ -59,7 +59,7 @@ def _gru(p: Arrays, options: Options) -> Cell:
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
         ours |= {name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)}
-    return Cell("GRU", None, "bias" in p, ours)
+    return Weights("GRU", None, "bias" in p, ours)
 
 
 def _nonlinearity(options: Options) -> str:
@@ -68,11 +68,11 @@ def _nonlinearity(options: Options) -> str:
     return options["nonlinearity"]
 
 
-def _simple_rnn(p: Arrays, options: Options) -> Cell:
-    return Cell("RNN", None, "bias" in p, _weights(p) | _biases(p), _nonlinearity(options))
+def _simple_rnn(p: Arrays, options: Options) -> Weights:
+    return Weights("RNN", None, "bias" in p, _weights(p) | _biases(p), _nonlinearity(options))
 
 
-def _layer_norm_lstm(p: Arrays, options: Options) -> Cell:
+def _layer_norm_lstm(p: Arrays, options: Options) -> Weights:
     # z = LN(x W) + LN(h R) + bias, and the normalised c is the state.
     bias = p.get("bias", 0)
     ours = _weights(p) | {
@@ -80,14 +80,14 @@ def _layer_norm_lstm(p: Arrays, options: Options) -> Cell:
         "gain_hh": p["recurrent_norm/gamma"], "bias_hh": p["recurrent_norm/beta"],
         "gain_c": p["state_norm/gamma"], "bias_c": p["state_norm/beta"],
     }  # fmt: skip
-    return Cell("LSTM", LayerNormSpec("split", "carry", options["eps"]), True, ours)
+    return Weights("LSTM", LayerNormSpec("split", "carry", options["eps"]), True, ours)
 
 
-def _layer_norm_simple_rnn(p: Arrays, options: Options) -> Cell:
+def _layer_norm_simple_rnn(p: Arrays, options: Options) -> Weights:
     ours = _weights(p) | {"gain": p["layernorm/gamma"]}
     if "bias" in p:
         ours["bias"] = p["bias"]
-    return Cell("RNN", LayerNormSpec("joint", eps=options["eps"]), "bias" in p, ours, _nonlinearity(options))
+    return Weights("RNN", LayerNormSpec("joint", eps=options["eps"]), "bias" in p, ours, _nonlinearity(options))
 
 
 def _shapes(gates: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -128,11 +128,11 @@ def convert_keras(
     }
     bidirectional = flag("bidirectional", bidirectional)
     batch_first = None if batch_first is None else flag("batch_first", batch_first)
-    if isinstance(source, Sequence) and not isinstance(source, str) and len(source) and not hasattr(source[0], "dtype"):
-        stack = list(source)
-    else:
-        stack = [source]
-    layers: list[list[Cell]] = []
+    several = isinstance(source, (list, tuple)) and any(
+        isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
+    )
+    stack = source if several else [source]
+    layers: list[list[Weights]] = []
     for layer in stack:
         layers += _layer(layer, options, bidirectional)
     if batch_first is None:
@@ -140,13 +140,13 @@ def convert_keras(
     return network(layers, batch_first)
 
 
-def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Cell]]:
+def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
     """-> cells by layer (several only for StackedRNNCells) and direction."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):
         return [[_cell(part, options) for part in _by_direction(_leaves(source), bidirectional)]]
-    if not isinstance(source, Sequence) or isinstance(source, str):
+    if not isinstance(source, (list, tuple)):
         raise bad_type("arrays_or_layer", "a Keras layer, a list of arrays or a mapping of names to arrays", source)
     arrays = [array(f"weights[{i}]", w) for i, w in enumerate(source)]
     if bidirectional and len(arrays) % 2:
@@ -159,7 +159,7 @@ def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Cell
 # --- layers -----------------------------------------------------------------------------------------------------
 
 
-def _from_layer(layer: Any, options: Options) -> list[list[Cell]]:
+def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
     if hasattr(layer, "forward_layer"):
         if layer.merge_mode != "concat":
             raise ValueError(f"merge_mode must be 'concat', got {layer.merge_mode!r}: lnrnn puts the directions side by side")
@@ -171,14 +171,14 @@ def _from_layer(layer: Any, options: Options) -> list[list[Cell]]:
     return [[cell] for cell in _cells_of(layer, options, False)]
 
 
-def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Cell]:
+def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
     if getattr(layer, "go_backwards", False) != reverse:
         raise ValueError("go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two directions only")
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
 
 
-def _from_cell(cell: Any, options: Options) -> Cell:
+def _from_cell(cell: Any, options: Options) -> Weights:
     name, config = type(cell).__name__, cell.get_config()
     kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
     if kind is None:
@@ -245,7 +245,7 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
     return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
 
 
-def _cell(weights: dict[str, Array], options: Options) -> Cell:
+def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:  # SimpleRNN, LSTM, GRU: by size
@@ -258,7 +258,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Cell:
     shapes = dict(kind.shapes)
     if name == "GRU" and "bias" in weights and weights["bias"].ndim == 2:
         shapes["bias"] = ("2", "3H")
-    check_shapes(weights, {k: v for k, v in shapes.items() if k in weights})
+    check_shapes(weights, {k: v for k, v in shapes.items() if k in weights}, f"{name}: ")
     for option, owner in (("reset_after", name == "GRU"), ("eps", kind.eps is not None), ("nonlinearity", "RNN" in name)):
         if options[option] is not None and not owner:
             raise ValueError(f"{option} means nothing for a {name}, got {options[option]!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import bad_type, choice, flag, number
-from .cell import Array, Cell, Converted, array, check_shapes, network
+from .weights import Array, Converted, Weights, array, check_shapes, network
 from .systems import KINDS, SYSTEMS, TORCH, System
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
@@ -158,7 +158,7 @@ def _cells(state: Mapping[str, Any], kind: str | None, options: dict[str, Any]) 
     for name in ("eps", "nonlinearity", "zoneout"):
         if options[name] is not None and name not in system.options:
             raise ValueError(f"{name} means nothing for a cell of {system.name}, got {options[name]!r}")
-    cells: list[Cell] = []
+    cells: list[Weights] = []
     for place in places:
         keys = parts[place]
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cells import GRU, LSTM, RNN
 from ..norms import LayerNormSpec
-from .cell import GATES, Array, Cell, reordered
+from .weights import Array, Weights, reordered
 
 Arrays = Mapping[str, Array]
 
@@ -22,7 +23,7 @@ class System:
 
     name: str
     shapes: dict[str, tuple[str, ...]]
-    convert: Callable[[Arrays, Mapping[str, Any]], Cell]
+    convert: Callable[[Arrays, Mapping[str, Any]], Weights]
     optional: tuple[str, ...] = ()
     options: tuple[str, ...] = ("eps",)
     batch_first: bool = False
@@ -39,9 +40,9 @@ def _eps(options: Mapping[str, Any]) -> float:
 # --- torch.nn -----------------------------------------------------------------------------------------------
 
 
-def _torch(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
     rows, hidden = p["weight_hh"].shape
-    cell = next((name for name, gates in GATES.items() if rows == gates * hidden), None)
+    cell = next((cell.name for cell in (RNN, LSTM, GRU) if rows == cell.gates * hidden), None)
     if cell is None:
         raise ValueError(f"weight_hh {p['weight_hh'].shape} is of no RNN (H, H), GRU (3H, H) or LSTM (4H, H)")
     nonlinearity = options["nonlinearity"]
@@ -49,7 +50,7 @@ def _torch(p: Arrays, options: Mapping[str, Any]) -> Cell:
         raise ValueError(f"nonlinearity is for an RNN, and this is a {cell}")
     if cell == "RNN" and nonlinearity is None:
         raise ValueError("a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'")
-    return Cell(cell, None, "bias_ih" in p, dict(p), nonlinearity)
+    return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
 
 
 TORCH = System(
@@ -63,11 +64,11 @@ TORCH = System(
 # --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -------------
 
 
-def _fastrnns(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _fastrnns(p: Arrays, options: Mapping[str, Any]) -> Weights:
     ours = {"weight_ih": p["weight_ih"], "weight_hh": p["weight_hh"]}
     for theirs, side in (("layernorm_i", "ih"), ("layernorm_h", "hh"), ("layernorm_c", "c")):
         ours |= {f"gain_{side}": p[f"{theirs}.weight"], f"bias_{side}": p[f"{theirs}.bias"]}
-    return Cell("LSTM", LayerNormSpec("split", "carry", _eps(options)), True, ours)
+    return Weights("LSTM", LayerNormSpec("split", "carry", _eps(options)), True, ours)
 
 
 FASTRNNS = System(
@@ -80,13 +81,13 @@ FASTRNNS = System(
 # --- torchaudio/models/rnnt.py, _CustomLSTM -------------------------------------------------------------------
 
 
-def _torchaudio(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _torchaudio(p: Arrays, options: Mapping[str, Any]) -> Weights:
     ours = {
         "weight_ih": p["x2g.weight"], "weight_hh": p["p2g.weight"],
         "gain": p["g_norm.weight"], "bias": p["g_norm.bias"],
         "gain_c": p["c_norm.weight"], "bias_c": p["c_norm.bias"],
     }  # fmt: skip
-    return Cell("LSTM", LayerNormSpec("joint", "carry", _eps(options)), True, ours)
+    return Weights("LSTM", LayerNormSpec("joint", "carry", _eps(options)), True, ours)
 
 
 TORCHAUDIO = System(
@@ -96,11 +97,11 @@ TORCHAUDIO = System(
 )
 
 
-def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Weights:
     # layer_norm=False: torch's LSTM with one bias.
     bias = p["x2g.bias"]
     ours = {"weight_ih": p["x2g.weight"], "weight_hh": p["p2g.weight"], "bias_ih": bias, "bias_hh": np.zeros_like(bias)}
-    return Cell("LSTM", None, True, ours)
+    return Weights("LSTM", None, True, ours)
 
 
 TORCHAUDIO_PLAIN = System(
@@ -113,8 +114,8 @@ TORCHAUDIO_PLAIN = System(
 # --- egs/librispeech/ASR/transducer/rnn.py of k2 icefall ------------------------------------------------------
 
 
-def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str, Any]], Cell]:
-    def convert(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str, Any]], Weights]:
+    def convert(p: Arrays, options: Mapping[str, Any]) -> Weights:
         inner = "bias_ih" in p
         ours = {
             "weight_ih": p["weight_ih"],
@@ -128,7 +129,7 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
         if cell == "LSTM":
             spec["cell"] = "carry"
             ours |= {"gain_c": p["layernorm_cy.weight"], "bias_c": p["layernorm_cy.bias"]}
-        return Cell(cell, LayerNormSpec(**spec), True, ours)
+        return Weights(cell, LayerNormSpec(**spec), True, ours)
 
     return convert
 
@@ -165,7 +166,7 @@ def _no_zoneout(options: Mapping[str, Any]) -> None:
                          "the one before, and no cell of lnrnn does")  # fmt: skip
 
 
-def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Weights:
     _no_zoneout(options)
     order = ("igfo", "ifgo")
     bias = reordered(p["bias"], *order)
@@ -179,10 +180,10 @@ def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Cell:
         "gain_c": p["gamma_h"],
         "bias_c": p["beta_h"],
     }
-    return Cell("LSTM", LayerNormSpec("split", "out", _eps(options)), True, ours)
+    return Weights("LSTM", LayerNormSpec("split", "out", _eps(options)), True, ours)
 
 
-def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Cell:
+def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Weights:
     _no_zoneout(options)
     order = ("zrn", "rzn")
     ours = {
@@ -193,7 +194,7 @@ def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Cell:
         "bias_ih": reordered(p["bias"], *order),
         "bias_hh": reordered(p["recurrent_bias"], *order),
     }
-    return Cell("GRU", LayerNormSpec("split", eps=_eps(options), span="all"), True, ours)
+    return Weights("GRU", LayerNormSpec("split", eps=_eps(options), span="all"), True, ours)
 
 
 HASTE_LSTM = System(

@@ -1,4 +1,4 @@
-"""What every importer ends in: cells with lnrnn's parameter names, put together into one network."""
+"""What every importer ends in: weights with lnrnn's parameter names, put together into one network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from ..norms import LayerNormSpec
 from ..parameters import suffixes
 
 Array = np.ndarray
-GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 
 
 @dataclass(frozen=True)
-class Cell:
+class Weights:
     """One layer in one direction, in lnrnn's terms.
 
-    cell: "RNN", "LSTM" or "GRU". parameters: by lnrnn's names without suffix, gates in lnrnn's order. nonlinearity: of an
+    cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order. nonlinearity: of an
     RNN; None else.
     """
 
@@ -48,26 +47,26 @@ class Converted:
     state: dict[str, Array]
 
     def model(self) -> Any:
-        import lnrnn  # here, for lnrnn imports this
+        from ..recurrent import CLASSES
 
-        model = getattr(lnrnn, self.cell)(**self.arguments)
+        model = CLASSES[self.cell](**self.arguments)
         model.load_state_dict(self.state)
         return model
 
 
-def network(layers: Sequence[Sequence[Cell]], batch_first: bool) -> Converted:
-    """layers[k][d]: the cell of layer k in direction d (0, and 1 if there are two)."""
+def network(layers: Sequence[Sequence[Weights]], batch_first: bool) -> Converted:
+    """layers[k][d]: layer k in direction d (0, and 1 if there are two)."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * first.hidden_size
-        for cell in layer:
+        for weights in layer:
             for what in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
-                mine, theirs = getattr(cell, what), getattr(first, what)
+                mine, theirs = getattr(weights, what), getattr(first, what)
                 if mine != theirs:
                     raise ValueError(f"all layers must have the same {what}, got {theirs} and, in layer {k}, {mine}")
-            if cell.input_size != wide:
-                raise ValueError(f"layer {k} must take {wide} inputs, its input weights take {cell.input_size}")
+            if weights.input_size != wide:
+                raise ValueError(f"layer {k} must take {wide} inputs, its input weights take {weights.input_size}")
     arguments = {
         "input_size": first.input_size,
         "hidden_size": first.hidden_size,
@@ -79,9 +78,9 @@ def network(layers: Sequence[Sequence[Cell]], batch_first: bool) -> Converted:
     }
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
-    cells = [cell for layer in layers for cell in layer]
-    names = suffixes(len(layers), directions == 2)
-    state = {name + end: v for cell, end in zip(cells, names, strict=True) for name, v in cell.parameters.items()}
+    parts = [weights.parameters for layer in layers for weights in layer]
+    ends = suffixes(len(layers), directions == 2)
+    state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}
     return Converted(first.cell, arguments, state)
 
 
