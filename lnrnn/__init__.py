@@ -16,13 +16,15 @@ from .functional import (
 from .io import load
 from .layers import BatchNorm, LayerNorm
 from .norms import BatchNormSpec, LayerNormSpec
-from .recurrent import RNN
+from .recurrent import GRU, LSTM, RNN
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BatchNorm",
     "BatchNormSpec",
+    "GRU",
+    "LSTM",
     "LayerNorm",
     "LayerNormSpec",
     "RNN",
