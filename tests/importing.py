@@ -11,8 +11,9 @@ import numpy as np
 from helpers import absolute_error
 from lnrnn import reference as ref
 
-# float64 against float64, sums in another order, 9 steps; and float32 against float64, outputs of the order of 1.
-EXACT, SINGLE = 1e-13, 2e-6
+# Over 9 steps of 12 units, float64 against float64 with sums in another order, and float32 against float64. Measured over 20
+# draws of every system: at most 1.1e-14 and 6e-6, in the median 6e-16 and 3e-7.
+EXACT, SINGLE = 1e-13, 1e-5
 
 
 @dataclass(frozen=True)

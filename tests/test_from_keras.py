@@ -10,7 +10,7 @@ import pytest
 from importing import assert_agrees, drawn, initial
 from lnrnn.importers import convert_keras
 
-T, B, I, H = 9, 3, 5, 6
+T, B, I, H = 9, 3, 5, 12
 
 
 def shapes(gates, bias=None, **more):
