@@ -7,15 +7,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._errors import flag, integer
-from .norms import BatchNormSpec, LayerNormSpec
-from .parameters import shapes, suffixes
+from .norms import BatchNormSpec, LayerNormSpec, norm_spec
+from .parameters import shapes, sides, suffixes
+from .statistics import named_shapes
 
 if TYPE_CHECKING:
-    from .recurrent import RNN
+    from .network import Network
 
 SCHEMA = 1
 _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
-_ARGUMENTS = ("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first", "bidirectional")
 
 
 def _safetensors() -> Any:
@@ -27,25 +27,24 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def save(model: RNN, path: str | os.PathLike[str]) -> None:
+def save(model: Network, path: str | os.PathLike[str]) -> None:
     norm: dict[str, Any] | None = None
     if model.norm is not None:
         kind = "layer" if isinstance(model.norm, LayerNormSpec) else "batch"
         norm = {"kind": kind, **vars(model.norm)}
         if kind == "batch":
             norm["overrun"] = model.overrun
-    config = {"cell": type(model).__name__, "dtype": model.dtype, "norm": norm, **{name: getattr(model, name) for name in _ARGUMENTS}}
+    config = {name: getattr(model, name) for name in ("dtype", *model._arguments)}
+    config |= {"cell": model._cell.name, "norm": norm}
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
     _safetensors().numpy.save_file(model.state_dict(), os.fspath(path), metadata)
 
 
-def load(path: str | os.PathLike[str]) -> RNN:
-    """The model that `save` wrote to path.
+def load(path: str | os.PathLike[str]) -> Network:
+    """The model, an RNN, LSTM or GRU, that `save` wrote to path.
 
     Raises FileNotFoundError, or ValueError if the file is damaged, not an lnrnn model, or of a newer schema.
     """
-    from .recurrent import RNN
-
     safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")
@@ -61,10 +60,10 @@ def load(path: str | os.PathLike[str]) -> RNN:
             if metadata.get("schema") != str(SCHEMA):
                 raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
             config = json.loads(metadata.get("config", "null"))
-            arguments = _arguments(config)
-            _fits(arguments, tensors)
+            made, arguments = _arguments(config)
+            _fits(made, arguments, tensors)
             state = {name: file.get_tensor(name) for name in tensors}
-        model = RNN(**arguments)
+        model = made(**arguments)
         model.load_state_dict(state)
         if config["dtype"] != "float32":
             model = model.to_dtype(config["dtype"])
@@ -74,23 +73,27 @@ def load(path: str | os.PathLike[str]) -> RNN:
     return model
 
 
-def _arguments(config: Any) -> dict[str, Any]:
-    """The configuration as arguments of RNN."""
-    if not isinstance(config, dict) or config.get("cell") != "RNN":
-        raise ValueError(f"its configuration is not that of an RNN: {str(config)[:80]}")
-    if set(config) != {"cell", "dtype", "norm", *_ARGUMENTS}:
+def _arguments(config: Any) -> tuple[type[Network], dict[str, Any]]:
+    """The configuration as a class and its arguments."""
+    from .recurrent import CLASSES
+
+    cell = config.get("cell") if isinstance(config, dict) else None
+    if not isinstance(cell, str) or cell not in CLASSES:
+        raise ValueError(f"its configuration is not that of an RNN, LSTM or GRU: {str(config)[:80]}")
+    made = CLASSES[cell]
+    if set(config) != {"cell", "dtype", *made._arguments}:
         raise ValueError(f"its configuration has the entries {sorted(config)}")
-    arguments = {name: config[name] for name in _ARGUMENTS}
+    arguments = {name: config[name] for name in made._arguments}
     norm = config["norm"]
     if norm is not None:
         if not isinstance(norm, dict) or not isinstance(norm.get("kind"), str) or norm["kind"] not in _SPECS:
             raise ValueError(f"its norm is unknown: {str(norm)[:80]}")
         norm = dict(norm)
-        norm = _SPECS[norm.pop("kind")](**norm)
-    return {**arguments, "norm": norm}
+        norm = norm_spec(_SPECS[norm.pop("kind")](**norm), made._cell)
+    return made, {**arguments, "norm": norm}
 
 
-def _fits(arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]) -> None:
+def _fits(made: type[Network], arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]) -> None:
     """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can ask for any
     amount of memory."""
     norm, sizes = arguments["norm"], [arguments[name] for name in ("input_size", "hidden_size", "num_layers")]
@@ -99,16 +102,13 @@ def _fits(arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], s
     layers, bidirectional = sizes[2], flag("bidirectional", arguments["bidirectional"])
     if layers > len(tensors):
         raise ValueError(f"its configuration says {layers} layers, it has {len(tensors)} tensors")
-    wanted = shapes(*sizes, bidirectional, norm is not None, flag("bias", arguments["bias"]))
+    wanted = shapes(made._cell, *sizes, bidirectional, norm, flag("bias", arguments["bias"]))
     expected = {name: (shape, "F32") for name, shape in wanted.items()}
     if isinstance(norm, BatchNormSpec):
-        steps = tensors.get("count_l0", ((0,), ""))[0][:1]
-        if norm.max_steps is not None:
-            steps = (norm.max_steps,)
+        steps = norm.max_steps or (*tensors.get("count_l0", ((),))[0], 0)[0]
+        of_one = named_shapes(sides(made._cell, sizes[1]), steps)
         for suffix in suffixes(layers, bidirectional):
-            expected[f"count{suffix}"] = (steps, "I64")
-            for field in ("running_mean", "running_var"):
-                expected[f"{field}{suffix}"] = ((*steps, sizes[1]), "F64")
+            expected |= {name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()}
     for name in sorted(expected.keys() | tensors.keys()):
         if expected.get(name) != tensors.get(name):
             found, want = (" ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name)))

@@ -1,33 +1,57 @@
-"""Which norm stands inside a recurrent cell, and the statistics that batch norm keeps for every time step."""
+"""Which norm stands inside a recurrent cell, and where."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from ._errors import SequenceTooLongError, bad_type, choice, integer, number
+from ._errors import bad_type, bad_value, choice, flag, integer, number
+from .cells import GRU, LSTM, Cell
 
 OVERRUNS = ("raise", "last", "mean", "batch")
+PLACEMENTS = ("joint", "split", "gate")
 
 
 @dataclass(frozen=True)
 class LayerNormSpec:
-    """Layer norm inside a cell.
+    """Layer norm inside a cell. x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, of G gates by H units.
 
-    placement: "joint", one norm over the sum W_x x + W_h h: the paper's RNN, and for now the only one.
-    cell: where the norm of a cell state goes; an RNN has none, so it says nothing here. eps: inside the root, >= 0.
+    placement: which rows are normalised. "split": x_ and h_, each for itself, before they are added. "joint": their sum,
+    over all gates at once. "gate": their sum, each gate for itself. None: as in Ba et al. 2016, "joint" for an RNN, "split"
+    for LSTM and GRU. An RNN has one gate, so "gate" says "joint". What stands where is written out in RNN, LSTM and GRU.
+    cell: an LSTM's norm of the cell state. "out": on the way to h only, what is carried on is not normalised; "carry": the
+    normalised state is carried; None: no such norm. RNN and GRU have no cell state: None or "out", which says nothing there.
+    eps: inside the root, >= 0.
+    span: for a GRU with placement "split". None: one norm over the 2H units of r and z and one over the H of n, on each
+    side (the paper's). "all": one norm over all 3H of a side.
+    inner_bias: biases inside the norms, as torch.nn.Linear brings them: x_ = W_ih x_t + inner_bias_ih and
+    h_ = W_hh h_{t-1} + inner_bias_hh, two more parameters (G*H), whether or not there are biases behind the norms.
     """
 
     placement: str | None = None
     cell: str | None = "out"
     eps: float = 1e-5
+    _: KW_ONLY
+    span: str | None = None
+    inner_bias: bool = False
 
     def __post_init__(self) -> None:
-        choice("placement", self.placement, ("joint", None))
+        choice("placement", self.placement, (*PLACEMENTS, None))
         choice("cell", self.cell, ("out", "carry", None))
+        choice("span", self.span, ("all", None))
         object.__setattr__(self, "eps", number("eps", self.eps, 0))
+        object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
+
+    def resolved(self, cell: Cell) -> LayerNormSpec:
+        """What it means in that cell: placement is a string, and cell None where there is no cell state."""
+        placement = self.placement or cell.placement
+        if cell.gates == 1 and placement == "gate":
+            placement = "joint"
+        if self.cell == "carry" and cell is not LSTM:
+            raise bad_value("cell", f"'out' or None where there is no cell state, as in {cell.name}", self.cell)
+        if self.span is not None and (cell is not GRU or placement != "split"):
+            raise bad_value("span", "None but in a GRU with placement 'split'", self.span)
+        return replace(self, placement=placement, cell=self.cell if cell is LSTM else None)
 
 
 @dataclass(frozen=True)
@@ -54,90 +78,12 @@ class BatchNormSpec:
         object.__setattr__(self, "eps", number("eps", self.eps, 0))
 
 
-def norm_spec(norm: Any) -> LayerNormSpec | BatchNormSpec | None:
-    """The argument `norm` of a recurrent model: a name, a spec or None."""
-    if norm is None or isinstance(norm, (LayerNormSpec, BatchNormSpec)):
+def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
+    """The argument `norm` of a recurrent model, a name, a spec or None, as what it means for that cell."""
+    if isinstance(norm, str):
+        norm = LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()
+    if isinstance(norm, LayerNormSpec):
+        return norm.resolved(cell)
+    if norm is None or isinstance(norm, BatchNormSpec):
         return norm
-    if not isinstance(norm, str):
-        raise bad_type("norm", "'layer', 'batch', None, a LayerNormSpec or a BatchNormSpec", norm)
-    return LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()
-
-
-class StepStatistics:
-    """Mean, biased variance (steps, H) and count (steps,) of one layer in one direction, float64 and int64.
-
-    count[t] is the number of training sequences that were seen alive at step t. Sequences end and never begin again, so
-    counts fall with t and the known steps are the first ones. Nothing here changes: `updated` makes a new one, and a
-    thread that computes with the old one goes on with it.
-    """
-
-    def __init__(self, mean: np.ndarray, var: np.ndarray, count: np.ndarray) -> None:
-        """Takes the arrays over."""
-        for array in (mean, var, count):
-            array.setflags(write=False)
-        self.mean, self.var, self.count = mean, var, count
-        dead = np.flatnonzero(count == 0)
-        self.known = int(dead[0]) if len(dead) else len(count)
-
-    @classmethod
-    def empty(cls, steps: int, hidden_size: int) -> StepStatistics:
-        return cls(np.zeros((steps, hidden_size)), np.zeros((steps, hidden_size)), np.zeros(steps, np.int64))
-
-    def updated(
-        self, mean: np.ndarray, var: np.ndarray, count: np.ndarray, momentum: float | None
-    ) -> StepStatistics:
-        """Takes in the statistics of one training batch, (T, H) and (T,).
-
-        A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
-        pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one batch.
-        """
-        steps = int(np.count_nonzero(count))
-        more = max(steps - len(self.count), 0)
-        wide = ((0, more), (0, 0))
-        old_mean, old_var, old_count = np.pad(self.mean, wide), np.pad(self.var, wide), np.pad(self.count, (0, more))
-        old = (old_mean[:steps], old_var[:steps])
-        new = (mean[:steps], var[:steps])
-        seen, here = old_count[:steps, None], count[:steps, None]
-        if momentum is None:
-            share = here / (seen + here)
-            apart = new[0] - old[0]
-            joined = (
-                old[0] + share * apart,
-                (1 - share) * old[1] + share * new[1] + share * (1 - share) * apart**2,
-            )
-        else:
-            joined = tuple(np.where(seen > 0, (1 - momentum) * o + momentum * n, n) for o, n in zip(old, new))
-        old_mean[:steps], old_var[:steps] = joined
-        old_count[:steps] += count[:steps]
-        return StepStatistics(old_mean, old_var, old_count)
-
-    def refuse_overrun(self, lengths: np.ndarray, start: int, overrun: str) -> None:
-        """Raises SequenceTooLongError if a sequence that begins at step `start` outlasts what `overrun` can serve."""
-        ends = start + lengths
-        longest = int(ends.max(initial=0))
-        if longest <= self.known or overrun == "batch" or (overrun != "raise" and self.known):
-            return
-        sequence = int(np.flatnonzero(ends > self.known)[0])
-        hint = (
-            "train on longer sequences or choose overrun='last', 'mean' or 'batch'"
-            if self.known
-            else "train, calibrate, or load statistics first"
-        )
-        raise SequenceTooLongError(sequence, int(ends[sequence]), self.known, hint)
-
-    def folded(
-        self, gain: np.ndarray, bias: np.ndarray, eps: float, overrun: str
-    ) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
-
-        -> scale, shift (rows, H) float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
-        """
-        mean, var = self.mean[: self.known], self.var[: self.known]
-        beyond = -1 if overrun == "batch" else self.known - 1
-        if overrun == "mean" and self.known:
-            beyond = self.known
-            mean = np.concatenate([mean, mean.mean(0, keepdims=True)])
-            var = np.concatenate([var, var.mean(0, keepdims=True)])
-        scale = gain / np.sqrt(var + eps)
-        shift = bias - mean * scale
-        return scale.astype(np.float32), shift.astype(np.float32), self.known, beyond
+    raise bad_type("norm", "'layer', 'batch', None, a LayerNormSpec or a BatchNormSpec", norm)

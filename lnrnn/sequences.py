@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._errors import bad_type, bad_value, real
+from .cells import Cell
 
 Array = np.ndarray
+FLOAT32 = np.dtype(np.float32)
 
 
 def sequences(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
-) -> tuple[Array, Array, bool]:
-    """-> x (T, B, D) float32, lengths (B,) int64, whether it came without a batch axis."""
-    x = real("x", x)
-    shape = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
-    if x.ndim not in (2, 3) or x.shape[-1] != input_size:
-        raise bad_value("x", f"{shape} or (T, input_size) with input_size {input_size}", x)
-    unbatched = x.ndim == 2
-    x = x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
-    if x.dtype != np.float32 or not x.flags.aligned or x.strides[-1] != 4 or any(s % 4 for s in x.strides):
+) -> tuple[Array, Array | None, bool]:
+    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch axis."""
+    if type(x) is not np.ndarray or x.dtype is not FLOAT32:
+        x = real("x", x)
+    shape = x.shape
+    if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
+        axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
+        raise bad_value("x", f"{axes} or (T, input_size) with input_size {input_size}", x)
+    step = x.strides
+    if x.dtype is not FLOAT32 or step[-1] != 4 or (step[0] | step[-2]) % 4 or not x.flags.aligned:
         x = np.array(x, np.float32, order="C")
-    T, B = x.shape[:2]
+    unbatched = len(shape) == 2
+    if unbatched:
+        x = x[:, None]
+    elif batch_first:
+        x = x.swapaxes(0, 1)
     if lengths is None:
-        return x, np.full(B, T, np.int64), unbatched
+        return x, None, unbatched
+    T, B = x.shape[:2]
     given = real("lengths", lengths)
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("lengths", "an array of integers", given)
@@ -35,7 +46,26 @@ def sequences(
     return x, given.reshape(B).astype(np.int64), unbatched
 
 
-def longest_first(lengths: Array) -> tuple[Array, Array]:
-    """-> the order of the sequences, longest first and otherwise as they came, and their lengths in it."""
+def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
+    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it, int64."""
+    if lengths is None:
+        return _whole(T, B)
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     return order, np.ascontiguousarray(lengths[order])
+
+
+@lru_cache(16)
+def _whole(T: int, B: int) -> tuple[Array, Array]:
+    order, ends = np.arange(B, dtype=np.int64), np.full(B, T, np.int64)
+    order.setflags(write=False)
+    ends.setflags(write=False)
+    return order, ends
+
+
+def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
+    """An argument that says a state, as h, or for an LSTM as h and c: what to call each, and the value."""
+    if cell.states == 1:
+        return [(name, value)]
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise bad_type(name, "a pair (h, c) of arrays", value)
+    return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]

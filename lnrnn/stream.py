@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 
 from . import _core
 from ._errors import bad_value, integer, real, shaped
-from .norms import StepStatistics
+from .cells import Cell
+from .sequences import FLOAT32, longest_first, states
+from .statistics import StepStatistics
 
 
 class Stream:
@@ -24,49 +26,56 @@ class Stream:
     one stream may not.
     """
 
-    def __init__(self, layers: list[Any], batch_size: int, input_size: int, hidden_size: int,
+    def __init__(self, layers: tuple[Any, ...], cell: Cell, batch_size: int, input_size: int, hidden_size: int,
                  statistics: StepStatistics | None, overrun: str | None) -> None:  # fmt: skip
-        self._input = np.zeros((1, batch_size, input_size), np.float32)
-        self._h = np.zeros((len(layers), batch_size, hidden_size), np.float32)
-        self._known = statistics
+        self._cell = cell
+        self._state = [np.zeros((len(layers), batch_size, hidden_size), np.float32) for _ in range(cell.states)]
+        self._statistics = statistics
         self._overrun = overrun
-        self._refuses = overrun == "raise" or (self._known is not None and not self._known.known and overrun != "batch")
-        self._length = np.ones(batch_size, np.int64)
+        refuses = statistics is not None and (overrun == "raise" or (overrun != "batch" and not statistics.known))
+        self._refused_from = statistics.known if refuses else 2**63
+        x = np.zeros((1, batch_size, input_size), np.float32)
+        self._row = x[0]
         self._steps = []
-        x = self._input
         for k, layer in enumerate(layers):
             y = np.empty((1, batch_size, hidden_size), np.float32)
-            self._steps.append(_core.Step(layer, x, y, self._h[k]))
+            self._steps.append(_core.Step(layer, x, y, *(s[k] for s in self._state)))
             x = y
-        self._row = self._input[0]
+        self._shape = self._row.shape
         self._y = x[0]
         self._y_flat = x[0, 0]
         self._step = 0
 
     def __call__(self, x: ArrayLike) -> np.ndarray:
-        row = self._row
-        if type(x) is not np.ndarray or x.dtype != np.float32:
+        if type(x) is not np.ndarray or x.dtype is not FLOAT32:
             x = real("x", x)
-        flat = x.ndim == 1 and row.shape[0] == 1
-        if x.shape != (row.shape[1:] if flat else row.shape):
-            expected = f"{row.shape} or {row.shape[1:]}" if row.shape[0] == 1 else f"{row.shape}"
-            raise bad_value("x", f"of shape {expected}", x)
-        if self._refuses and self._step >= self._known.known:
-            self._known.refuse_overrun(self._length, self._step, self._overrun)
-        row[...] = x
+        y = self._y
+        if x.shape != self._shape:
+            if x.shape != self._shape[1:] or self._shape[0] > 1:
+                expected = f"{self._shape} or {self._shape[1:]}" if self._shape[0] == 1 else f"{self._shape}"
+                raise bad_value("x", f"of shape {expected}", x)
+            y = self._y_flat
+        step = self._step
+        if step >= self._refused_from:
+            self._statistics.refuse_overrun(*longest_first(None, step + 1, self._shape[0]), self._overrun)
+        self._row[...] = x
         for run in self._steps:
-            run(self._step)
-        self._step += 1
-        return self._y_flat if flat else self._y
+            run(step)
+        self._step = step + 1
+        return y
 
     @property
-    def state(self) -> np.ndarray:
-        """The hidden state, (num_layers, B, H): a copy. Assign to set it."""
-        return self._h.copy()
+    def state(self) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The hidden state h, (num_layers, B, H), of an LSTM (h, c): copies. Assign to set it."""
+        copies = [s.copy() for s in self._state]
+        return copies[0] if len(copies) == 1 else (copies[0], copies[1])
 
     @state.setter
-    def state(self, value: ArrayLike) -> None:
-        self._h[...] = shaped("state", value, self._h.shape, np.float32)
+    def state(self, value: Any) -> None:
+        shape = self._state[0].shape
+        found = [shaped(name, v, shape, FLOAT32) for name, v in states("state", value, self._cell)]
+        for own, new in zip(self._state, found, strict=True):
+            own[...] = new
 
     @property
     def step(self) -> int:
@@ -79,5 +88,6 @@ class Stream:
 
     def reset(self) -> None:
         """Back to a zero state and step 0."""
-        self._h[...] = 0
+        for own in self._state:
+            own[...] = 0
         self._step = 0

@@ -112,9 +112,10 @@ def test_rnn_takes_what_is_an_integer():
 
 
 @cases(numbers("eps"), wrong(E, "eps", [None]),
-       wrong(V, "placement", ["split", "gate", "Joint", ""]), wrong(E, "placement", [1, ["joint"],
-                                                                                     Hostile()]),
-       wrong(V, "cell", ["in", ""]), wrong(E, "cell", [1, True, ["out"]]))
+       wrong(V, "placement", ["none", "Joint", ""]), wrong(E, "placement", [1, ["joint"], Hostile()]),
+       wrong(V, "cell", ["in", ""]), wrong(E, "cell", [1, True, ["out"]]),
+       wrong(V, "span", ["paper", ""]), wrong(E, "span", [1, False, ["all"]]),
+       wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]))
 def test_layer_norm_spec(error, name, given):
     refuses(error, name, lnrnn.LayerNormSpec, **given)
 

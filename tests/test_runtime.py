@@ -381,8 +381,8 @@ def test_a_parameter_set_while_another_thread_packs_is_not_lost(rng, monkeypatch
     rnn, x = network(3, 5), normal(rng, 4, 2, 3)
     pack, read, go_on = lnrnn._core.Layer, threading.Event(), threading.Event()
 
-    def slow(*arguments):
-        layer = pack(*arguments)
+    def slow(*arguments, **options):
+        layer = pack(*arguments, **options)
         read.set()
         assert go_on.wait(30)
         return layer

@@ -100,6 +100,15 @@ static void rnn_affine(int act, size_t rows, size_t n, const float *a, ptrdiff_t
 #undef LNRNN_CALL
 }
 
+/* From y = sigmoid(a), and y = tanh(a), to dy/da. Not 1 - y*y: that cancels near 1. */
+LNRNN_INLINE v32 sigmoid_slope(v32 y) { return v32_mul(y, v32_sub(v32_set1(1.0f), y)); }
+
+LNRNN_INLINE v32 tanh_slope(v32 y)
+{
+    const v32 one = v32_set1(1.0f);
+    return v32_mul(v32_sub(one, y), v32_add(one, y));
+}
+
 /* gh, y (n): gradient of a step's output, and the output -> gz (n) = gh * act'(z), from y alone. gz may be gh. */
 static void rnn_act_backward(int act, size_t n, const float *gh, const float *y, float *gz)
 {
@@ -109,9 +118,9 @@ static void rnn_act_backward(int act, size_t n, const float *gh, const float *y,
         const v32 g = v32_load_n(gh + i, k), h = v32_load_n(y + i, k);
         v32 d = one;
         if (act == LNRNN_ACT_TANH)
-            d = v32_mul(v32_sub(one, h), v32_add(one, h)); /* not 1 - h*h: that cancels near 1 */
+            d = tanh_slope(h);
         else if (act == LNRNN_ACT_SIGMOID)
-            d = v32_mul(h, v32_sub(one, h));
+            d = sigmoid_slope(h);
         else if (act == LNRNN_ACT_RELU)
             d = v32_select_lt(zero, h, one, zero);
         v32_store_n(gz + i, v32_mul(g, d), k);

@@ -1,0 +1,23 @@
+"""What tells one recurrent cell from another before anything is computed: gates, states, where norms may stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """number: the compiled module's. gates: how many blocks of H rows the weights have. states: h, or h and c.
+    placement: of layer norm in Ba et al. 2016, the default; placements: all that the cell has."""
+
+    name: str
+    number: int
+    gates: int
+    states: int
+    placement: str
+    placements: tuple[str, ...] = ("joint", "split", "gate")
+
+
+RNN = Cell("RNN", 0, 1, 1, "joint")
+LSTM = Cell("LSTM", 1, 4, 2, "split")
+GRU = Cell("GRU", 2, 3, 1, "split")

@@ -1,0 +1,123 @@
+"""Forward runs that are remembered, and back-propagation through time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._errors import bad_type, shaped
+from .cells import RNN
+from .norms import BatchNormSpec, LayerNormSpec
+from .parameters import vectors
+from .sequences import FLOAT32, longest_first, sequences
+from .statistics import blank, refuse_beyond
+
+if TYPE_CHECKING:
+    from .network import Network
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Run:
+    """One layer in one direction of a forward run."""
+
+    layer: Any  # the packed one that ran
+    statistics: dict[str, Any] | None  # of the batch, as statistics.blank has them
+    record: Array  # the tape of the compiled module
+    x: Array  # (T, B, inputs)
+    y: Array  # (T, B, H)
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What `forward_train` keeps for `backward`."""
+
+    owner: Network
+    order: Array
+    ends: Array  # lengths in that order
+    layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
+    start: list[Array]  # h0, or h0 and c0
+    runs: list[Run]  # by layer and direction
+
+
+def _refuse(model: Network) -> None:
+    """Raises ValueError for a network that cannot be trained here."""
+    if model.dtype != "float32":
+        raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
+    norm, cell = model.norm, model._cell
+    if isinstance(norm, BatchNormSpec):
+        knows = cell is RNN
+    else:
+        knows = norm is None or norm == LayerNormSpec(eps=norm.eps).resolved(cell)
+    if not knows:
+        raise ValueError(f"forward_train does not know an {cell.name} with norm={norm}: train it with lnrnn.torch")
+
+
+def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, Tape]:
+    """See Network.forward_train."""
+    _refuse(model)
+    x, lengths, unbatched = sequences(x, lengths, model.input_size, model.batch_first)
+    x = np.array(x, order="C")  # the tape's own: the caller may go on with x
+    T, B, _ = x.shape
+    start = [np.array(s) for s in model._states("h0", h0, B, unbatched)]
+    order, ends = longest_first(lengths, T, B)
+    if model._sides:
+        refuse_beyond(model.norm.max_steps, order, ends)
+    alive, runs = int(ends.sum()), []
+
+    def note(layer: Any, x: Array, y: Array) -> tuple[Any, Array]:
+        run = Run(layer, blank(model._sides, T) if model._sides else None, layer.tape(alive), x, y)
+        runs.append(run)
+        return run.statistics, run.record
+
+    y, end = model._run(x, order, ends, start, note)
+    if model._sides:
+        for suffix, run in zip(model._suffixes, runs, strict=True):
+            model._statistics[suffix] = model._statistics[suffix].updated(run.statistics, model.norm.momentum)
+        model._changed()  # the tables of steps are old now
+    shown = model._as_caller(y, unbatched)
+    tape = Tape(model, order, ends, (unbatched, shown.shape), start, runs)
+    return np.array(shown), model._as_state(end, unbatched), tape
+
+
+def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, dict[str, Array]]:
+    """See Network.backward."""
+    if not isinstance(tape, Tape) or tape.owner is not model:
+        raise bad_type("tape", "what this network's forward_train returned", tape)
+    (unbatched, shape), H, D = tape.layout, model.hidden_size, model.num_directions
+    T, B, _ = tape.runs[0].x.shape
+    if gy is None:
+        grad = np.zeros((T, B, D * H), FLOAT32)
+    else:
+        given = shaped("gy", gy, shape, FLOAT32)
+        given = given[:, None] if unbatched else given.swapaxes(0, 1) if model.batch_first else given
+        grad = np.ascontiguousarray(given)
+    gend = model._states("gh", gh, B, unbatched)
+    gstart = [np.empty_like(g) for g in gend]
+    lengths = vectors(model._cell, H, model.norm, bias=True)
+    grads: dict[str, Array] = {}
+    gx = grad
+    for k in reversed(range(len(tape.runs))):
+        run, d = tape.runs[k], k % D
+        if d == D - 1:
+            grad, gx = gx, np.zeros(run.x.shape, FLOAT32)
+        g_ih, g_hh = (np.empty(w.shape, FLOAT32) for w in _weights(model, k))
+        found = {name: np.empty(n) for name, n in lengths.items()}
+        below = np.zeros(run.x.shape, FLOAT32)
+        c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
+        run.layer.backward(run.x, run.y, tape.start[0][k], tape.order, tape.ends, run.statistics, run.record,
+                           grad[:, :, d * H : (d + 1) * H], gend[0][k], below, gstart[0][k], g_ih, g_hh, found,
+                           c0, gcn, gc0)  # fmt: skip
+        gx += below
+        found |= {"weight_ih": g_ih, "weight_hh": g_hh}
+        grads |= {name + model._suffixes[k]: np.array(g, np.float32) for name, g in found.items()}
+    gx = np.ascontiguousarray(model._as_caller(gx, unbatched))
+    return gx, model._as_state(gstart, unbatched), {name: grads[name] for name in model._parameters}
+
+
+def _weights(model: Network, k: int) -> tuple[Array, Array]:
+    suffix = model._suffixes[k]
+    return model._parameters[f"weight_ih{suffix}"], model._parameters[f"weight_hh{suffix}"]
