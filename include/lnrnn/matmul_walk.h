@@ -96,7 +96,8 @@ static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t n, size_t
         const size_t p = job->back ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
-            F(rows)(i == p0 && t + 1 < tiles, job, (int)height, (int)(m / V32_LANES), a + r, o, c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
+            F(rows)(i == p0 && t + 1 < tiles, job, (int)height, (int)(m / V32_LANES), a + r, o,
+                    c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
             r += height;
         }
     }
