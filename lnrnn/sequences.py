@@ -25,9 +25,8 @@ def sequences(
     if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
         axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
         raise bad_value("x", f"{axes} or (T, input_size) with input_size {input_size}", x)
-    if not (x.flags.carray and x.dtype is FLOAT32) and (
-        x.dtype != FLOAT32 or not x.flags.aligned or x.strides[-1] != 4 or any(s % 4 for s in x.strides)
-    ):
+    step = x.strides
+    if x.dtype is not FLOAT32 or step[-1] != 4 or (step[0] | step[-2]) % 4 or not x.flags.aligned:
         x = np.array(x, np.float32, order="C")
     unbatched = len(shape) == 2
     if unbatched:

@@ -164,6 +164,9 @@ def layouts(x):
     padded = np.full((*x.shape[:-1], x.shape[-1] + 3), np.nan, x.dtype)[..., 1:-2]
     padded[...] = x
     backwards = x[tuple(slice(None, None, -1) for _ in x.shape)].copy()
+    record = np.zeros(1, [("x", x.dtype, x.shape[1:]), ("more", "i1")])["x"] if x.shape[:1] == (1,) else None
+    if record is not None:
+        record[...] = x
     found = {
         "fortran": np.asfortranarray(x),
         "strided": strided,
@@ -173,6 +176,7 @@ def layouts(x):
         "misaligned": misaligned(x),
         "read-only": read_only(x),
         "broadcast": np.broadcast_to(x[:1], x.shape) if x.shape[0] == 1 else None,
+        "of a packed record": record,  # strides that are no multiple of an element
         "foreign byte order": x.astype(x.dtype.newbyteorder()),
     }
     return {name: y for name, y in found.items() if y is not None}
