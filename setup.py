@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import numpy
@@ -29,7 +30,9 @@ ISAS = {
     "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
     "neon": (ARM, []),
 }
-ONCE = ["dispatch.c", "threads.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c"]
+ONCE = [
+    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c",
+]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
 
@@ -40,14 +43,12 @@ class BuildExt(build_ext):
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
         args = dict(output_dir=self.build_temp, include_dirs=["include"], depends=HEADERS)
-        objects = []
-        for isa, (machines, flags) in ISAS.items():
-            if machine in machines:
-                objects += self.compiler.compile([f"pyx/isa_{isa}.c"], extra_postargs=CFLAGS + flags, **args)
-        objects += self.compiler.compile(
-            [f"pyx/{name}" for name in ONCE], extra_postargs=CFLAGS + openmp, **args
-        )
-        ext.extra_objects = objects
+        units = [(f"pyx/isa_{isa}.c", flags) for isa, (machines, flags) in ISAS.items() if machine in machines]
+        units += [(f"pyx/{name}", openmp) for name in ONCE]
+        # Each unit is a process of the compiler.
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            compiled = pool.map(lambda u: self.compiler.compile([u[0]], extra_postargs=CFLAGS + u[1], **args), units)
+            ext.extra_objects = sum(compiled, [])
         ext.extra_link_args = openmp + ["-lm"]
         super().build_extension(ext)
 
@@ -72,7 +73,7 @@ core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],
     include_dirs=["include", numpy.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION")],
     extra_compile_args=CFLAGS,
     depends=HEADERS + sorted(glob("pyx/*.c") + glob("pyx/*.px[di]")),
 )

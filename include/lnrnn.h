@@ -167,6 +167,7 @@ typedef struct {
     float *gw_ih, *gw_hh;         /* (G*H, D), (G*H, H) */
     lnrnn_site_gradients at_h, at_x, at_c; /* written; without a norm the bias of a GRU's W x in at_x, all else in at_h */
     const float **rows;           /* 2 * sum of lengths pointers */
+    float **gx_rows;              /* sum of lengths pointers */
     float *work;                  /* lnrnn_rnn_backward_work(r) floats */
 } lnrnn_rnn_gradients;
 

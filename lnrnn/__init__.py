@@ -1,5 +1,10 @@
 """lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from . import data
 from ._errors import SequenceTooLongError
 from ._runtime import cpu_info, get_num_threads, set_num_threads
@@ -13,6 +18,7 @@ from .functional import (
     sigmoid,
     tanh,
 )
+from .importers import from_keras, from_torch
 from .io import load
 from .layers import BatchNorm, LayerNorm
 from .norms import BatchNormSpec, LayerNormSpec
@@ -34,6 +40,8 @@ __all__ = [
     "cpu_info",
     "data",
     "exp",
+    "from_keras",
+    "from_torch",
     "get_num_threads",
     "layer_norm",
     "layer_norm_backward",
@@ -43,3 +51,9 @@ __all__ = [
     "sigmoid",
     "tanh",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":  # lnrnn.torch needs PyTorch, and takes a second to import
+        return importlib.import_module("lnrnn.torch")
+    raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")

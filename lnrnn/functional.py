@@ -5,6 +5,11 @@ torch tensors on the CPU) are computed in float32 and rounded to nearest even at
 once, to what `np.result_type(x, np.float32)` says. The result has the dtype of x, gradients of parameters that of the
 computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
 non-contiguous one is copied once.
+
+Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge pages where the
+system allows them. When such an array and all its views are gone, its block is kept for the next result, for clearing the
+pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept, marked as free
+(MADV_FREE): they still count as resident, but the system takes them back as soon as it is short of memory.
 """
 
 from __future__ import annotations
@@ -57,14 +62,14 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
     if out is None:
-        return np.empty_like(x, order="C", subok=False)
+        return _core.empty_like(x)
     output("out", out, x.shape, x.dtype)
     same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
     clash = (not same and np.may_share_memory(out, x)) or any(
         other is not None and np.may_share_memory(out, other) for other in others
     )
     if clash or not (out.flags.c_contiguous and out.flags.aligned and type(out) is np.ndarray):
-        return np.empty_like(x, order="C", subok=False)
+        return _core.empty_like(x)
     return out
 
 

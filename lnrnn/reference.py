@@ -10,11 +10,12 @@ Symbols: T steps, B sequences, I input features, H hidden units; sequences are t
 x_ = W_ih x and h_ = W_hh h, with a bias inside the norms if there is one: inner_bias_ih, inner_bias_hh.
 Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
 
-Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset gate after
-the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements of layer norm: "split"
-with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450, supplement); "carry" is the LSTM of
-PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of Lingvo and icefall; "joint" of torchaudio's
-LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
+gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
+of layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450,
+supplement); "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of
+Lingvo and icefall; "joint" of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016
+(arXiv 1603.09025).
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def rnn(
 
     x (T, B, I), weight_ih (H, I), weight_hh (H, H), gain, bias (H,), h0 (B, H); lengths (B,) in 0..T.
     norm "layer" | "batch" | None; without a norm h_t = f(a_t + bias_ih + bias_hh) as in torch.nn.RNN.
-    placement "split", for layer norm: h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh)).
+    placement "split" (layer norm): h_t = f(LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)).
     Batch norm: `statistics` None takes mean and biased variance of each step from the sequences alive at it
     (training); (mean, var), each (known steps, H), are used as given, beyond them as `overrun` says.
     reverse: each sequence from its own end; its k-th step from there uses the k-th statistics.
@@ -147,13 +148,15 @@ def rnn(
     parameters |= dict(inner_bias_ih=inner_bias_ih, inner_bias_hh=inner_bias_hh)
     options = dict(nonlinearity=nonlinearity, placement=placement, norm=norm, **parameters)
     statistics = None if statistics is None else {"": statistics}
-    y, (h,), tape = run((rnn_step, rnn_step_backward), options, RNN_SITES[placement], x, parameters, (h0,),
-                        norm, eps, lengths, statistics, overrun, reverse)
+    how = (norm, eps, lengths, statistics, overrun, reverse)
+    y, (h,), tape = run(
+        (rnn_step, rnn_step_backward), options, RNN_SITES[placement], x, parameters, (h0,), *how
+    )
     return y, h, tape
 
 
 def rnn_backward(tape, gy, gh=None):
-    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters that the forward run was given.
+    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters that were given.
 
     What gy holds past a sequence's length has no effect, for y is constant there.
     """
@@ -176,7 +179,7 @@ LSTM_SITES = {
 
 
 def lstm_step(options, x_, h_, state, norm):
-    """c' = sig(f) c + sig(i) tanh(g) is carried, h' = sig(o) tanh(norm(c')); "carry": norm(c') is carried too."""
+    """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); "carry": the new c is norm(c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
     raw = f * state[1] + i * g
@@ -212,20 +215,26 @@ def lstm(
 ):
     """One layer, one direction of an LSTM: x (T, B, I), h0 and c0 (B, H), lengths (B,) in 0..T.
 
-    parameters: dict of weight_ih (4H, I), weight_hh (4H, H) and, each of them optional, inner_bias_ih, inner_bias_hh
-    (4H,) and by the norm: None bias_ih, bias_hh. "layer" split gain_ih, bias_ih, gain_hh, bias_hh; joint (over 4H) and
-    gate (over the H of each gate) gain, bias; all (4H,). "batch" gain_ih, gain_hh, bias (4H,). The norm of the cell,
-    `cell` "out" | "carry" | None under layer norm, always "out" under batch norm: gain_c, bias_c (H,).
-    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c", each
-    (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
+    parameters: dict of weight_ih (4H, I), weight_hh (4H, H), and of these, (4H,) each, those that there are:
+    norm None             bias_ih, bias_hh
+    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
+    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 4H or the H of a gate
+    "batch"               gain_ih, gain_hh, bias
+    gain_c, bias_c (H,) belong to the norm of c: `cell` "out" | "carry" | None under layer norm, "out" under
+    batch norm.
+
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c",
+    each (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
 
     Returns y (T, B, H), 0 past a length; (h, c), each (B, H), at each sequence's own end; and the tape.
     """
     cell = {"layer": cell, "batch": "out", None: None}[norm]
     options = dict(placement=placement if norm == "layer" else "split", cell=cell)
-    sites = LSTM_SITES[placement if norm == "layer" else norm] | ({"c": Site("gain_c", "bias_c")} if cell else {})
-    return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0),
-               norm, eps, lengths, statistics, overrun, reverse)
+    sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
+    if cell:
+        sites["c"] = Site("gain_c", "bias_c")
+    how = (norm, eps, lengths, statistics, overrun, reverse)
+    return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0), *how)
 
 
 def lstm_backward(tape, gy, gh=None, gc=None):
@@ -246,7 +255,7 @@ GRU_SITES = {
 
 
 def gru_split(x_, h_, norm):
-    """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n and what r multiplies."""
+    """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n, Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
     r, z = sigmoid(xr + hr), sigmoid(xz + hz)
@@ -322,20 +331,24 @@ def gru(
 ):
     """One layer, one direction of a GRU: x (T, B, I), h0 (B, H), lengths (B,) in 0..T.
 
-    parameters: dict of weight_ih (3H, I), weight_hh (3H, H) and, each of them optional and (3H,), inner_bias_ih,
-    inner_bias_hh, and by the norm: None bias_ih, bias_hh. "layer" split gain_ih, bias_ih, gain_hh, bias_hh; joint and
-    gate gain, bias. "batch" gain_ih, gain_hh, bias. span, for split: None has one norm over the 2H of r and z and one
-    over the H of n on each side, "all" one over the 3H of a side.
-    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each (mean,
-    var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
+    parameters: dict of weight_ih (3H, I), weight_hh (3H, H), and of these, (3H,) each, those that there are:
+    norm None             bias_ih, bias_hh
+    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
+    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 3H or the H of a gate
+    "batch"               gain_ih, gain_hh, bias
+    span, for split: None has on each side one norm over the 2H of r and z and one over the H of n, "all"
+    one over all 3H.
+
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each
+    (mean, var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
 
     Returns y (T, B, H), 0 past a length; h (B, H), at each sequence's own end; and the tape.
     """
     options = dict(placement=placement if norm == "layer" else "split")
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]
-    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,),
-                        norm, eps, lengths, statistics, overrun, reverse)
+    how = (norm, eps, lengths, statistics, overrun, reverse)
+    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,), *how)
     return y, h, tape
 
 
@@ -353,8 +366,10 @@ def calibrate(batches, *parameters, cell=rnn, **options):
 
     batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step
     normalised by the statistics over all living sequences, so how they were divided into batches has no
-    effect. cell: rnn, lstm or gru, which gets `parameters` and `options`. Returns mean, var, count of rnn, and of the
-    others a dict by site of (mean, var), and count.
+    effect.
+
+    cell: rnn, lstm or gru, which gets `parameters` and `options`. Returns mean, var, count of rnn,
+    and of the others a dict by site of (mean, var), and count.
     """
     batches = [(real(x), np.full(x.shape[1], x.shape[0]) if n is None else np.asarray(n)) for x, n in batches]
     t_max = max(x.shape[0] for x, _ in batches)

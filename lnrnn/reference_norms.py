@@ -77,8 +77,9 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
 
 
 def rms_norm(x, normalized_shape, weight=None, eps=None):
-    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of float64 for
-    that, else of float32."""
+    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of
+    float64 for that, else of float32.
+    """
     if eps is None:
         eps = np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps
     x = real(x)

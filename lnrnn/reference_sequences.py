@@ -5,9 +5,9 @@ A cell is two functions of one step of L living sequences with H hidden units:
     forward(options, x_, h_, state, norm) -> new state, kept
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
 
-x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H); a state is a tuple of (L, H), the output
-h first; norm(site, a) is the norm at that site of the cell, and on the way back its gradient; `kept` is whatever that
-way needs; g... is the gradient of the loss in ..., and gold what reaches the old state other than through h_.
+x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H),
+the output h first. norm(site, a) is the norm at that site of the cell, on the way back its gradient; `kept`
+is what that way needs. g... is the gradient of the loss in ..., gold what reaches the old state not by h_.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lnrnn.reference_norms import affine, real, standardize, standardize_backwar
 class Site:
     """Where a cell has a norm: the names of its gain and bias, and which gates it normalises together.
 
-    spans: for each of its layer norms, side by side, the number of gates (H units each) that one mean is over.
+    spans: of each of its layer norms, side by side, the number of gates (H units each) that one mean is over.
     first: the gate at which the site's share of gain and bias begins.
     """
 
@@ -61,8 +61,8 @@ class Normed:
 def normalize(a, kind, eps, site, given=None):
     """The norm before gain and bias, as Normed.
 
-    kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given` (mean,
-    variance) of this step. None: no norm.
+    kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given`
+    (mean, variance) of this step. None: no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -88,7 +88,7 @@ def normalize_backward(g, normed, kind, eps, site):
 class Norms:
     """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of its sites.
 
-    A site that the cell does not have leaves its input as it is, and so does a gain or bias that is not there.
+    A site that the cell does not have leaves its input as it is; so does a gain or bias that is not there.
     """
 
     sites: dict[str, Site]
@@ -104,7 +104,7 @@ class Norms:
             return a
         self.at[name] = normalize(a, self.kind, self.eps, site, self.given.get(name))
         share = site.share(a.shape[-1])
-        gain, bias = (self.parameters[n][share] if n in self.parameters else None for n in (site.gain, site.bias))
+        gain, bias = (p if p is None else p[share] for p in map(self.parameters.get, (site.gain, site.bias)))
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads, name, gz):
@@ -144,7 +144,7 @@ class Step:
 
     @property
     def ahat(self):
-        """(L, H) what an RNN's one norm gives before gain and bias; the pre-activation itself without a norm."""
+        """(L, H) what an RNN's one norm gives before gain and bias; without a norm the pre-activation."""
         return self.norms.at[""].ahat
 
 
@@ -179,8 +179,8 @@ class Tape:
 def run(cell, options, sites, x, parameters, state, norm, eps, lengths, statistics, overrun, reverse):
     """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
 
-    statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state at each
-    sequence's own end, and the tape.
+    statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state
+    at each sequence's own end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -215,19 +215,19 @@ def run(cell, options, sites, x, parameters, state, norm, eps, lengths, statisti
 
 
 def used_statistics(steps, sites, hidden):
-    """Those of the living batch, at the steps that used them: site -> (mean, var), and how many were alive."""
+    """Those of the living batch where they were used: site -> (mean, var), and how many were alive."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():
-        shape = len(used), hidden * sum(site.spans)
-        normed = [s.norms.at[name] for s in used]
-        statistics[name] = tuple(np.array([getattr(n, v) for n in normed]).reshape(shape) for v in ("mean", "var"))
+        normed, shape = [s.norms.at[name] for s in used], (len(used), hidden * sum(site.spans))
+        mean, var = ([getattr(n, v) for n in normed] for v in ("mean", "var"))
+        statistics[name] = np.reshape(mean, shape), np.reshape(var, shape)
     return statistics, np.array([len(s.alive) for s in used], np.int64)
 
 
 def run_backward(tape, gy, gstate):
-    """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H) or
-    None for zero, to gx, that of the initial state, and those of the parameters that the forward run was given.
+    """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H)
+    or None for zero, to gx, that of the initial state, and those of the parameters given to the forward run.
 
     What gy holds past a sequence's length has no effect, for y is constant there.
     """

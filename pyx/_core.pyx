@@ -5,12 +5,13 @@ What the Python above promises is asserted here once more where a broken promise
 """
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_New
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strcpy
 
 from lnrnn_c cimport *
 
@@ -119,6 +120,7 @@ def map_f32(int function, x, y):
         lnrnn_map(function, n, px, py, num_threads)
 
 
+include "fresh.pxi"
 include "arrays.pxi"
 include "layer_norm.pxi"
 include "batch_norm.pxi"

@@ -77,11 +77,6 @@ cdef inline bint writes_to(object out, object x) noexcept:
     return alike(out, x) and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or apart(out, x))
 
 
-cdef inline object empty_like(object x):
-    return cnp.PyArray_EMPTY(cnp.PyArray_NDIM(<cnp.ndarray>x), cnp.PyArray_DIMS(<cnp.ndarray>x),
-                             cnp.PyArray_TYPE(<cnp.ndarray>x), 0)
-
-
 cdef inline void *data(object array) noexcept:
     """The data of an array, or NULL for None."""
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)

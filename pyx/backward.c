@@ -1,7 +1,9 @@
 /* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
  *
- * A group goes back through its steps; each step turns the gradient of h into that of a = W x + W h, kept for all rows. From
- * these the weights' gradients are one product each, summed over the packed rows in their order, whatever the threads.
+ * A group goes back through its steps. Each step turns the gradient of the state into those of W x and W h, kept for all
+ * rows, and hands W_hh's share of the latter to the step before. What these rows then give is the same for every cell and
+ * needs no order in time: each row its gradient of x, all of them together those of the weights, summed over the packed
+ * rows in their order, whatever the threads.
  */
 #include <math.h>
 #include <string.h>
@@ -13,86 +15,155 @@
 /* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
 
-/* A group's ggain, gbias, and the kernels' sums and zeros. */
-static size_t group_doubles(const lnrnn_rnn *r) { return 6 * r->H; }
-
-/* A worker's gradient of h (rows, H), and gx of a tile before it goes to the caller's array. */
-static size_t backward_worker(const lnrnn_kernels *k, const lnrnn_rnn *r)
-{
-    return r->group * k->mm_width(r->H) + TILE * k->mm_width(r->D) + statistics_work(r);
-}
-
-static size_t gradient_worker(const lnrnn_kernels *k, const lnrnn_rnn *r)
-{
-    const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H);
-    return GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
-}
-
-size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
-{
-    const lnrnn_kernels *k = lnrnn_active();
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r);
-    return 2 + 2 * groups(r) * group_doubles(r) + all_rows(r) * k->mm_width(r->H)
-        + (size_t)r->threads * (one > two ? one : two);
-}
-
 typedef struct {
     const lnrnn_rnn *r;
     const lnrnn_rnn_gradients *g;
     const lnrnn_kernels *k;
-    double *sums;  /* (groups, group_doubles) */
-    float *ga;     /* (all rows, width): gradient of W x + W h */
-    float *work;   /* (threads, the larger of the two workers) */
-    size_t rows;
+    size_t rows, wide, narrow; /* of all sequences; floats from row to row of what has G*H values, of what has H */
+    record tape;
+    double *sums;   /* (groups + 1, group_sums): each group's, and their total */
+    float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
+    float *work;    /* (threads, worker) */
+    size_t worker;
 } backward_job;
 
-/* ga (alive, H) holds the gradient of the norm's output at step t, a its input -> ga: the gradient of that input. */
-static void norm_backward(const backward_job *j, size_t alive, const float *a, float *ga, double *sums, float *scratch)
+/* A worker's memory on its way through time, for a group. */
+typedef struct {
+    float *gh, *gc;    /* (group, narrow): the gradient of the state; gc: LSTM */
+    float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
+    float *zeros;      /* (2, G*H), as the kernels want them and leave them */
+    float *statistics; /* batch norm */
+} room;
+
+/* --- the norms ------------------------------------------------------------------------------------------------- */
+
+enum { AT_H, AT_X, AT_C, SITES };
+
+static const lnrnn_site *site_of(const lnrnn_rnn *r, int s) { return s == AT_H ? &r->at_h : s == AT_X ? &r->at_x : &r->at_c; }
+
+/* Values that stand at a site, 0 if the layer does not have it. */
+static size_t values(const lnrnn_rnn *r, int s)
+{
+    return s == AT_C ? (r->cell_norm ? r->H : 0) : s == AT_H || two(r) ? outputs(r) : 0;
+}
+
+/* A group's share of ggain and gbias, site after site. */
+static lnrnn_site_gradients share(const lnrnn_rnn *r, double *sums, int s)
+{
+    for (int before = 0; before < s; before++)
+        sums += 2 * values(r, before);
+    return (lnrnn_site_gradients){sums, sums + values(r, s)};
+}
+
+static size_t group_sums(const lnrnn_rnn *r) { return 2 * (values(r, AT_H) + values(r, AT_X) + values(r, AT_C)); }
+
+/* Four (H) doubles and four (H) floats. */
+static size_t batch_work(const lnrnn_rnn *r) { return synchronous(r) ? 12 * outputs(r) + 2 : 0; }
+
+/* g (alive, H), gs apart: the gradient of the output of an RNN's batch norm of a -> that of a. */
+static void batch_backward(const backward_job *j, size_t alive, const float *a, ptrdiff_t as, float *g,
+                           lnrnn_site_gradients sum, room *m)
 {
     const lnrnn_rnn *r = j->r;
     const size_t H = r->H;
-    const ptrdiff_t width = (ptrdiff_t)j->k->mm_width(H);
-    double *ggain = sums, *gbias = sums + H, *s0 = sums + 2 * H, *s1 = sums + 3 * H;
-    float *zeros = (float *)(sums + 4 * H); /* (2, H), as the kernels want them and leave them */
-    if (r->norm == LNRNN_NORM_LAYER) {
-        j->k->f32.layer_norm_backward(alive, H, ga, width, a, width, r->at_h.gain, r->eps, ga, width, ggain, gbias, zeros);
-    } else if (r->norm == LNRNN_NORM_NONE) {
-        for (size_t i = 0; i < alive; i++)
-            for (size_t o = 0; o < H; o++)
-                gbias[o] += ga[(ptrdiff_t)i * width + (ptrdiff_t)o];
-    } else {
-        double *mean = (double *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7), *m2 = mean + H;
-        float *at = (float *)(m2 + H), *c1 = at + H, *c2 = at + 2 * H;
-        float *scale = zeros; /* borrowed between two calls that need zeros */
-        j->k->f32.moments_columns(alive, H, a, width, mean, m2);
-        for (size_t o = 0; o < H; o++)
-            at[o] = (float)mean[o];
-        memset(s0, 0, 2 * H * sizeof *s0);
-        j->k->f32.sums_columns(alive, H, ga, a, width, at, s0, s1, zeros);
-        for (size_t o = 0; o < H; o++) {
-            const double n = (double)alive, low = mean[o] - at[o], rvar = 1 / (m2[o] / n + r->eps);
-            const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
-            ggain[o] += sgx * rstd;
-            gbias[o] += s0[o];
-            scale[o] = (float)(r->at_h.gain[o] * rstd);
-            c1[o] = (float)(s0[o] / n - low * slope);
-            c2[o] = (float)slope;
-        }
-        j->k->f32.gx_columns(alive, H, ga, a, width, at, scale, c1, c2, ga);
-        memset(zeros, 0, 2 * H * sizeof *zeros);
+    double *mean = (double *)(((uintptr_t)m->statistics + 7) & ~(uintptr_t)7), *m2 = mean + H, *s0 = m2 + H, *s1 = s0 + H;
+    float *at = (float *)(s1 + H), *c1 = at + H, *c2 = c1 + H, *scale = c2 + H;
+    j->k->f32.moments_columns(alive, H, a, as, mean, m2);
+    for (size_t o = 0; o < H; o++)
+        at[o] = (float)mean[o];
+    memset(s0, 0, 2 * H * sizeof *s0);
+    j->k->f32.sums_columns(alive, H, g, a, as, at, s0, s1, m->zeros);
+    for (size_t o = 0; o < H; o++) {
+        const double n = (double)alive, low = mean[o] - at[o], rvar = 1 / (m2[o] / n + r->eps);
+        const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
+        sum.gain[o] += sgx * rstd;
+        sum.bias[o] += s0[o];
+        scale[o] = (float)(r->at_h.gain[o] * rstd);
+        c1[o] = (float)(s0[o] / n - low * slope);
+        c2[o] = (float)slope;
     }
+    j->k->f32.gx_columns(alive, H, g, a, as, at, scale, c1, c2, g);
 }
 
-static void input_gradient(const backward_job *j, size_t first, size_t n, const size_t *where, float *tile)
+/* g (alive, values), gs apart: the gradient of a site's output at a step, a its input -> to (as g), which may be g: that of
+ * the input; adds to the site's sums. */
+static void site_backward(const backward_job *j, int s, size_t alive, const float *a, ptrdiff_t as, const float *g, float *to,
+                          ptrdiff_t gs, double *sums, room *m)
 {
     const lnrnn_rnn *r = j->r;
-    const size_t H = r->H, D = r->D, width = j->k->mm_width(H), wide = j->k->mm_width(D);
-    const float *rows[TILE];
-    for (size_t i = 0; i < n; i++)
-        rows[i] = j->ga + (first + i) * width;
-    j->k->matmul(LNRNN_WEIGHT_F32, n, D, H, rows, j->g->w_ih_t, 0, j->k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
-    for (size_t i = 0; i < n; i++)
-        memcpy(j->g->gx + where[i] * D, tile + i * wide, D * sizeof(float));
+    const size_t n = values(r, s);
+    const lnrnn_site_gradients sum = share(r, sums, s);
+    if (r->norm == LNRNN_NORM_NONE) {
+        for (size_t i = 0; i < alive; i++)
+            for (size_t o = 0; o < n; o++)
+                sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
+    } else if (r->norm == LNRNN_NORM_BATCH) {
+        batch_backward(j, alive, a, as, to, sum, m);
+    } else
+        /* A GRU has one norm over r and z, and one over n. */
+        for (size_t from = 0, end = r->cell == LNRNN_GRU ? 2 * r->H : n; from < n; from = end, end = n)
+            j->k->f32.layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
+                                          to + from, gs, sum.gain + from, sum.bias + from, m->zeros);
+}
+
+/* --- through time ------------------------------------------------------------------------------------------------ */
+
+/* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
+static size_t divide(const backward_job *j, float *base, room *m)
+{
+    const lnrnn_rnn *r = j->r;
+    const size_t state = r->group * j->narrow, gated = r->cell != LNRNN_RNN, lstm = r->cell == LNRNN_LSTM;
+    const size_t gc = state, u = gc + lstm * state, gu = u + gated * state, zeros = gu + lstm * state;
+    const size_t statistics = zeros + 2 * outputs(r);
+    if (base)
+        *m = (room){base, base + gc, base + u, base + gu, base + zeros, base + statistics};
+    return statistics + batch_work(r);
+}
+
+/* What a site's layer norm, or bias, made of a (n, H), as apart, from value `from` of the site on -> y (n, narrow). */
+static void again(const backward_job *j, const lnrnn_site *site, size_t from, size_t n, const float *a, ptrdiff_t as, float *y)
+{
+    const lnrnn_rnn *r = j->r;
+    lnrnn_gates g = {.H = r->H, .how = LNRNN_PLAIN, .spans = LNRNN_SPANS_ALL, .eps = r->eps, .bias = site->bias + from};
+    if (r->norm)
+        g.how = LNRNN_NORMED, g.gain = site->gain + from;
+    j->k->side(1, &g, n, a, as, y, (ptrdiff_t)j->narrow);
+}
+
+/* Rows r0 .. at step t, packed from row pos on, those of the step before from `earlier` on: m's gradient of the state ->
+ * the gradients of the sides' outputs, and of the state before, what does not come by way of W h. */
+static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t t, size_t pos, size_t earlier, double *sums,
+                          room *m)
+{
+    const lnrnn_rnn *r = j->r;
+    const lnrnn_kernels *k = j->k;
+    const size_t H = r->H, width = j->tape.width;
+    const ptrdiff_t as = (ptrdiff_t)width, hs = (ptrdiff_t)j->narrow;
+    const float *tape = r->tape + pos * width;
+    lnrnn_gates_backward b = {.H = H, .rows = alive, .gates = tape + j->tape.gates, .ks = as, .u = m->u, .us = hs,
+                              .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = hs,
+                              .gx = j->gx + pos * j->wide, .ga = j->ga + pos * j->wide, .as = (ptrdiff_t)j->wide};
+    if (r->cell == LNRNN_RNN) {
+        for (size_t i = 0; i < alive; i++)
+            k->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
+    } else if (r->cell == LNRNN_LSTM) {
+        const float *before[TILE]; /* a group that does not go by batch norm is at most a tile */
+        for (size_t i = 0; i < alive; i++)
+            before[i] = t ? r->tape + (earlier + i) * width + j->tape.c : r->c0 + (size_t)r->order[r0 + i] * H;
+        b.before = before;
+        if (r->cell_norm)
+            again(j, &r->at_c, 0, alive, tape + j->tape.c, as, m->u);
+        else
+            b.u = tape + j->tape.c, b.us = as;
+        k->lstm_out_backward(&b);
+        if (r->cell_norm)
+            site_backward(j, AT_C, alive, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
+        k->lstm_backward(&b);
+    } else {
+        b.before = j->g->rows + j->rows + pos;
+        again(j, &r->at_h, 2 * H, alive, tape + j->tape.h + 2 * H, as, m->u);
+        k->gru_backward(&b);
+    }
 }
 
 static void backward_group(void *ctx, size_t index, int worker)
@@ -101,68 +172,89 @@ static void backward_group(void *ctx, size_t index, int worker)
     const lnrnn_rnn *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
     const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, width = k->mm_width(H), r0 = index * r->group;
-    const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r), first = rows_before(r, r0);
-    float *gh = j->work + (size_t)worker * (one > two ? one : two);
-    float *tile = gh + r->group * width, *scratch = tile + TILE * k->mm_width(r->D);
-    double *sums = j->sums + index * group_doubles(r);
-    size_t pos = first;
-    memset(sums, 0, group_doubles(r) * sizeof *sums);
-    memset(gh, 0, r->group * width * sizeof *gh);
+    const size_t H = r->H, narrow = j->narrow, wide = j->wide, width = j->tape.width, r0 = index * r->group;
+    const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group;
+    double *sums = j->sums + index * group_sums(r);
+    room m;
+    const size_t floats = divide(j, j->work + (size_t)worker * j->worker, &m);
+    memset(sums, 0, group_sums(r) * sizeof *sums);
+    memset(m.gh, 0, floats * sizeof *m.gh);
+    size_t pos = rows_before(r, r0 + count), alive = 0;
     for (size_t i = 0; i < count; i++) {
+        const size_t row = (size_t)r->order[r0 + i] * H;
         if (g->ghn)
-            memcpy(gh + i * width, g->ghn + (size_t)r->order[r0 + i] * H, H * sizeof *gh);
-        pos += (size_t)r->length[r0 + i];
+            memcpy(m.gh + i * narrow, g->ghn + row, H * sizeof *m.gh);
+        if (g->gcn && r->cell == LNRNN_LSTM)
+            memcpy(m.gc + i * narrow, g->gcn + row, H * sizeof *m.gc);
     }
-    size_t where[TILE], alive = 0;
-    for (size_t t = steps; t-- > 0;) {
+    for (size_t t = (size_t)r->length[r0]; t-- > 0;) {
         while (alive < count && (size_t)r->length[r0 + alive] > t)
             alive++;
         pos -= alive;
-        float *ga = j->ga + pos * width;
+        size_t more = alive; /* who lived a step before */
+        while (t && more < count && (size_t)r->length[r0 + more] >= t)
+            more++;
         for (size_t i = 0; i < alive; i++) {
             const size_t q = r0 + i;
             const ptrdiff_t own = at_step(r, q, t);
             const float *gy = g->gy + own * g->gyt + r->order[q] * g->gyb;
             for (size_t o = 0; o < H; o++)
-                gh[i * width + o] += gy[o];
-            k->rnn_act_backward(r->act, H, gh + i * width, y_row(r, q, t), ga + i * width);
-            memset(ga + i * width + H, 0, (width - H) * sizeof *ga);
+                m.gh[i * narrow + o] += gy[o];
             g->rows[pos + i] = x_row(r, q, t);
             g->rows[j->rows + pos + i] = h_row(r, q, t);
+            g->gx_rows[pos + i] = g->gx + ((size_t)own * r->B + (size_t)r->order[q]) * r->D;
         }
-        norm_backward(j, alive, r->tape + pos * width, ga, sums, scratch);
+        cell_backward(j, r0, alive, t, pos, pos - more, sums, &m);
+        float *gx = j->gx + pos * wide, *ga = j->ga + pos * wide;
+        const float *tape = r->tape + pos * width;
+        if (two(r)) /* an LSTM's two sides start from the same */
+            site_backward(j, AT_X, alive, tape, (ptrdiff_t)width, r->cell == LNRNN_LSTM ? ga : gx, gx, (ptrdiff_t)wide, sums, &m);
+        site_backward(j, AT_H, alive, tape + j->tape.h, (ptrdiff_t)width, ga, ga, (ptrdiff_t)wide, sums, &m);
         for (size_t i = 0; i < alive; i += TILE) {
-            const size_t m = alive - i < TILE ? alive - i : TILE;
+            const size_t n = alive - i < TILE ? alive - i : TILE;
             const float *rows[TILE];
-            for (size_t n = 0; n < m; n++) {
-                const size_t q = r0 + i + n;
-                rows[n] = ga + (i + n) * width;
-                where[n] = (size_t)at_step(r, q, t) * r->B + (size_t)r->order[q];
-            }
-            k->matmul(LNRNN_WEIGHT_F32, m, H, H, rows, g->w_hh_t, 0, k->mm_panels(H), 0, 0, gh + i * width, (ptrdiff_t)width,
-                      NULL);
-            input_gradient(j, pos + i, m, where, tile);
+            for (size_t q = 0; q < n; q++)
+                rows[q] = ga + (i + q) * wide;
+            k->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->mm_panels(H), r->cell == LNRNN_GRU, 0,
+                      m.gh + i * narrow, (ptrdiff_t)narrow, NULL);
         }
     }
-    for (size_t i = 0; i < count; i++)
-        memcpy(g->gh0 + (size_t)r->order[r0 + i] * H, gh + i * width, H * sizeof *gh);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = (size_t)r->order[r0 + i] * H;
+        memcpy(g->gh0 + row, m.gh + i * narrow, H * sizeof *m.gh);
+        if (r->cell == LNRNN_LSTM)
+            memcpy(g->gc0 + row, m.gc + i * narrow, H * sizeof *m.gc);
+    }
 }
 
-/* A block of rows of gw_ih or gw_hh: sum over the packed rows of ga[row][o] * x[row][i], the packed rows in order. */
-static void weight_gradient(void *ctx, size_t index, int worker)
+/* --- the products over all rows ---------------------------------------------------------------------------------- */
+
+/* A tile of packed rows: their gx, which goes to the caller's array. */
+static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
-    const backward_job *j = ctx;
+    const lnrnn_kernels *k = j->k;
+    const size_t D = j->r->D, wide = k->mm_width(D), first = index * TILE;
+    const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
+    const float *rows[TILE];
+    for (size_t i = 0; i < n; i++)
+        rows[i] = j->gx + (first + i) * j->wide;
+    k->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
+    for (size_t i = 0; i < n; i++)
+        memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
+}
+
+static size_t blocks(const lnrnn_rnn *r) { return (outputs(r) + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
+
+/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in order, g the
+ * gradient of the product and v its input. */
+static void weight_gradient(const backward_job *j, size_t block, int hidden, float *work)
+{
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, blocks = (H + GRADIENT_ROWS - 1) / GRADIENT_ROWS, hidden = index >= blocks;
-    const size_t o0 = index % blocks * GRADIENT_ROWS, m = H - o0 < GRADIENT_ROWS ? H - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? H : r->D, width = k->mm_width(H), wide = k->mm_width(n);
-    const size_t one = backward_worker(k, r), two = gradient_worker(k, r);
-    float *turned = j->work + (size_t)worker * (one > two ? one : two);
-    float *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
-    const float *const *rows = j->g->rows + (hidden ? j->rows : 0);
+    const size_t N = outputs(r), o0 = block * GRADIENT_ROWS, m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
+    const size_t n = hidden ? r->H : r->D, wide = k->mm_width(n);
+    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
+    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
     const float *left[GRADIENT_ROWS];
     for (size_t o = 0; o < m; o++)
         left[o] = turned + o * GRADIENT_DEPTH;
@@ -171,7 +263,7 @@ static void weight_gradient(void *ctx, size_t index, int worker)
         const size_t depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
         for (size_t d = 0; d < depth; d++)
             for (size_t o = 0; o < m; o++)
-                turned[o * GRADIENT_DEPTH + d] = j->ga[(p + d) * width + o0 + o];
+                turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
         k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
         k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
                   (ptrdiff_t)wide, NULL);
@@ -180,21 +272,70 @@ static void weight_gradient(void *ctx, size_t index, int worker)
         memcpy((hidden ? j->g->gw_hh : j->g->gw_ih) + (o0 + o) * n, sum + o * wide, n * sizeof *sum);
 }
 
-void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+static void products(void *ctx, size_t index, int worker)
+{
+    const backward_job *j = ctx;
+    const size_t n = blocks(j->r);
+    float *work = j->work + (size_t)worker * j->worker;
+    if (index < 2 * n)
+        weight_gradient(j, index % n, index >= n, work);
+    else
+        input_gradient(j, index - 2 * n, work);
+}
+
+/* What `products` wants. */
+static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+{
+    const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H), tile = TILE * k->mm_width(r->D);
+    const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
+    return tile > weights ? tile : weights;
+}
+
+/* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
+static backward_job prepare(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g, float *work, size_t *floats)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t H = r->H, n = groups(r);
     backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
-    j.sums = (double *)(((uintptr_t)g->work + 7) & ~(uintptr_t)7);
-    j.ga = (float *)(j.sums + n * group_doubles(r));
-    j.work = j.ga + j.rows * k->mm_width(H);
-    lnrnn_parallel(n, r->threads, backward_group, &j);
-    memset(g->at_h.gain, 0, H * sizeof *g->at_h.gain);
-    memset(g->at_h.bias, 0, H * sizeof *g->at_h.bias);
-    for (size_t s = 0; s < n; s++)
-        for (size_t o = 0; o < H; o++) {
-            g->at_h.gain[o] += j.sums[s * group_doubles(r) + o];
-            g->at_h.bias[o] += j.sums[s * group_doubles(r) + H + o];
-        }
-    lnrnn_parallel(2 * ((H + GRADIENT_ROWS - 1) / GRADIENT_ROWS), r->threads, weight_gradient, &j);
+    j.wide = k->mm_width(outputs(r)), j.narrow = k->mm_width(r->H);
+    j.tape = tape_record(r, j.wide, j.narrow);
+    const size_t through = divide(&j, NULL, NULL), after = products_work(k, r);
+    const size_t sums = 2 + 2 * (groups(r) + 1) * group_sums(r), rows = j.rows * j.wide;
+    j.worker = through > after ? through : after;
+    *floats = sums + (two(r) ? 2 : 1) * rows + (size_t)r->threads * j.worker;
+    if (work) {
+        j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
+        j.ga = work + sums;
+        j.gx = two(r) ? j.ga + rows : j.ga;
+        j.work = j.gx + rows;
+    }
+    return j;
+}
+
+size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
+{
+    size_t floats;
+    prepare(r, NULL, NULL, &floats);
+    return floats;
+}
+
+void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+{
+    size_t floats;
+    backward_job j = prepare(r, g, g->work, &floats);
+    lnrnn_parallel(groups(r), r->threads, backward_group, &j);
+    const size_t n = group_sums(r);
+    double *total = j.sums + groups(r) * n;
+    memset(total, 0, n * sizeof *total);
+    for (size_t i = 0; i < groups(r); i++)
+        for (size_t o = 0; o < n; o++)
+            total[o] += j.sums[i * n + o];
+    const lnrnn_site_gradients all[SITES] = {[AT_H] = g->at_h, [AT_X] = g->at_x, [AT_C] = g->at_c};
+    for (int s = 0; s < SITES; s++) {
+        const lnrnn_site_gradients sum = share(r, total, s);
+        if (all[s].gain)
+            memcpy(all[s].gain, sum.gain, values(r, s) * sizeof *total);
+        if (all[s].bias)
+            memcpy(all[s].bias, sum.bias, values(r, s) * sizeof *total);
+    }
+    lnrnn_parallel(2 * blocks(r) + (j.rows + TILE - 1) / TILE, r->threads, products, &j);
 }

@@ -67,7 +67,7 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
         .size = lnrnn_size(dtype), .x = x, .gy = gy, .gain = gain, .eps = eps, .y = gx, .work = work,
     };
     const size_t tasks = lnrnn_parts(rows, j.block);
-    lnrnn_parallel(tasks, lnrnn_threads_for(rows * n, threads), layer_norm_backward_task, &j);
+    lnrnn_parallel(tasks, lnrnn_threads_for(2 * rows * n, threads), layer_norm_backward_task, &j);
     memset(ggain, 0, n * sizeof *ggain);
     memset(gbias, 0, n * sizeof *gbias);
     for (size_t t = 0; t < tasks; t++)

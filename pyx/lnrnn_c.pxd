@@ -106,6 +106,7 @@ cdef extern from "lnrnn.h" nogil:
         float *gw_hh
         lnrnn_site_gradients at_h, at_x, at_c
         const float **rows
+        float **gx_rows
         float *work
 
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn *)

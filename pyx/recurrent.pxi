@@ -187,9 +187,10 @@ cdef class Layer:
         g.at_x.gain, g.at_x.bias = out_doubles(spare[2], n), out_doubles(spare[3], n)
         g.at_c.gain, g.at_c.bias = out_doubles(spare[4, :H], H), out_doubles(spare[5, :H], H)
         cdef dict place = {"gain": 0, "gain_hh": 0, "bias": 1, "bias_hh": 1, "gain_ih": 2, "bias_ih": 3, "gain_c": 4, "bias_c": 5}
-        living = 2 * int(np.sum(length))
-        rows = np.empty(living, np.uintp)
+        living = int(np.sum(length))
+        rows = np.empty(3 * living, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
+        g.gx_rows = <float **>g.rows + 2 * <size_t>living
         lnrnn_rnn_plan(&r)
         need = lnrnn_rnn_backward_work(&r)
         work = aligned(need)

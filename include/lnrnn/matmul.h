@@ -23,6 +23,14 @@ enum { MM_PANEL = MM_VECS * V32_LANES };
  * some words ahead; where they do, asking only takes the place of reading (tests/benchmarks, rnn B1). */
 enum { MM_FAR = 160 * 1024, MM_AHEAD = 512 };
 
+/* Words that L1 holds. Weights of up to a third more go through it by halves, one step forwards and the next backwards: the
+ * half that ended a step is there when the next begins. Each half has half the chains, which for float32 still keep up with
+ * L2 (rnn B1-H128). */
+enum { MM_NEAR = 12 * 1024, MM_HALVES = 16 * 1024 };
+
+/* Floats in a cache line. */
+enum { MM_LINE = 16 };
+
 static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* The width of the panel that starts where `left` floats are left. Four vectors become two and two where a panel has three:
@@ -133,7 +141,7 @@ static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *pa
 typedef struct {
     size_t k, words;
     const uint32_t *w;
-    int add, far, back;
+    int add, far, halves, back;
     const float *scale;  /* int8: of the outputs */
     const int32_t *sums; /* int8: of the outputs' weights */
 } mm_job;
@@ -150,7 +158,8 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
 enum { MM_MOST = 3 * MM_VECS + 4 };
 
 /* a: rows pointers to k floats -> c (rows, the tile's outputs), cs floats from row to row. The counts are constants where
- * this is called: the loops unroll and acc lives in registers. */
+ * this is called: the loops unroll and acc lives in registers. fetch, a constant too: one row asks for weights ahead, a
+ * taller tile for as many rows as it has, those that follow it in a. */
 LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
                              const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
@@ -163,12 +172,19 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         for (int v = 0; v < vecs; v++)
             acc[i][v] = job->add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
     for (size_t j = 0; j < whole; j++) {
+        if (rows > 1 && fetch && j % MM_LINE == 0)
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                v32_prefetch(a[rows + i] + (bf16 ? 2 * j : j));
+                if (bf16)
+                    v32_prefetch(a[rows + i] + 2 * j + MM_LINE);
+            }
         v32 b[MM_MOST], odd[MM_MOST];
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
             const uint32_t *p = mm_at(job, o, wide, tail, v, j);
             b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-            if (fetch)
+            if (rows == 1 && fetch)
                 v32_prefetch((const float *)p + MM_AHEAD);
         }
 #pragma GCC unroll 16
@@ -241,7 +257,7 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, co
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
             w[v] = mm_at(job, o, wide, tail, v, j);
-            if (fetch)
+            if (rows == 1 && fetch)
                 v32_prefetch((const float *)w[v] + MM_AHEAD);
         }
 #pragma GCC unroll 16
@@ -330,7 +346,8 @@ static void matmul(int dtype, size_t rows, size_t n, size_t k, const float *cons
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     const float *scale = (const float *)(packed + width * words);
-    const mm_job job = {k, words, packed, add, width * words > MM_FAR, back, scale, (const int32_t *)(scale + width)};
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, dtype == LNRNN_F32, back, scale,
+                        (const int32_t *)(scale + width)};
     if (dtype == LNRNN_F32)
         f32_walk(&job, rows, a, n, p0, p1, c, cs);
     else if (dtype == LNRNN_BF16)

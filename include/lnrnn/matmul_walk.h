@@ -25,8 +25,17 @@ LNRNN_INLINE void F(row_end)(int fetch, const mm_job *job, A const *a, size_t o,
 /* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. */
 LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start, size_t end, float *c)
 {
-    const size_t step = 3 * MM_PANEL;
+    const size_t step = 3 * MM_PANEL, half = (end - start) / 2 / MM_PANEL * MM_PANEL;
+    const size_t words = (end - start) * job->words;
     size_t last = start;
+    if (!fetch && job->halves && half && end - start <= 4 * MM_PANEL && words > MM_NEAR && words <= MM_HALVES) {
+        for (int i = 0; i < 2; i++)
+            if (i == job->back)
+                F(row_end)(0, job, a, start, start + half, c);
+            else
+                F(row_end)(0, job, a, start + half, end, c);
+        return;
+    }
     while (end - last > 4 * MM_PANEL)
         last += step;
     if (job->back)
@@ -39,14 +48,16 @@ LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start,
         F(row_end)(fetch, job, a, last, end, c);
 }
 
-/* 1 to ROWS rows, one panel of vecs vectors. */
-static void F(rows)(const mm_job *job, int rows, int vecs, A const *a, size_t o, float *c, ptrdiff_t cs)
+/* 1 to ROWS rows, one panel of vecs vectors. fetch: whole tiles of rows follow. */
+static void F(rows)(int fetch, const mm_job *job, int rows, int vecs, A const *a, size_t o, float *c, ptrdiff_t cs)
 {
 #define LNRNN_ROWS(m)                                                  \
     case m:                                                            \
         if (m > ROWS)                                                  \
             return;                                                    \
-        if (vecs == MM_VECS)                                           \
+        if (vecs == MM_VECS && fetch)                                  \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, m > 1, job, a, o, c, cs); \
+        else if (vecs == MM_VECS)                                      \
             F(tile)(m <= ROWS ? m : 1, 1, 0, 1, 0, job, a, o, c, cs);     \
         else if (vecs == 1)                                            \
             F(tile)(m <= ROWS ? m : 1, 0, 1, 1, 0, job, a, o, c, cs);     \
@@ -78,13 +89,15 @@ static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t n, size_t
             F(row)(0, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
-    /* As few tiles as will do, of even heights: 9 rows are 5 and 4, not 8 and 1. */
+    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each asks for the rows of
+     * the next, which may still be out of the cache: inputs that nobody has touched yet (rnn B64-H256: 5 %). */
     const size_t tiles = (rows + ROWS - 1) / ROWS;
     for (size_t i = p0; i < p1; i++) {
         const size_t p = job->back ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
-            F(rows)(job, (int)height, (int)(m / V32_LANES), a + r, o, c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
+            F(rows)(i == p0 && t + 1 < tiles, job, (int)height, (int)(m / V32_LANES), a + r, o,
+                    c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
             r += height;
         }
     }

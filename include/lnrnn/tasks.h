@@ -8,7 +8,7 @@
 
 /* Below ALONE elements a second thread costs more than it brings, below LARGE it is not worth it where cores are shared;
  * a task has about TASK. */
-enum { LNRNN_ALONE = 1 << 16, LNRNN_LARGE = 1 << 23, LNRNN_TASK = 1 << 14 };
+enum { LNRNN_ALONE = 1 << 17, LNRNN_LARGE = 1 << 25, LNRNN_TASK = 1 << 14 };
 
 /* An output of this many bytes is written past the caches: below, the caller finds it there; above, it would only push
  * out what is there, and reading it in before writing it costs a third of the time (tests/benchmarks, layer_norm and

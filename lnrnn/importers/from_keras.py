@@ -1,0 +1,266 @@
+"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), by name, or layers. Nothing here imports
+Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._errors import bad_type, choice, flag, number
+from ..norms import LayerNormSpec
+from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
+
+Arrays = Mapping[str, Array]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A cell of Keras. shapes: its weights in the order of get_weights(), as check_shapes wants them; "bias" may be absent.
+    eps: the default of its norms, None if it has none. epsilon: what its configuration calls that."""
+
+    shapes: dict[str, tuple[str, ...]]
+    convert: Callable[[Arrays, Options], Weights]
+    eps: float | None = None
+    epsilon: str = ""
+
+    def fits(self, names: set[str]) -> bool:
+        return names | {"bias"} == set(self.shapes)
+
+
+def _biases(p: Arrays) -> dict[str, Array]:
+    """torch has two biases where Keras has one."""
+    return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
+
+
+def _weights(p: Arrays) -> dict[str, Array]:
+    """(I, units) -> (units, I)."""
+    return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
+
+
+def _lstm(p: Arrays, options: Options) -> Weights:
+    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # i, f, c, o is torch's i, f, g, o
+
+
+def _gru(p: Arrays, options: Options) -> Weights:
+    reset_after = options["reset_after"]
+    if "bias" in p and reset_after is None:
+        reset_after = p["bias"].ndim == 2
+    if reset_after is None:
+        raise ValueError("without a bias the weights of a GRU do not say which equation they are of: give reset_after=")
+    if not reset_after:
+        raise ValueError(
+            "a GRU with reset_after=False multiplies r into h before the matrix, n = tanh(W x + U (r h)): no cell of lnrnn "
+            "does, and no other weights make it one that r is applied after"
+        )
+    ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
+    if "bias" in p:
+        ours |= {name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)}
+    return Weights("GRU", None, "bias" in p, ours)
+
+
+def _nonlinearity(options: Options) -> str:
+    if options["nonlinearity"] is None:
+        raise ValueError("weights do not say which activation an RNN has: give nonlinearity='tanh', or the layer itself")
+    return options["nonlinearity"]
+
+
+def _simple_rnn(p: Arrays, options: Options) -> Weights:
+    return Weights("RNN", None, "bias" in p, _weights(p) | _biases(p), _nonlinearity(options))
+
+
+def _layer_norm_lstm(p: Arrays, options: Options) -> Weights:
+    # z = LN(x W) + LN(h R) + bias, and the normalised c is the state.
+    bias = p.get("bias", 0)
+    ours = _weights(p) | {
+        "gain_ih": p["kernel_norm/gamma"], "bias_ih": p["kernel_norm/beta"] + bias,
+        "gain_hh": p["recurrent_norm/gamma"], "bias_hh": p["recurrent_norm/beta"],
+        "gain_c": p["state_norm/gamma"], "bias_c": p["state_norm/beta"],
+    }  # fmt: skip
+    return Weights("LSTM", LayerNormSpec("split", "carry", options["eps"]), True, ours)
+
+
+def _layer_norm_simple_rnn(p: Arrays, options: Options) -> Weights:
+    ours = _weights(p) | {"gain": p["layernorm/gamma"]}
+    if "bias" in p:
+        ours["bias"] = p["bias"]
+    return Weights("RNN", LayerNormSpec("joint", eps=options["eps"]), "bias" in p, ours, _nonlinearity(options))
+
+
+def _shapes(gates: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {"kernel": ("I", gates), "recurrent_kernel": ("H", gates), "bias": (gates,), **more}
+
+
+_PER_SIDE = {f"{side}_norm/{part}": ("H" if side == "state" else "4H",)
+             for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
+KINDS = {
+    "SimpleRNN": Kind(_shapes("H"), _simple_rnn),
+    "LSTM": Kind(_shapes("4H"), _lstm),
+    "GRU": Kind(_shapes("3H"), _gru),
+    "LayerNormLSTMCell": Kind(_shapes("4H", **_PER_SIDE), _layer_norm_lstm, 1e-3, "norm_epsilon"),
+    "LayerNormSimpleRNNCell": Kind(
+        _shapes("H", **{"layernorm/gamma": ("H",)}), _layer_norm_simple_rnn, 1e-5, "layernorm_epsilon"
+    ),
+}
+
+
+def convert_keras(
+    source: Any,
+    *,
+    kind: str | None = None,
+    bidirectional: bool = False,
+    reset_after: bool | None = None,
+    nonlinearity: str | None = None,
+    eps: float | None = None,
+    batch_first: bool | None = None,
+) -> Converted:
+    """What `from_keras` makes a model of; the arguments are explained there."""
+    if kind is not None:
+        choice("kind", kind, tuple(KINDS))
+    options = {
+        "kind": kind,
+        "reset_after": None if reset_after is None else flag("reset_after", reset_after),
+        "nonlinearity": nonlinearity,
+        "eps": None if eps is None else number("eps", eps, 0),
+    }
+    bidirectional = flag("bidirectional", bidirectional)
+    batch_first = None if batch_first is None else flag("batch_first", batch_first)
+    several = isinstance(source, (list, tuple)) and any(
+        isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
+    )
+    stack = source if several else [source]
+    layers: list[list[Weights]] = []
+    for layer in stack:
+        layers += _layer(layer, options, bidirectional)
+    if batch_first is None:
+        batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
+    return network(layers, batch_first)
+
+
+def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
+    """-> cells by layer (several only for StackedRNNCells) and direction."""
+    if callable(getattr(source, "get_weights", None)):
+        return _from_layer(source, options)
+    if isinstance(source, Mapping):
+        return [[_cell(part, options) for part in _by_direction(_leaves(source), bidirectional)]]
+    if not isinstance(source, (list, tuple)):
+        raise bad_type("arrays_or_layer", "a Keras layer, a list of arrays or a mapping of names to arrays", source)
+    arrays = [array(f"weights[{i}]", w) for i, w in enumerate(source)]
+    if bidirectional and len(arrays) % 2:
+        raise ValueError(f"the weights of two directions must be even in number, got {len(arrays)} arrays")
+    half = len(arrays) // 2 if bidirectional else len(arrays)
+    parts = [arrays[:half], arrays[half:]] if bidirectional else [arrays]
+    return [[_cell(_named(part, options["kind"]), options) for part in parts]]
+
+
+# --- layers -----------------------------------------------------------------------------------------------------
+
+
+def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
+    if hasattr(layer, "forward_layer"):
+        if layer.merge_mode != "concat":
+            raise ValueError(f"merge_mode must be 'concat', got {layer.merge_mode!r}: lnrnn puts the directions side by side")
+        forward, backward = (_cells_of(part, options, reverse) for part, reverse
+                             in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
+        if len(forward) != 1 or len(backward) != 1:
+            raise ValueError("a Bidirectional layer of StackedRNNCells is another network: its directions meet after the last cell only")
+        return [[forward[0], backward[0]]]
+    return [[cell] for cell in _cells_of(layer, options, False)]
+
+
+def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
+    if getattr(layer, "go_backwards", False) != reverse:
+        raise ValueError("go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two directions only")
+    cell = getattr(layer, "cell", layer)
+    return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
+
+
+def _from_cell(cell: Any, options: Options) -> Weights:
+    name, config = type(cell).__name__, cell.get_config()
+    kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
+    if kind is None:
+        raise ValueError(f"no cell of lnrnn is known to compute what a {name} of {type(cell).__module__} does")
+    found = {
+        "kind": kind,
+        "reset_after": config.get("reset_after"),
+        "eps": config.get(KINDS[kind].epsilon),
+        "nonlinearity": None,
+    }
+    activation = config.get("activation")
+    if "RNN" in kind:
+        found["nonlinearity"] = "identity" if activation == "linear" else activation
+    elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":
+        raise ValueError(
+            "activation must be 'tanh' and recurrent_activation 'sigmoid', as in every LSTM and GRU of lnrnn, got "
+            f"{activation!r} and {config.get('recurrent_activation')!r}"
+        )
+    for option, value in found.items():
+        if options[option] is not None and options[option] != value:
+            raise ValueError(f"{option} of the layer is {value!r}, got {options[option]!r}")
+    arrays = [array(f"weights[{i}]", w) for i, w in enumerate(cell.get_weights())]
+    return _cell(_named(arrays, kind), found)
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
+    """Gives the weights of one cell, in the order of get_weights(), their names."""
+    gates = arrays[1].shape[1] // max(arrays[1].shape[0], 1) if len(arrays) > 1 and arrays[1].ndim == 2 else 0
+    fitting = []
+    for name, k in KINDS.items():
+        columns = {"H": 1, "3H": 3, "4H": 4}[k.shapes["kernel"][1]]
+        if len(k.shapes) - len(arrays) in (0, 1) and (name == kind or (kind is None and columns == gates)):
+            fitting.append(k)
+    shapes = [w.shape for w in arrays]
+    if not fitting:
+        raise ValueError(f"weights of {kind or 'a known cell'}: unexpected number or shapes, got {shapes}")
+    if len(fitting) > 1:
+        raise ValueError(f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: give kind=, or names")
+    names = [n for n in fitting[0].shapes if n != "bias" or len(arrays) == len(fitting[0].shapes)]
+    return dict(zip(names, arrays, strict=True))
+
+
+def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
+    """"rnn/lstm_cell/kernel:0" -> "kernel"; what all names have in common says nothing."""
+    split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
+    while all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1:
+        split = {name: parts[1:] for name, parts in split.items()}
+    return {"/".join(parts): array(str(name), weights[name]) for name, parts in split.items()}
+
+
+def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
+    """Names that begin with forward_ and backward_ are those of Bidirectional."""
+    ways = ("forward_", "backward_")
+    if not any(name.startswith(way) for name in weights for way in ways):
+        if bidirectional:
+            raise ValueError(f"names of two directions must begin with forward_ and backward_, got {', '.join(sorted(weights))}")
+        return [weights]
+    stray = sorted(name for name in weights if not name.startswith(ways))
+    if stray or len({name.split("_")[0] for name in weights}) == 1:
+        raise ValueError(f"names must begin with forward_ or backward_, and there must be both: {', '.join(stray or sorted(weights))}")
+    return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
+
+
+def _cell(weights: dict[str, Array], options: Options) -> Weights:
+    names = set(weights)
+    fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
+    if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:  # SimpleRNN, LSTM, GRU: by size
+        hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
+        fitting = {k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns}
+    if len(fitting) != 1:
+        wanted = "; ".join(f"{k}: {', '.join(KINDS[k].shapes)}" for k in KINDS if options["kind"] in (None, k))
+        raise ValueError(f"these weights are of no known cell: {', '.join(sorted(names))} (known are {wanted})")
+    (name, kind), = fitting.items()
+    shapes = dict(kind.shapes)
+    if name == "GRU" and "bias" in weights and weights["bias"].ndim == 2:
+        shapes["bias"] = ("2", "3H")
+    check_shapes(weights, {k: v for k, v in shapes.items() if k in weights}, f"{name}: ")
+    for option, owner in (("reset_after", name == "GRU"), ("eps", kind.eps is not None), ("nonlinearity", "RNN" in name)):
+        if options[option] is not None and not owner:
+            raise ValueError(f"{option} means nothing for a {name}, got {options[option]!r}")
+    eps = kind.eps if options["eps"] is None else options["eps"]
+    return kind.convert(weights, {**options, "eps": eps})

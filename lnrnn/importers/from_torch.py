@@ -1,0 +1,202 @@
+"""State dicts and modules of torch, whoever wrote the cell. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._errors import bad_type, choice, flag, number
+from .weights import Array, Converted, Weights, array, check_shapes, network
+from .systems import KINDS, SYSTEMS, TORCH, System
+
+# weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
+_SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
+# ... and layers.0.directions.1.cell.weight_ih, as stacks of modules do.
+_NESTED = re.compile(r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)")
+_LNRNN = re.compile(r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?")
+_PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
+
+
+def convert_torch(
+    source: Any,
+    *,
+    kind: str | None = None,
+    prefix: str = "",
+    norm: Any = None,
+    eps: float | None = None,
+    nonlinearity: str | None = None,
+    zoneout: float | None = None,
+    batch_first: bool | None = None,
+) -> Converted:
+    """What `from_torch` makes a model of; the arguments are explained there."""
+    if kind is not None:
+        choice("kind", kind, KINDS)
+    given = {
+        "eps": None if eps is None else number("eps", eps, 0),
+        "nonlinearity": nonlinearity,
+        "zoneout": None if zoneout is None else number("zoneout", zoneout, 0, 1),
+        "batch_first": None if batch_first is None else flag("batch_first", batch_first),
+    }
+    state = source
+    if not isinstance(source, Mapping):
+        if not callable(getattr(source, "state_dict", None)) or not callable(getattr(source, "modules", None)):
+            raise bad_type("module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source)
+        if prefix:
+            raise ValueError("prefix is for a state dict: of a module, give the part itself")
+        state, given = source.state_dict(), _options(source, given)
+    elif prefix:
+        if not isinstance(prefix, str):
+            raise bad_type("prefix", "a string", prefix)
+        state = {name.removeprefix(prefix): v for name, v in state.items() if str(name).startswith(prefix)}
+        if not state:
+            raise ValueError(f"prefix {prefix!r} begins no key; the keys are {_shown(source)}")
+    if not state or not all(isinstance(name, str) for name in state):
+        raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
+    if kind == "lnrnn" or hasattr(source, "lnrnn_arguments") or (kind is None and any(map(_LNRNN.fullmatch, state))):
+        return _own(source, state, norm, given)
+    if norm is not None:
+        raise ValueError(f"norm is for lnrnn's own parameters; these keys say which norm it is: {_shown(state)}")
+    projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
+    if projection:
+        raise ValueError(f"an LSTM with a projection (proj_size > 0) is another equation, and not supported: {_shown(projection)}")
+    return _cells(state, kind, given)
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+
+def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that a module carries; an argument that says otherwise is refused."""
+    found: dict[str, set[Any]] = {name: set() for name in given}
+    bare = []
+    for name, part in module.named_modules():
+        if hasattr(part, "normalized_shape"):
+            found["eps"].add(getattr(part, "eps", None))
+            if not hasattr(part, "eps"):
+                bare.append(name)
+        for option in ("nonlinearity", "zoneout", "batch_first"):
+            value = getattr(part, option, None)
+            if isinstance(value, (str, bool, int, float)):  # a module of somebody's may use the name for another thing
+                found[option].add(value)
+    if bare:
+        if given["eps"] is None:
+            raise ValueError(f"the norms {_shown(bare)} have no eps: give it (that of fastrnns, decomposed, adds 0)")
+        found["eps"].discard(None)
+    options = {}
+    for name, values in found.items():
+        if given[name] is not None:
+            values = values | {given[name]}
+        if len(values) > 1:
+            raise ValueError(f"{name} must be one for all, got {sorted(values)} from the module and the arguments")
+        options[name] = next(iter(values), None)
+    return options
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+def _shown(names: Any) -> str:
+    """Some of the names, for a message."""
+    names = sorted(map(str, names))
+    return ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    """-> layer, direction, name within the cell."""
+    match = _SUFFIXED.fullmatch(name)
+    if match:
+        return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
+    match = _NESTED.fullmatch(name)
+    return int(match["layer"] or 0), int(match["direction"] or 0), match["leaf"]
+
+
+def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
+    """-> what a cell of that system lacks, and what it would have too much."""
+    required = set(system.shapes)
+    if not leaves & set(system.optional):
+        required -= set(system.optional)
+    return sorted(required - leaves), sorted(leaves - set(system.shapes))
+
+
+def _system(leaves: set[str], kind: str | None) -> System:
+    """The system whose cell has these parameters."""
+    kind = "fastrnns" if kind == "nemo" else kind
+    systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
+    fitting = [s for s in systems if not any(_differences(s, leaves))]
+    if len(fitting) == 1:
+        return fitting[0]
+    near = min(systems, key=lambda s: sum(map(len, _differences(s, leaves))))
+    missing, unexpected = _differences(near, leaves)
+    if not leaves & set(near.shapes):
+        raise ValueError(f"these keys are of no known cell (if they are part of a larger model, give prefix=): {_shown(leaves)}")
+    parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(unexpected)
+    raise ValueError(f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}")
+
+
+def _cells(state: Mapping[str, Any], kind: str | None, options: dict[str, Any]) -> Converted:
+    parts: dict[tuple[int, int], dict[str, str]] = {}  # (layer, direction) -> name within the cell -> key
+    for name in state:
+        layer, direction, leaf = _place(name)
+        known = parts.setdefault((layer, direction), {})
+        if leaf in known:
+            raise ValueError(f"the keys {known[leaf]} and {name} mean the same parameter")
+        known[leaf] = name
+    system = _system({leaf for part in parts.values() for leaf in part}, kind)
+    leaves = [leaf for leaf in system.shapes if any(leaf in part for part in parts.values())]
+    directions = 1 + max(direction for _, direction in parts)
+    layers = 1 + max(layer for layer, _ in parts)
+    if layers > len(state):
+        raise ValueError(f"keys name layer {layers - 1}, and there are {len(state)} keys: {_shown(state)}")
+    places = [(k, d) for k in range(layers) for d in range(directions)]
+    missing = [f"{leaf} of layer {k}" + f", direction {d}" * (directions > 1)
+               for k, d in places for leaf in leaves if leaf not in parts.get((k, d), {})]  # fmt: skip
+    if missing:
+        raise ValueError(f"the state dict ({system.name}) has gaps: missing {_shown(missing)}")
+    for name in ("eps", "nonlinearity", "zoneout"):
+        if options[name] is not None and name not in system.options:
+            raise ValueError(f"{name} means nothing for a cell of {system.name}, got {options[name]!r}")
+    cells: list[Weights] = []
+    for place in places:
+        keys = parts[place]
+        arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
+        check_shapes(arrays, system.shapes, keys["x2g.weight" if "x2g.weight" in keys else leaves[0]].removesuffix(leaves[0]))
+        cells.append(system.convert(arrays, options))
+    batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
+    return network([cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first)
+
+
+# --- lnrnn's own names ----------------------------------------------------------------------------------------
+
+
+def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
+    """A module of lnrnn.torch, or a state dict with lnrnn's names; the model checks names and shapes when it loads them."""
+    for name in ("eps", "zoneout"):
+        if options[name] is not None and source is state:
+            raise ValueError(f"{name} is not for lnrnn's own parameters (eps is part of norm)")
+    arrays = {name: np.asarray(v.cpu() if hasattr(v, "cpu") else v) if name.startswith("count") else array(name, v)
+              for name, v in state.items()}  # fmt: skip
+    if hasattr(source, "lnrnn_arguments"):
+        if norm is not None:
+            raise ValueError("norm is for a state dict: the module has its own")
+        cell, arguments = source.lnrnn_arguments()
+        return Converted(cell, arguments, arrays)
+    if norm is None and any(map(_LNRNN.fullmatch, state)):
+        raise ValueError(f"a state dict does not say where its norms stand, nor their eps: give norm=, or the module; {_shown(state)}")
+    plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
+    check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})
+    like = TORCH.convert(plain, options)
+    arguments = {
+        "input_size": like.input_size,
+        "hidden_size": like.hidden_size,
+        "num_layers": 1 + max(_place(name)[0] for name in state),
+        "norm": norm,
+        "bias": any(name.startswith("bias") for name in state),
+        "batch_first": bool(options["batch_first"]),
+        "bidirectional": any(name.endswith("_reverse") for name in state),
+    }
+    if like.cell == "RNN":
+        arguments["nonlinearity"] = like.nonlinearity
+    return Converted(like.cell, arguments, arrays)

@@ -1,0 +1,216 @@
+"""The cells that people train in torch, one function each: their parameters in, lnrnn's out. The equations are in the
+sources named; the comments say only where they differ from what lnrnn's placement of the same name does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..cells import GRU, LSTM, RNN
+from ..norms import LayerNormSpec
+from .weights import Array, Weights, reordered
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class System:
+    """name: its kind, and which of its cells. shapes: every parameter of a cell and its shape, as check_shapes wants them. optional: those that may be absent, all
+    together. options: the arguments of from_torch that mean something here. batch_first: how its layers take x."""
+
+    name: str
+    shapes: dict[str, tuple[str, ...]]
+    convert: Callable[[Arrays, Mapping[str, Any]], Weights]
+    optional: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("eps",)
+    batch_first: bool = False
+
+
+def _norm_shapes(**norms: str) -> dict[str, tuple[str, ...]]:
+    return {f"{name}.{part}": (size,) for name, size in norms.items() for part in ("weight", "bias")}
+
+
+def _eps(options: Mapping[str, Any]) -> float:
+    return 1e-5 if options["eps"] is None else options["eps"]
+
+
+# --- torch.nn -----------------------------------------------------------------------------------------------
+
+
+def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    rows, hidden = p["weight_hh"].shape
+    cell = next((cell.name for cell in (RNN, LSTM, GRU) if rows == cell.gates * hidden), None)
+    if cell is None:
+        raise ValueError(f"weight_hh {p['weight_hh'].shape} is of no RNN (H, H), GRU (3H, H) or LSTM (4H, H)")
+    nonlinearity = options["nonlinearity"]
+    if cell != "RNN" and nonlinearity is not None:
+        raise ValueError(f"nonlinearity is for an RNN, and this is a {cell}")
+    if cell == "RNN" and nonlinearity is None:
+        raise ValueError("a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'")
+    return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
+
+
+TORCH = System(
+    "torch",
+    {"weight_hh": ("R", "H"), "weight_ih": ("R", "I"), "bias_ih": ("R",), "bias_hh": ("R",)},
+    _torch,
+    optional=("bias_ih", "bias_hh"),
+    options=("nonlinearity",),
+)
+
+# --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -------------
+
+
+def _fastrnns(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    ours = {"weight_ih": p["weight_ih"], "weight_hh": p["weight_hh"]}
+    for theirs, side in (("layernorm_i", "ih"), ("layernorm_h", "hh"), ("layernorm_c", "c")):
+        ours |= {f"gain_{side}": p[f"{theirs}.weight"], f"bias_{side}": p[f"{theirs}.bias"]}
+    return Weights("LSTM", LayerNormSpec("split", "carry", _eps(options)), True, ours)
+
+
+FASTRNNS = System(
+    "fastrnns",
+    {"weight_hh": ("4H", "H"), "weight_ih": ("4H", "I")}
+    | _norm_shapes(layernorm_i="4H", layernorm_h="4H", layernorm_c="H"),
+    _fastrnns,
+)
+
+# --- torchaudio/models/rnnt.py, _CustomLSTM -------------------------------------------------------------------
+
+
+def _torchaudio(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    ours = {
+        "weight_ih": p["x2g.weight"], "weight_hh": p["p2g.weight"],
+        "gain": p["g_norm.weight"], "bias": p["g_norm.bias"],
+        "gain_c": p["c_norm.weight"], "bias_c": p["c_norm.bias"],
+    }  # fmt: skip
+    return Weights("LSTM", LayerNormSpec("joint", "carry", _eps(options)), True, ours)
+
+
+TORCHAUDIO = System(
+    "torchaudio",
+    {"p2g.weight": ("4H", "H"), "x2g.weight": ("4H", "I")} | _norm_shapes(g_norm="4H", c_norm="H"),
+    _torchaudio,
+)
+
+
+def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    # layer_norm=False: torch's LSTM with one bias.
+    bias = p["x2g.bias"]
+    ours = {"weight_ih": p["x2g.weight"], "weight_hh": p["p2g.weight"], "bias_ih": bias, "bias_hh": np.zeros_like(bias)}
+    return Weights("LSTM", None, True, ours)
+
+
+TORCHAUDIO_PLAIN = System(
+    "torchaudio without layer_norm",
+    {"p2g.weight": ("4H", "H"), "x2g.weight": ("4H", "I"), "x2g.bias": ("4H",)},
+    _torchaudio_plain,
+    options=(),
+)
+
+# --- egs/librispeech/ASR/transducer/rnn.py of k2 icefall ------------------------------------------------------
+
+
+def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str, Any]], Weights]:
+    def convert(p: Arrays, options: Mapping[str, Any]) -> Weights:
+        inner = "bias_ih" in p
+        ours = {
+            "weight_ih": p["weight_ih"],
+            "weight_hh": p["weight_hh"],
+            "gain": np.concatenate([p[f"layernorm_{gate}.weight"] for gate in gates]),
+            "bias": np.concatenate([p[f"layernorm_{gate}.bias"] for gate in gates]),
+        }
+        if inner:
+            ours |= {"inner_bias_ih": p["bias_ih"], "inner_bias_hh": p["bias_hh"]}
+        spec = {"placement": "gate", "eps": _eps(options), "inner_bias": inner}
+        if cell == "LSTM":
+            spec["cell"] = "carry"
+            ours |= {"gain_c": p["layernorm_cy.weight"], "bias_c": p["layernorm_cy.bias"]}
+        return Weights(cell, LayerNormSpec(**spec), True, ours)
+
+    return convert
+
+
+# What icefall's GRU calls i is the update gate, torch's z.
+ICEFALL_LSTM = System(
+    "icefall LSTM",
+    {"weight_hh": ("4H", "H"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",), "bias_hh": ("4H",)}
+    | _norm_shapes(**dict.fromkeys(("layernorm_i", "layernorm_f", "layernorm_cx", "layernorm_o", "layernorm_cy"), "H")),
+    _icefall("LSTM", ("i", "f", "cx", "o")),
+    optional=("bias_ih", "bias_hh"),
+    batch_first=True,
+)
+ICEFALL_GRU = System(
+    "icefall GRU",
+    {"weight_hh": ("3H", "H"), "weight_ih": ("3H", "I"), "bias_ih": ("3H",), "bias_hh": ("3H",)}
+    | _norm_shapes(**dict.fromkeys(("layernorm_r", "layernorm_i", "layernorm_n"), "H")),
+    _icefall("GRU", ("r", "i", "n")),
+    optional=("bias_ih", "bias_hh"),
+    batch_first=True,
+)
+
+# --- frameworks/pytorch/layer_norm_{lstm,gru}.py of haste -----------------------------------------------------
+
+
+def _no_zoneout(options: Mapping[str, Any]) -> None:
+    """At inference haste mixes h_t = zoneout h_{t-1} + (1 - zoneout) h_t, another equation."""
+    if options["zoneout"] is None:
+        raise ValueError(
+            "haste's zoneout acts at inference too and is not in a state dict: give zoneout=0 if it was 0, or the module"
+        )
+    if options["zoneout"] != 0:
+        raise ValueError(f"zoneout must be 0, got {options['zoneout']}: at inference haste's zoneout mixes each state with "
+                         "the one before, and no cell of lnrnn does")  # fmt: skip
+
+
+def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    _no_zoneout(options)
+    order = ("igfo", "ifgo")
+    bias = reordered(p["bias"], *order)
+    ours = {
+        "weight_ih": reordered(p["kernel"].T, *order),
+        "weight_hh": reordered(p["recurrent_kernel"].T, *order),
+        "gain_ih": reordered(p["gamma"][0], *order),
+        "gain_hh": reordered(p["gamma"][1], *order),
+        "bias_ih": bias,
+        "bias_hh": np.zeros_like(bias),
+        "gain_c": p["gamma_h"],
+        "bias_c": p["beta_h"],
+    }
+    return Weights("LSTM", LayerNormSpec("split", "out", _eps(options)), True, ours)
+
+
+def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    _no_zoneout(options)
+    order = ("zrn", "rzn")
+    ours = {
+        "weight_ih": reordered(p["kernel"].T, *order),
+        "weight_hh": reordered(p["recurrent_kernel"].T, *order),
+        "gain_ih": reordered(p["gamma"][0], *order),
+        "gain_hh": reordered(p["gamma"][1], *order),
+        "bias_ih": reordered(p["bias"], *order),
+        "bias_hh": reordered(p["recurrent_bias"], *order),
+    }
+    return Weights("GRU", LayerNormSpec("split", eps=_eps(options), span="all"), True, ours)
+
+
+HASTE_LSTM = System(
+    "haste LSTM",
+    {"recurrent_kernel": ("H", "4H"), "kernel": ("I", "4H"), "bias": ("4H",), "gamma": ("2", "4H"), "gamma_h": ("H",),
+     "beta_h": ("H",)},
+    _haste_lstm,
+    options=("eps", "zoneout"),
+)  # fmt: skip
+HASTE_GRU = System(
+    "haste GRU",
+    {"recurrent_kernel": ("H", "3H"), "kernel": ("I", "3H"), "bias": ("3H",), "recurrent_bias": ("3H",), "gamma": ("2", "3H")},
+    _haste_gru,
+    options=("eps", "zoneout"),
+)  # fmt: skip
+
+# By this order, where two are equally near to keys that fit neither.
+SYSTEMS = (TORCH, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU)
+KINDS = ("torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn")

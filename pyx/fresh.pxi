@@ -1,0 +1,66 @@
+# Arrays for results. Part of _core.pyx. Large ones live in the blocks of blocks.h, by way of NumPy's own interface for it
+# (NEP 49): each array remembers who is to free its memory, so that views and other owners keep it as they do any other.
+
+cdef extern from "lnrnn/blocks.h" nogil:
+    enum:
+        LNRNN_BLOCK_BYTES
+    int lnrnn_blocks()
+    void *lnrnn_block_take(size_t size)
+    void *lnrnn_block_resize(void *block, size_t size)
+    void lnrnn_block_give(void *block)
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyDataMemAllocator:
+        void *ctx
+        void *(*malloc)(void *ctx, size_t size) noexcept nogil
+        void *(*calloc)(void *ctx, size_t n, size_t size) noexcept nogil
+        void *(*realloc)(void *ctx, void *block, size_t size) noexcept nogil
+        void (*free)(void *ctx, void *block, size_t size) noexcept nogil
+
+    ctypedef struct PyDataMem_Handler:
+        char name[127]
+        unsigned char version
+        PyDataMemAllocator allocator
+
+    object PyDataMem_SetHandler(object handler)
+
+
+cdef void *block_malloc(void *ctx, size_t size) noexcept nogil:
+    return lnrnn_block_take(size)
+
+
+cdef void *block_calloc(void *ctx, size_t n, size_t size) noexcept nogil:
+    cdef void *block = NULL if size and n > SIZE_MAX // size else lnrnn_block_take(n * size)
+    return memset(block, 0, n * size) if block else NULL
+
+
+cdef void *block_realloc(void *ctx, void *block, size_t size) noexcept nogil:
+    return lnrnn_block_resize(block, size)
+
+
+cdef void block_free(void *ctx, void *block, size_t size) noexcept nogil:
+    lnrnn_block_give(block)
+
+
+cdef PyDataMem_Handler block_handler
+strcpy(block_handler.name, b"lnrnn")
+block_handler.version = 1
+block_handler.allocator = PyDataMemAllocator(NULL, block_malloc, block_calloc, block_realloc, block_free)
+cdef object blocks = PyCapsule_New(&block_handler, b"mem_handler", NULL) if lnrnn_blocks() else None
+
+
+cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
+    """A C-contiguous array of these axes and that type, which take that many bytes; of any contents."""
+    if bytes < LNRNN_BLOCK_BYTES or blocks is None:
+        return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
+    before = PyDataMem_SetHandler(blocks)
+    try:
+        return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
+    finally:
+        PyDataMem_SetHandler(before)
+
+
+def empty_like(x):
+    """An array of the shape and the type of x, in C order; of any contents."""
+    return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x), cnp.PyArray_TYPE(<cnp.ndarray>x),
+                    cnp.PyArray_NBYTES(<cnp.ndarray>x))
