@@ -90,10 +90,13 @@ cases = st.fixed_dictionaries({
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(sorted(VARIANTS)), cases, st.booleans(), st.sampled_from(SIZES[3:11]), st.sampled_from(SIZES[:9]),
-       st.sampled_from(BATCHES), st.integers(0, 9), st.integers(0, 2), st.booleans(), st.integers(0, 99))
-@example("LSTM split out", dict(num_layers=2, bidirectional=True, batch_first=True, bias=True), False, 33, 5, 13, 9, 2, True, 0)
-@example("GRU split", dict(num_layers=2, bidirectional=True, batch_first=False, bias=True), True, 33, 5, 13, 9, 2, True, 0)
+@given(st.sampled_from(sorted(VARIANTS)), cases, st.booleans(), st.sampled_from(SIZES[3:11]),
+       st.sampled_from(SIZES[:9]), st.sampled_from(BATCHES), st.integers(0, 9), st.integers(0, 2), st.booleans(),
+       st.integers(0, 99))
+@example("LSTM split out", dict(num_layers=2, bidirectional=True, batch_first=True, bias=True), False, 33, 5, 13, 9, 2,
+         True, 0)
+@example("GRU split", dict(num_layers=2, bidirectional=True, batch_first=False, bias=True), True, 33, 5, 13, 9, 2,
+         True, 0)
 def test_layers_directions_lengths_and_states(name, options, inner, hidden, inputs, batch, steps, lengths, h0, seed):
     """lengths: 0 none, 1 drawn, 2 drawn with an empty and a whole sequence among them."""
     rng = np.random.default_rng(seed)
@@ -133,10 +136,12 @@ def test_one_sequence_without_a_batch_axis(rng, name):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("layers, both, batch_first, bias",
-                         [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)])
+                         [(1, False, False, True), (2, True, True, True), (3, False, True, False),
+                          (2, True, False, True)])
 def test_without_a_norm_it_is_torchs(isa, rng, cell, layers, both, batch_first, bias):
     torch = pytest.importorskip("torch")
-    rnn = network(7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias)
+    rnn = network(7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first,
+                  bias=bias)
     other = getattr(torch.nn, cell)(7, 33, layers, bias, batch_first, bidirectional=both, dtype=torch.float64)
     other.load_state_dict({name: torch.tensor(value).double() for name, value in rnn.state_dict().items()})
     x, h0 = normal(rng, 9, 9, 7), drawn_state(rng, rnn, 9)

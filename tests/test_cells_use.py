@@ -154,7 +154,8 @@ def test_what_a_spec_becomes():
 
 
 @pytest.mark.parametrize("cell, word, norm", [
-    ("RNN", "cell", spec(None, "carry")), ("GRU", "cell", spec("gate", "carry")), ("RNN", "span", spec("split", span="all")),
+    ("RNN", "cell", spec(None, "carry")), ("GRU", "cell", spec("gate", "carry")),
+    ("RNN", "span", spec("split", span="all")),
     ("LSTM", "span", spec("split", span="all")), ("GRU", "span", spec("gate", span="all")),
     ("GRU", "span", spec("joint", span="all")), ("LSTM", "norm", "Layer"), ("GRU", "norm", "instance")])
 def test_norms_that_a_cell_does_not_have(cell, word, norm):
@@ -218,7 +219,8 @@ def test_states_that_do_not_fit(cell, trained):
             with pytest.raises(error, match=named("state")):
                 rnn.stream(4).state = given
     stream = rnn.stream(4)
-    for bad in [np.ones((2, 2, 4, 5)), np.ones((2, 4, 5)), (good,), (good,) * 3, "ab", 3] if cell == "LSTM" else [(good, good)]:
+    no_pairs = [np.ones((2, 2, 4, 5)), np.ones((2, 4, 5)), (good,), (good,) * 3, "ab", 3]
+    for bad in no_pairs if cell == "LSTM" else [(good, good)]:
         with pytest.raises((TypeError, ValueError), match=named("h0")):
             call(X, bad)
         with pytest.raises((TypeError, ValueError), match=named("state")):
@@ -232,7 +234,8 @@ def test_the_rest_is_refused_by_name(cell, norm):
     rnn = network(3, 5, cell=cell, norm=norm, trained=T)
     state = {name: value.tobytes() for name, value in rnn.state_dict().items()}
     for error, name, options in [
-        (ValueError, "x", dict(x=np.ones((T, 4, 2)))), (ValueError, "x", dict(x=np.ones(3))), (TypeError, "x", dict(x="abc")),
+        (ValueError, "x", dict(x=np.ones((T, 4, 2)))), (ValueError, "x", dict(x=np.ones(3))),
+        (TypeError, "x", dict(x="abc")),
         (ValueError, "lengths", dict(lengths=[1, 2, 3])), (ValueError, "lengths", dict(lengths=[1, 2, 3, T + 1])),
         (ValueError, "lengths", dict(lengths=[1, 2, 3, -1])), (TypeError, "lengths", dict(lengths=[1.0, 2, 3, 4])),
     ]:

@@ -69,7 +69,8 @@ def test_any_batch_any_place(isa, rng, model):
         for batch in BATCHES:
             who = rng.permutation(70)[:batch]
             got = rnn(x[:, who], taken(rnn, h0, who), ends[who] if with_lengths else None)
-            equal(rnn, got, (y[:, who], taken(rnn, h, who)), f"{batch} of 70, {hidden} units, {inputs} inputs, {rnn.dtype}")
+            message = f"{batch} of 70, {hidden} units, {inputs} inputs, {rnn.dtype}"
+            equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
 @each_model
