@@ -21,8 +21,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     program = tmp_path_factory.mktemp("aarch64") / "driver"
-    units = ["isa_neon", "isa_scalar", "dispatch", "threads", "layer_norm", "batch_norm", "map", "sequence", "backward"]
-    sources = [str(ROOT / "pyx" / f"{unit}.c") for unit in units] + [str(ROOT / "tests/aarch64/driver.c")]
+    others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
+    units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
+    sources = [str(unit) for unit in units]
     flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fno-math-errno", "-static", f"-I{ROOT / 'include'}"]
     subprocess.run([GCC, *flags, *sources, "-lm", "-o", str(program)], check=True)
 
@@ -65,9 +66,22 @@ def test_rnn(driver, T, B, D, H):
     rng = np.random.default_rng(H)
     shapes = {"x": (T, B, D), "weight_ih": (H, D), "weight_hh": (H, H), "gain": H, "bias": H}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
-    got = np.frombuffer(driver("rnn", T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
+    got = np.frombuffer(driver("layer", 0, T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
     x, weight_ih, weight_hh, gain, bias = arrays.values()
     wanted = reference.rnn(x, weight_ih, weight_hh, norm="layer", gain=gain, bias=bias)[0]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("cell, G", [("lstm", 4), ("gru", 3)])
+@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33)])
+def test_gated_cells(driver, cell, G, T, B, D, H):
+    rng, n = np.random.default_rng(H), G * H
+    shapes = {"x": (T, B, D), "weight_ih": (n, D), "weight_hh": (n, H), "gain_ih": n, "bias_ih": n, "gain_hh": n, "bias_hh": n}
+    if cell == "lstm":
+        shapes |= {"gain_c": H, "bias_c": H}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
+    got = np.frombuffer(driver("layer", 1 if cell == "lstm" else 2, T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
+    wanted = getattr(reference, cell)(arrays.pop("x"), arrays)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
 
 
@@ -81,5 +95,5 @@ def test_rnn_with_short_weights(driver, code, dtype, B):
     x = rng.standard_normal((1, B, D)).astype(np.float32)
     p = rnn.parameters()
     arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
-    got = np.frombuffer(driver("rnn", 1, B, D, H, code, **arrays), np.float32).reshape(1, B, H)
+    got = np.frombuffer(driver("layer", 0, 1, B, D, H, code, **arrays), np.float32).reshape(1, B, H)
     np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)

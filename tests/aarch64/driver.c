@@ -26,21 +26,31 @@ static void layer_norm(size_t rows, size_t n)
     write_floats(x, rows * n);
 }
 
-static void rnn(size_t T, size_t B, size_t D, size_t H, int dtype)
+/* One layer with the paper's norms. Read: x, w_ih, w_hh, then gain and bias, of an RNN those of the sum, of the others those
+ * of W x, W h, and of an LSTM's c. */
+static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 {
-    float *x = read_floats(T * B * D), *w_ih = read_floats(H * D), *w_hh = read_floats(H * H);
-    uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, H, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, H, H), 4);
+    const size_t n = (cell == LNRNN_LSTM ? 4 : cell == LNRNN_GRU ? 3 : 1) * H;
+    float *x = read_floats(T * B * D), *w_ih = read_floats(n * D), *w_hh = read_floats(n * H);
+    uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, n, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, n, H), 4);
     lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
                    .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1, .end = T,
-                   .dtype = dtype};
+                   .dtype = dtype, .cell = cell, .placement = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT,
+                   .cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
     for (size_t b = 0; b < B; b++)
         order[b] = (int64_t)b, length[b] = (int64_t)T;
-    r.gain = read_floats(H), r.bias = read_floats(H);
+    if (cell != LNRNN_RNN)
+        r.at_x.gain = read_floats(n), r.at_x.bias = read_floats(n);
+    r.at_h.gain = read_floats(n), r.at_h.bias = read_floats(n);
+    if (cell == LNRNN_LSTM) {
+        r.at_c.gain = read_floats(H), r.at_c.bias = read_floats(H);
+        r.c0 = calloc(B * H, sizeof(float)), r.cn = calloc(B * H, sizeof(float));
+    }
     r.h0 = calloc(B * H, sizeof(float)), r.hn = calloc(B * H, sizeof(float)), r.y = calloc(T * B * H, sizeof(float));
     r.order = order, r.length = length, r.w_ih = p_ih, r.w_hh = p_hh;
-    lnrnn_pack(dtype, H, D, w_ih, (ptrdiff_t)D, 1, p_ih);
-    lnrnn_pack(dtype, H, H, w_hh, (ptrdiff_t)H, 1, p_hh);
+    lnrnn_pack(dtype, n, D, w_ih, (ptrdiff_t)D, 1, p_ih);
+    lnrnn_pack(dtype, n, H, w_hh, (ptrdiff_t)H, 1, p_hh);
     r.work = malloc(lnrnn_rnn_plan(&r) * sizeof(float));
     lnrnn_rnn_forward(&r);
     write_floats(r.y, T * B * H);
@@ -48,8 +58,8 @@ static void rnn(size_t T, size_t B, size_t D, size_t H, int dtype)
 
 int main(int argc, char **argv)
 {
-    size_t n[5] = {0};
-    for (int i = 2; i < argc && i < 7; i++)
+    size_t n[6] = {0};
+    for (int i = 2; i < argc && i < 8; i++)
         n[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc < 2)
         return 2;
@@ -61,8 +71,8 @@ int main(int argc, char **argv)
         write_floats(x, n[1]);
     } else if (!strcmp(argv[1], "layer_norm"))
         layer_norm(n[0], n[1]);
-    else if (!strcmp(argv[1], "rnn"))
-        rnn(n[0], n[1], n[2], n[3], (int)n[4]);
+    else if (!strcmp(argv[1], "layer"))
+        layer((int)n[0], n[1], n[2], n[3], n[4], (int)n[5]);
     else
         return 2;
     return 0;

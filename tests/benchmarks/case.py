@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +44,9 @@ class Case:
     worker; one that raises is left out and named. Every call returns an array or a tuple of arrays in the
     order of `reference`; `tolerance` is what each may differ by at most, absolutely (`peers_tolerance`: for
     peers, if they sum more loosely). `steps`: time steps in one call, by which times are divided in the
-    table."""
+    table. `bounds`: what a variant of ours should take at most, in times of the judged one's, and
+    `also_judged`: variants that are compared with the best peer too; the table says both. `beside`: what
+    goes on beside the race, such as a busy neighbour."""
 
     ours: dict[str, Call]
     peers: dict[str, Callable[[], Call]]
@@ -52,6 +55,9 @@ class Case:
     limit: Limit | None = None
     steps: int = 1
     peers_tolerance: tuple[float, ...] | None = None
+    bounds: dict[str, float] = field(default_factory=dict)
+    also_judged: tuple[str, ...] = ()
+    beside: Callable[[], AbstractContextManager] | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
     def assemble(self) -> dict:

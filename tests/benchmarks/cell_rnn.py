@@ -1,5 +1,5 @@
 """The LN-RNN, h_t = tanh(LN(W_hh h_{t-1} + W_ih x_t)), written for each library that races. A cell is a
-module like this one: peers_rnn.py and cases_rnn.py know no equation, and CELLS in cases_rnn.py lists the
+module like this one: peers_*.py and cases_rnn.py know no equation, and CELLS in cases_rnn.py lists the
 cells.
 
 p is a dict of parameters under lnrnn's names without the layer's suffix, in the library's own arrays; G
@@ -12,8 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 EPS = 1e-5
+NAME = "RNN"  # of the class in lnrnn and torch.nn, and of the operator in ONNX
 GATES = 1
 STATES = 1
+ONNX_GATES = [0]  # which of our gates ONNX has first, second ...
+ONNX_OPTIONS = {}
 
 
 def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -26,19 +29,19 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
             "gain": 1 + tenth * normal(hidden), "bias": tenth * normal(hidden)}
 
 
-# --- lnrnn and its reference --------------------------------------------------------------------------------
-
-def ours(lnrnn, p, norm="layer"):
-    hidden, inputs = p["weight_ih"].shape
-    model = lnrnn.RNN(inputs, hidden, norm=norm)
-    for name, value in p.items():
-        setattr(model, f"{name}_l0", value)
-    return model
+def for_peers(p):
+    """The parameters as the loops below want them: here, as they are."""
+    return p
 
 
 def answer(reference, p, x, **options):
     """y (T, B, H) in float64."""
     return reference.rnn(x, **p, eps=EPS, **options)[0]
+
+
+def plain_answer(reference, p, x):
+    """The same of the cell without a norm."""
+    return reference.rnn(x, **p, norm=None)[0]
 
 
 # --- torch, inside a traced function ------------------------------------------------------------------------
@@ -68,12 +71,12 @@ def jax_step(jax, p, projected, state):
 
 # --- ONNX: nodes as (operator, inputs, outputs, attributes); parameters by name, matrices transposed --------
 
-def onnx_project():
+def onnx_project(hidden):
     """From x to the projections p0, p1 ..., and the width of each in units of H."""
     return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
 
-def onnx_step():
+def onnx_step(hidden):
     """From the states s0, s1 ... and projections p0, p1 ... of one step to the states n0, n1 ...; n0 is the
     output."""
     return [("MatMul", ["s0", "weight_hh"], ["product"], {}), ("Add", ["product", "p0"], ["a"], {}),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 
 BUSY = 0.03  # part of the CPUs' time from which on a race counts as disturbed
 GLANCE = 0.3  # seconds of looking whether it is calm now
@@ -45,3 +48,16 @@ def wait_for_calm(cpus, patience: float) -> None:
         time.sleep(GLANCE)
         if (watch.others() or 0) < BUSY:
             return
+
+
+@contextmanager
+def busy_process():
+    """A process that computes without end, on the CPUs that this one may use. It ends with its parent."""
+    loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+    process = subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL)
+    try:
+        time.sleep(GLANCE)  # until it computes
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -2,8 +2,8 @@
 
 None of them has a layer-normalised cell, so each gets the loop that its users write: ONNX's Scan for ONNX
 Runtime and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. The cell's equation comes from its module
-(cell_rnn.py). Every builder takes (cell, p, x, threads), x (T, B, I) as NumPy, and gives a contender whose
-answer is y (T, B, H).
+(cell_rnn.py). Every builder takes (cell, p, x, threads), p as `cell.for_peers` gives it and x (T, B, I) as
+NumPy, and gives a contender whose answer is y (T, B, H). peers_plain.py has the cells without a norm.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from peers_norm import onnx_session
 from race import Call
 
 
-def _torch(threads):
+def torch_on(threads):
     import torch
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     return torch
 
 
-def _torch_states(torch, cell, batch, hidden):
-    return tuple(torch.zeros(batch, hidden) for _ in range(cell.STATES))
+def _zeros(cell, p, x, zeros=partial(np.zeros, dtype=np.float32)):
+    """The states before the first step, made by the library's `zeros`."""
+    hidden = next(v.shape[1] for name, v in p.items() if name.startswith("weight_hh"))
+    return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
 
 
 def torch_loop(cell, p, x, threads) -> Call:
     """The loop over the steps, unrolled by tracing, and frozen."""
-    torch = _torch(threads)
+    torch = torch_on(threads)
     p = {name: torch.from_numpy(value) for name, value in p.items()}
-    steps, batch, hidden = len(x), x.shape[1], p["weight_hh"].shape[1]
+    steps, zero = len(x), _zeros(cell, p, x, torch.zeros)
 
     class Loop(torch.nn.Module):
         def forward(self, x):
-            state, ys = _torch_states(torch, cell, batch, hidden), []
+            state, ys = zero, []
             projected = cell.torch_project(torch, p, x)
             for t in range(steps):
                 state = cell.torch_step(torch, p, tuple(part[t] for part in projected), state)
@@ -47,7 +49,7 @@ def torch_loop(cell, p, x, threads) -> Call:
 
 def torch_steps(cell, p, x, threads) -> Call:
     """One traced step a call, as a stream is served."""
-    torch = _torch(threads)
+    torch = torch_on(threads)
     p = {name: torch.from_numpy(value) for name, value in p.items()}
 
     class Step(torch.nn.Module):
@@ -55,7 +57,7 @@ def torch_steps(cell, p, x, threads) -> Call:
             return cell.torch_step(torch, p, cell.torch_project(torch, p, x), state)
 
     xs = list(torch.from_numpy(x))
-    zero = _torch_states(torch, cell, x.shape[1], p["weight_hh"].shape[1])
+    zero = _zeros(cell, p, x, torch.zeros)
     step = torch.jit.freeze(torch.jit.trace(Step().eval(), (xs[0], *zero), check_trace=False))
 
     def call(keep=lambda y: None):
@@ -70,7 +72,7 @@ def torch_steps(cell, p, x, threads) -> Call:
 def jax_scan(cell, p, x, threads) -> Call:
     """jax.lax.scan in a jitted function, the parameters its arguments."""
     import jax
-    zeros = tuple(jax.numpy.zeros((x.shape[1], p["weight_hh"].shape[1])) for _ in range(cell.STATES))
+    zeros = _zeros(cell, p, x, jax.numpy.zeros)
     p = {name: jax.numpy.asarray(np.ascontiguousarray(value.T)) for name, value in p.items()}
 
     @jax.jit
@@ -87,11 +89,12 @@ def jax_scan(cell, p, x, threads) -> Call:
 def _onnx_model(cell, p, x, whole: bool) -> bytes:
     """x (T, B, I) to y (T, B, H) with a Scan; or one step, from x (B, I) and states s0 ... to n0 ..."""
     from onnx import TensorProto, helper, numpy_helper
-    hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
+    zeros = _zeros(cell, p, x)[0]
+    hidden, (steps, batch, inputs) = zeros.shape[1], x.shape
     value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     node = lambda operator, ins, outs, attributes: helper.make_node(operator, ins, outs, **attributes)
-    projection, widths = cell.onnx_project()
-    projection, step = [node(*n) for n in projection], [node(*n) for n in cell.onnx_step()]
+    projection, widths = cell.onnx_project(hidden)
+    projection, step = [node(*n) for n in projection], [node(*n) for n in cell.onnx_step(hidden)]
     constants = {name: np.ascontiguousarray(v.T) for name, v in p.items()}
     used = lambda nodes: [numpy_helper.from_array(v, name) for name, v in constants.items()
                           if any(name in n.input for n in nodes)]
@@ -101,7 +104,7 @@ def _onnx_model(cell, p, x, whole: bool) -> bytes:
         parts = [value(f"p{k}", batch, w * hidden) for k, w in enumerate(widths)]
         body = helper.make_graph([*step, node("Identity", ["n0"], ["out"], {})], "step", [*states, *parts],
                                  [*news, value("out", batch, hidden)], used(step))
-        zeros = numpy_helper.from_array(np.zeros((batch, hidden), np.float32), "zeros")
+        zeros = numpy_helper.from_array(zeros, "zeros")
         ends = [f"last{k}" for k in range(cell.STATES)]
         scan = node("Scan", ["zeros"] * cell.STATES + [part.name for part in parts], [*ends, "y"],
                     {"num_scan_inputs": len(parts), "body": body})
@@ -122,7 +125,7 @@ def onnxruntime_scan(cell, p, x, threads) -> Call:
 def onnxruntime_steps(cell, p, x, threads) -> Call:
     """One step a call through session.run."""
     session = onnx_session(_onnx_model(cell, p, x, whole=False), threads)
-    zeros = {f"s{k}": np.zeros((x.shape[1], p["weight_hh"].shape[1]), np.float32) for k in range(cell.STATES)}
+    zeros = {f"s{k}": zero for k, zero in enumerate(_zeros(cell, p, x))}
     names, xs = [f"n{k}" for k in range(cell.STATES)], list(x)
 
     def call(keep=lambda y: None):
@@ -144,14 +147,19 @@ def _collect(call) -> np.ndarray:
     return np.stack(ys)
 
 
-def openvino_scan(cell, p, x, threads, precision="f32", tolerance=None) -> Call:
-    """The same ONNX model; precision "bf16" is OpenVINO's own choice of where to round."""
+def openvino_infer(model: bytes, x, threads, precision="f32"):
+    """A call that runs an ONNX model on x; precision "bf16" is OpenVINO's own choice of where to round."""
     import openvino
     core = openvino.Core()
-    model = core.read_model(_onnx_model(cell, p, x, whole=True))
     options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
                "INFERENCE_PRECISION_HINT": precision}
-    infer = partial(core.compile_model(model, "CPU", options).create_infer_request().infer, {0: x})
+    compiled = core.compile_model(core.read_model(model), "CPU", options)
+    return partial(compiled.create_infer_request().infer, {0: x})
+
+
+def openvino_scan(cell, p, x, threads, precision="f32", tolerance=None) -> Call:
+    """The same ONNX model."""
+    infer = openvino_infer(_onnx_model(cell, p, x, whole=True), x, threads, precision)
     return Call(infer, answer=lambda: infer()[0].copy(), tolerance=tolerance)
 
 

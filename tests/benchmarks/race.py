@@ -24,8 +24,8 @@ class Pace:
 
     rounds: int = 21
     turn: float = 0.008
-    least: int = 7
-    limit: float = 20.0
+    least: int = 5
+    limit: float = 8.0
     again: int = 2
     patience: float = 3.0
 
@@ -33,6 +33,7 @@ class Pace:
 QUICK = Pace(rounds=3, turn=0.002, least=1, limit=2.0, again=0)
 
 LONG_CALL = 0.1  # seconds; a call this long needs no call before it to warm up for
+HOPELESS = 2.0  # times the best peer's time: a peer whose calls are long and this slow does not race
 
 
 class Call:
@@ -77,34 +78,52 @@ def _no_garbage_collection():
             gc.enable()
 
 
-def calibrate(contender, seconds: float) -> int:
-    """The n whose turn takes about `seconds`; at least 1."""
+def calibrate(contender, seconds: float) -> tuple[int, float]:
+    """The n whose turn takes about `seconds`, at least 1, and the seconds of one call."""
     with on_track(contender):
         contender.turn(1)
         n = 1
         while (took := contender.turn(n)) < seconds / 2:
             n = max(2 * n, int(n * seconds / max(took, 1e-7)) // 2)
-        return max(1, round(n * seconds / took))
+        return max(1, round(n * seconds / took)), took / n
 
 
-def race(contenders: dict, pace: Pace, settle: float = 0.0) -> dict[str, list[float]]:
-    """{name: seconds of one call, one entry a round}; entry k of all names is of the same round.
+def _too_slow(contenders: dict, took: dict[str, float], peers) -> dict[str, str]:
+    """The peers that shall not race, with the reason; took: {contender: seconds of a call}. Who looks slow is
+    timed twice more, for a neighbour or a late compiler may have been in the way."""
+    best, slow = min((took[name] for name in peers), default=0.0), {}
+    for name in peers:
+        least = took[name]
+        for _ in range(2):
+            if least > max(LONG_CALL, HOPELESS * best):
+                with on_track(contenders[name]):
+                    least = min(least, contenders[name].turn(1))
+        if least > max(LONG_CALL, HOPELESS * best):
+            slow[name] = f"does not race: {least:.2f} s a call, {least / best:.1f} times the best peer's"
+    return slow
+
+
+def race(contenders: dict, pace: Pace, settle: float = 0.0, peers=()):
+    """{name: seconds of one call, one entry a round}; entry k of all names is of the same round. And {name:
+    reason} of those of `peers` that are so slow that they would only make the race longer.
 
     settle: seconds of sleep before a turn. Thread pools spin for some milliseconds after their work, in the
     hope of more; without the pause the next contender would share its cores with them. An untimed turn of a
     tenth follows, to wake its own threads and to fill the caches with its own data.
     """
     order = random.Random(0)
-    samples = {name: [] for name in contenders}
     with _no_garbage_collection():
         calls = {name: calibrate(contender, pace.turn) for name, contender in contenders.items()}
-        short = {name: True for name in contenders}
+        slow = _too_slow(contenders, {name: took for name, (_, took) in calls.items()}, peers)
+        names = [name for name in contenders if name not in slow]
+        samples = {name: [] for name in names}
+        short = {name: calls[name][1] < LONG_CALL for name in names}
         start = time.perf_counter()
         for k in range(pace.rounds):
             if k >= pace.least and time.perf_counter() - start > pace.limit:
                 break
-            for name in order.sample(list(contenders), len(contenders)):
-                contender, n = contenders[name], calls[name]
+            for name in order.sample(names, len(names)):
+                contender, n = contenders[name], calls[name][0]
                 with on_track(contender):
                     if settle:
                         time.sleep(settle)
@@ -113,4 +132,4 @@ def race(contenders: dict, pace: Pace, settle: float = 0.0) -> dict[str, list[fl
                     took = contender.turn(n) / n
                 short[name] = took < LONG_CALL
                 samples[name].append(took)
-    return samples
+    return samples, slow

@@ -31,6 +31,8 @@ class Table:
         self.judged = entries[0].judged
         self.variants = in_order(e.variants for e in entries)
         self.peers = in_order(e.peers for e in entries)
+        self.narrow = any(e.best_peer != e.best_float32_peer for e in entries)
+        self.also_judged = in_order(e.outcome["also_judged"] for e in entries) if self.peers else []
         least = min(e.median(self.judged) for e in entries)
         self.unit, self.scale = ("ms", 1e3) if least >= 1e-3 else ("us", 1e6)
 
@@ -45,6 +47,8 @@ class Table:
         header = ["size", self.judged, *self.variants, *self.peers]
         header += [f"vs {name.removeprefix('lnrnn ')}" for name in self.variants]
         header += ["vs best peer"] if self.peers else []
+        header += ["vs best f32 peer"] if self.narrow else []
+        header += [_best_against(name) for name in self.also_judged]
         header += ["limit", "of limit"] if self._limited else []
         return [header, *map(self._row, self.entries)]
 
@@ -58,6 +62,8 @@ class Table:
         row += [f"{entry.ratio(name)[1]:.2f}x" if name in entry.samples else "-" for name in self.variants]
         if self.peers:
             row.append(_ratio(entry, entry.best_peer) + (f" {entry.best_peer}" if entry.best_peer else ""))
+            row += [_ratio(entry, entry.best_float32_peer)] if self.narrow else []
+            row += [_ratio(entry, entry.best_peer, name) for name in self.also_judged]
         if self._limited:
             name = entry.outcome["limit_name"]
             row += ["-", "-"] if entry.limit is None else [
@@ -71,22 +77,45 @@ class Table:
         return f"{_short(middle * self.scale)} ±{(high - low) / 2 / middle * 100:.0f}%"
 
     def means(self) -> dict[str, str]:
-        """Geometric means over the rows: of the ratio to each contender and to the best peer, and of the
-        limit's part."""
+        """Geometric means over the rows: of the ratio to each contender and to the best peer, with the rows
+        that lie farthest off, and of the limit's part."""
         found = {}
-        for name in (*self.variants, *self.peers):
+        for name in self.variants:
+            ratios = {e.size: e.ratio(name)[1] for e in self.entries if name in e.samples}
+            least, most = min(ratios, key=ratios.get), max(ratios, key=ratios.get)
+            span = f" ({ratios[least]:.2f}x at {least} to {ratios[most]:.2f}x at {most})"
+            mean = f"{geometric_mean(ratios.values()):.2f}x"
+            found[f"vs {name.removeprefix('lnrnn ')}"] = mean + (span if len(ratios) > 1 else "")
+        for name in self.peers:
             ratios = [e.ratio(name)[1] for e in self.entries if name in e.samples]
-            found[f"vs {name.removeprefix('lnrnn ')}"] = f"{geometric_mean(ratios):.2f}x"
-        contested = [e for e in self.entries if e.best_peer]
-        if contested:
-            ratio = lambda e: e.ratio(e.best_peer)[1]
-            worst = min(contested, key=ratio)
-            mean = geometric_mean(map(ratio, contested))
-            found["vs best peer"] = f"{mean:.2f}x, lowest {ratio(worst):.2f}x at {worst.size}"
+            found[f"vs {name}"] = f"{geometric_mean(ratios):.2f}x"
+        contests = {"vs best peer": ("best_peer", None)}
+        contests |= {"vs best f32 peer": ("best_float32_peer", None)} if self.narrow else {}
+        contests |= {_best_against(name): ("best_peer", name) for name in self.also_judged}
+        for heading, (best, ours) in contests.items():
+            ratios = {e.size: e.ratio(getattr(e, best), ours)[1] for e in self.entries if getattr(e, best)}
+            if ratios:
+                worst = min(ratios, key=ratios.get)
+                mean = geometric_mean(ratios.values())
+                found[heading] = f"{mean:.2f}x, lowest {ratios[worst]:.2f}x at {worst}"
         parts = [e.of_limit for e in self.entries if e.of_limit]
         if parts:
             found["of limit"] = f"{geometric_mean(parts):.2f}"
         return found
+
+    def bounds(self) -> list[str]:
+        """What variants of ours should take at most, and whether they do."""
+        found = {}
+        for entry in self.entries:
+            for name, most in entry.outcome["bounds"].items():
+                found.setdefault((name, most), {})[entry.size] = entry.ratio(name)[1]
+        lines = []
+        for (name, most), ratios in found.items():
+            worst = max(ratios, key=ratios.get)
+            verdict = "it does" if ratios[worst] <= most else "IT DOES NOT"
+            lines.append(f"{name} should take at most {most:.2f}x the time of {self.judged} "
+                         f"({', '.join(ratios)}): {verdict}, {ratios[worst]:.2f}x at {worst}")
+        return lines
 
     def notes(self) -> list[str]:
         """Peers that did not race, each with the reason and the sizes that it holds for."""
@@ -105,12 +134,12 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*cells)]
         line = lambda first, *rest: "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
         lines = [line(*row) for row in cells]
-        return [self.title, *lines, f"geometric mean: {self.summary()}", *self.notes()]
+        return [self.title, *lines, f"geometric mean: {self.summary()}", *self.bounds(), *self.notes()]
 
     def markdown(self) -> list[str]:
         head, *rows = self.cells()
         lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-        notes = [f"\n{note}" for note in self.notes()]
+        notes = [f"\n{note}" for note in (*self.bounds(), *self.notes())]
         return [f"### {self.title}", "", *lines, "", f"Geometric mean: {self.summary()}", *notes, ""]
 
 
@@ -159,10 +188,15 @@ def markdown(entries: list[Entry], workers: dict[int, dict], processor: str,
     return files
 
 
-def _ratio(entry: Entry, name: str | None) -> str:
+def _best_against(ours: str) -> str:
+    """The heading of the best peer's ratio to another than the judged one."""
+    return f"best peer vs {ours.removeprefix('lnrnn ')}"
+
+
+def _ratio(entry: Entry, name: str | None, ours: str | None = None) -> str:
     if name not in entry.samples:
         return "-"
-    low, middle, high = entry.ratio(name)
+    low, middle, high = entry.ratio(name, ours)
     return f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
 
 

@@ -40,6 +40,11 @@ class Entry:
         return min(self.peers, key=self.median, default=None)
 
     @property
+    def best_float32_peer(self) -> str | None:
+        """The best of those that compute in float32, as what they are called says."""
+        return min((p for p in self.peers if not p.endswith(" bf16")), key=self.median, default=None)
+
+    @property
     def limit_median(self) -> float | None:
         return None if self.limit is None else float(np.median(self.limit))
 
@@ -59,9 +64,11 @@ class Entry:
     def quartiles(self, name: str) -> list[float]:
         return np.percentile(self.samples[name], [25, 50, 75]).tolist()
 
-    def ratio(self, name: str) -> tuple[float, float, float]:
-        """The contender's time by ours, each round by itself, so that drift cancels: quartiles."""
-        return tuple(np.percentile(self.samples[name] / self.samples[self.judged], [25, 50, 75]).tolist())
+    def ratio(self, name: str, ours: str | None = None) -> tuple[float, float, float]:
+        """The contender's time by ours (the judged one's, or another's), each round by itself, so that drift
+        cancels: quartiles."""
+        times = self.samples[name] / self.samples[ours or self.judged]
+        return tuple(np.percentile(times, [25, 50, 75]).tolist())
 
     def facts(self) -> dict:
         """For the JSON of pytest-benchmark: seconds a step, except where the name says otherwise."""

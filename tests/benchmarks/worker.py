@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import traceback
+from contextlib import nullcontext
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,13 +92,21 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     contenders = prepared.assemble()
     os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
     loops = prepared.limit.loops if prepared.limit else {}
+    settle = 0.004 if threads > 1 else 0.0
+    peers = contenders.keys() - prepared.ours.keys()
     samples, others = None, None
     for again in range(1 + pace.again):
         if again:
             wait_for_calm(cpus, pace.patience)
         watch = Watch(cpus)
-        took = race({**contenders, **loops}, pace, settle=0.004 if threads > 1 else 0.0)
-        share = watch.others()
+        with (prepared.beside or nullcontext)():
+            took, slow = race({**contenders, **loops}, pace, settle, peers)
+        share = None if prepared.beside else watch.others()  # a neighbour of ours disturbs by intent
+        for name, why in slow.items():
+            prepared.left_out[name] = why
+            del contenders[name]
+            if samples:
+                samples.pop(name, None)
         if samples is None or share < others:
             samples, others = took, share
         if share is None or share < BUSY:
@@ -110,7 +119,8 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops}).tolist()
     return {"samples": samples, "ours": list(prepared.ours), "left_out": prepared.left_out,
             "steps": prepared.steps, "others": others, "limit": limit,
-            "limit_name": prepared.limit.name if prepared.limit else None}
+            "limit_name": prepared.limit.name if prepared.limit else None,
+            "bounds": prepared.bounds, "also_judged": list(prepared.also_judged)}
 
 
 def _serve(pipe: Connection, threads: int, cpus: set[int]):

@@ -1,0 +1,9 @@
+"""The LN-GRU: whole sequences over the grid, narrow weights, ragged batches; and the plain GRU."""
+
+from __future__ import annotations
+
+from recurrent import Recurrent
+
+
+class TestGRU(Recurrent):
+    cell = "gru"

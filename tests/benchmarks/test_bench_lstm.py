@@ -1,0 +1,9 @@
+"""The LN-LSTM: whole sequences over the grid, narrow weights, ragged batches; and the plain LSTM."""
+
+from __future__ import annotations
+
+from recurrent import Recurrent
+
+
+class TestLSTM(Recurrent):
+    cell = "lstm"
