@@ -23,6 +23,12 @@ enum { MM_PANEL = MM_VECS * V32_LANES };
  * some words ahead; where they do, asking only takes the place of reading (tests/benchmarks, rnn B1). */
 enum { MM_FAR = 160 * 1024, MM_AHEAD = 512 };
 
+/* Several rows do more between two loads of a weight, and want it asked for earlier (lstm B8-H1024). */
+enum { MM_AHEAD_TILE = 2048 };
+
+/* What a tile asks for: nothing, the weights that come, or the rows that follow its own. */
+enum { MM_FETCH_NONE, MM_FETCH_WEIGHTS, MM_FETCH_ROWS };
+
 /* Words that L1 holds. Weights of up to a third more go through it by halves, one step forwards and the next backwards: the
  * half that ended a step is there when the next begins. Each half has half the chains, which for float32 still keep up with
  * L2 (rnn B1-H128). */
@@ -158,8 +164,8 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
 enum { MM_MOST = 3 * MM_VECS + 4 };
 
 /* a: rows pointers to k floats -> c (rows, the tile's outputs), cs floats from row to row. The counts are constants where
- * this is called: the loops unroll and acc lives in registers. fetch, a constant too: one row asks for weights ahead, a
- * taller tile for as many rows as it has, those that follow it in a. */
+ * this is called: the loops unroll and acc lives in registers. So is fetch; MM_FETCH_ROWS: as many rows as the tile has,
+ * those that follow it in a. */
 LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
                              const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
@@ -172,7 +178,7 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         for (int v = 0; v < vecs; v++)
             acc[i][v] = job->add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
     for (size_t j = 0; j < whole; j++) {
-        if (rows > 1 && fetch && j % MM_LINE == 0)
+        if (fetch == MM_FETCH_ROWS && j % MM_LINE == 0)
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++) {
                 v32_prefetch(a[rows + i] + (bf16 ? 2 * j : j));
@@ -184,8 +190,8 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         for (int v = 0; v < vecs; v++) {
             const uint32_t *p = mm_at(job, o, wide, tail, v, j);
             b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-            if (rows == 1 && fetch)
-                v32_prefetch((const float *)p + MM_AHEAD);
+            if (fetch == MM_FETCH_WEIGHTS)
+                v32_prefetch((const float *)p + (rows == 1 ? MM_AHEAD : MM_AHEAD_TILE));
         }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
@@ -257,8 +263,8 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, co
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
             w[v] = mm_at(job, o, wide, tail, v, j);
-            if (rows == 1 && fetch)
-                v32_prefetch((const float *)w[v] + MM_AHEAD);
+            if (fetch == MM_FETCH_WEIGHTS)
+                v32_prefetch((const float *)w[v] + (rows == 1 ? MM_AHEAD : MM_AHEAD_TILE));
         }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {

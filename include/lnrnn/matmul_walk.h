@@ -48,15 +48,17 @@ LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start,
         F(row_end)(fetch, job, a, last, end, c);
 }
 
-/* 1 to ROWS rows, one panel of vecs vectors. fetch: whole tiles of rows follow. */
+/* 1 to ROWS rows, one panel of vecs vectors. MM_FETCH_ROWS: a whole tile of rows follows. */
 static void F(rows)(int fetch, const mm_job *job, int rows, int vecs, A const *a, size_t o, float *c, ptrdiff_t cs)
 {
 #define LNRNN_ROWS(m)                                                  \
     case m:                                                            \
         if (m > ROWS)                                                  \
             return;                                                    \
-        if (vecs == MM_VECS && fetch)                                  \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, m > 1, job, a, o, c, cs); \
+        if (vecs == MM_VECS && fetch == MM_FETCH_WEIGHTS)              \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_WEIGHTS, job, a, o, c, cs); \
+        else if (vecs == MM_VECS && fetch == MM_FETCH_ROWS)            \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_ROWS, job, a, o, c, cs); \
         else if (vecs == MM_VECS)                                      \
             F(tile)(m <= ROWS ? m : 1, 1, 0, 1, 0, job, a, o, c, cs);     \
         else if (vecs == 1)                                            \
@@ -84,20 +86,22 @@ static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t n, size_t
 {
     if (rows == 1) {
         if (job->far)
-            F(row)(1, job, a, mm_start(n, p0), mm_start(n, p1), c);
+            F(row)(MM_FETCH_WEIGHTS, job, a, mm_start(n, p0), mm_start(n, p1), c);
         else
-            F(row)(0, job, a, mm_start(n, p0), mm_start(n, p1), c);
+            F(row)(MM_FETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
-    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each asks for the rows of
-     * the next, which may still be out of the cache: inputs that nobody has touched yet (rnn B64-H256: 5 %). */
+    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. Of weights that do not stay in L2 the first
+     * of a panel's tiles asks for what it needs next. In the first panel each asks for the rows of the next tile, which may
+     * still be out of the cache: inputs that nobody has touched yet (rnn B64-H256: 5 %). */
     const size_t tiles = (rows + ROWS - 1) / ROWS;
     for (size_t i = p0; i < p1; i++) {
         const size_t p = job->back ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
-            F(rows)(i == p0 && t + 1 < tiles, job, (int)height, (int)(m / V32_LANES), a + r, o,
-                    c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
+            const int fetch = job->far && t == 0 ? MM_FETCH_WEIGHTS
+                            : i == p0 && t + 1 < tiles ? MM_FETCH_ROWS : MM_FETCH_NONE;
+            F(rows)(fetch, job, (int)height, (int)(m / V32_LANES), a + r, o, c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
             r += height;
         }
     }
