@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import lnrnn
 import numpy as np
@@ -42,8 +43,7 @@ def test_names_and_shapes(name, bias, inner):
     place = place or ["joint"]
     options = dict(VARIANTS[name])
     if inner and place[0] not in ("none", "batch"):
-        old = options.pop("norm", lnrnn.LayerNormSpec())
-        options["norm"] = lnrnn.LayerNormSpec(old.placement, old.cell, span=old.span, inner_bias=True)
+        options["norm"] = replace(options.pop("norm", lnrnn.LayerNormSpec()), inner_bias=True)
     rnn, G = network(3, 5, num_layers=2, bidirectional=True, bias=bias, **options), GATES[cell] * 5
     vectors = "gain bias" if name == "RNN batch" else VECTORS[place[0]]
     lengths = {vector: G for vector in vectors.split()}
@@ -131,7 +131,7 @@ def test_a_copy_has_its_own_life(rng, tmp_path, monkeypatch, name, way):
 
 
 @each_variant
-@pytest.mark.parametrize("dtype, most", [("bfloat16", 0.03), ("int8", 0.06)])
+@pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])     # measured at most: 0.006, 0.013
 def test_weights_of_another_type(isa, rng, name, dtype, most):
     """Near what the whole weights give, of half and a quarter of their bytes, and back without a loss."""
     rnn = calm(64, 96, trained=T, **VARIANTS[name])
@@ -167,6 +167,27 @@ def test_norms_that_a_cell_does_not_have(cell, word, norm):
 def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
     with pytest.raises(TypeError, match="nonlinearity"):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
+
+
+TRAINED = ("RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "GRU none", "GRU split")
+
+
+@each_variant
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_cannot_be_trained_here_says_where(rng, name, inner):
+    options = dict(VARIANTS[name])
+    norm = options.pop("norm", lnrnn.LayerNormSpec())
+    if inner and isinstance(norm, lnrnn.LayerNormSpec):
+        norm = replace(norm, inner_bias=True)
+    rnn = network(3, 5, norm=norm, trained=T, **options)
+    before, x = rnn.state_dict(), normal(rng, T, 8, 3)
+    if name in TRAINED and not (inner and isinstance(norm, lnrnn.LayerNormSpec)):
+        assert list(rnn.backward(rnn.forward_train(x)[2], np.ones((T, 8, 5)))[2]) == list(rnn.parameters())
+    else:
+        with pytest.raises(ValueError, match=r"lnrnn\.torch"):
+            rnn.forward_train(x)
+        for key, value in rnn.state_dict().items():
+            same(value, before[key])
 
 
 # --- streams ------------------------------------------------------------------------------------------------

@@ -38,9 +38,13 @@ each_model = pytest.mark.parametrize("model", MODELS)
 same = np.testing.assert_array_equal
 
 
+DTYPES = ("float32", "bfloat16", "int8")
+
+
 def made(model, inputs, hidden, k=0, **options):
-    """Such a network; every third has weights of 16 bits, every third of 8."""
-    return network(inputs, hidden, **MODELS[model], **options).to_dtype(("float32", "bfloat16", "int8")[k % 3])
+    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in test_dtype.py."""
+    dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
+    return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 
 
 def equal(rnn, got, want, message=""):
@@ -58,11 +62,11 @@ def drawn_lengths(rng, batch):
 
 @each_model
 def test_any_batch_any_place(isa, rng, model):
-    for k, hidden in enumerate(HIDDEN):
+    for k, hidden in enumerate(HIDDEN[:-1] if "cell" in MODELS[model] else HIDDEN):
         with_lengths = k % 3 > 0
         inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
         activation = {} if "cell" in MODELS[model] else {"nonlinearity": ("tanh", "identity")[k % 2]}
-        rnn = made(model, inputs, hidden, k=k // 2, seed=k, **activation)
+        rnn = made(model, inputs, hidden, k=k, seed=k, **activation)
         x, h0 = normal(rng, T, 70, inputs), drawn_state(rng, rnn, 70)
         ends = drawn_lengths(rng, 70) if with_lengths else np.full(70, T)
         y, h = rnn(x, h0, ends)
@@ -118,7 +122,7 @@ BUSY = ((65, 193, 70, 9), (1, 255, 33, 12), (65, 193, 1, 400), (7, 130, 3, 500),
 @pytest.mark.parametrize("model", ["layer", "batch, last", "LSTM", "LSTM gate", "GRU", "GRU gate"])
 @pytest.mark.parametrize("inputs, hidden, batch, steps", BUSY)
 def test_threads(isa, rng, model, inputs, hidden, batch, steps):
-    rnn = made(model, inputs, hidden, k=hidden % 3 if "cell" in MODELS[model] else 0)
+    rnn = made(model, inputs, hidden, k=hidden)
     if "cell" in MODELS[model]:
         steps = max(9, steps // 3)                      # as much work
     x, h0 = normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch)

@@ -13,9 +13,9 @@ each_cell = pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 T = 9
 OVERRUNS = ("last", "mean", "batch")
 
-# Of means and variances: float32 products, summed in double precision; and of outputs. Measured at most: 7e-7, 1.2e-6.
-STATISTICS = 1e-6
-WHOLE = 3e-6
+# Of means and variances: float32 products, summed in double precision; and of outputs. Measured at most: 2.4e-7, 7.6e-7.
+STATISTICS = 5e-7
+WHOLE = 2e-6
 
 
 def spec(**options):
