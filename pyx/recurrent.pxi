@@ -145,7 +145,7 @@ cdef class Layer:
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
-        if tape is None and r.group < r.B and length[0] != length[-1]:
+        if tape is None and r.group < r.B and length[0] != length[r.B - 1]:
             order, length = dealt(order, length, r.group)
             r.order, r.length = indices(order, r.B), indices(length, r.B)
         if tape is not None:
