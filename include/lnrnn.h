@@ -151,8 +151,9 @@ size_t lnrnn_tape_width(const lnrnn_rnn *r);
 size_t lnrnn_rnn_plan(lnrnn_rnn *r);
 void lnrnn_rnn_forward(const lnrnn_rnn *r);
 
-/* Back through time: r as it was for the forward call, tape and y filled in, count set if it was a training batch norm.
- * For no norm, batch norm in an RNN, and layer norm in the paper's places: RNN joint, LSTM split and out, GRU split. */
+/* Back through time: r as it was for the forward call, tape and y filled in, and if it was a training batch norm, count and
+ * the sites' mean and var. For no norm, batch norm, and layer norm in the paper's places: RNN joint, LSTM split and out,
+ * GRU split. */
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
 } lnrnn_site_gradients;

@@ -291,8 +291,8 @@ class Network:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
         For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no inner bias), and
-        for an RNN under batch norm, which normalises step t with the statistics of the sequences that live at t and updates
-        the running ones. Other networks are trained with lnrnn.torch; here they raise ValueError.
+        for batch norm, which normalises step t with the statistics of the sequences that live at t and updates the running
+        ones. Other networks are trained with lnrnn.torch; here they raise ValueError.
         """
         return training.forward(self, x, h0, lengths)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._errors import bad_type, shaped
-from .cells import RNN
-from .norms import BatchNormSpec, LayerNormSpec
+from .norms import LayerNormSpec
 from .parameters import vectors
 from .sequences import FLOAT32, longest_first, sequences
 from .statistics import blank, refuse_beyond
@@ -48,11 +47,7 @@ def _refuse(model: Network) -> None:
     if model.dtype != "float32":
         raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
     norm, cell = model.norm, model._cell
-    if isinstance(norm, BatchNormSpec):
-        knows = cell is RNN
-    else:
-        knows = norm is None or norm == LayerNormSpec(eps=norm.eps).resolved(cell)
-    if not knows:
+    if isinstance(norm, LayerNormSpec) and norm != LayerNormSpec(eps=norm.eps).resolved(cell):
         raise ValueError(f"forward_train does not know an {cell.name} with norm={norm}: train it with lnrnn.torch")
 
 

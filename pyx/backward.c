@@ -32,7 +32,7 @@ typedef struct {
     float *gh, *gc;    /* (group, narrow): the gradient of the state; gc: LSTM */
     float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
     float *zeros;      /* (2, G*H), as the kernels want them and leave them */
-    float *statistics; /* batch norm */
+    float *batch;      /* batch_work(r) */
 } room;
 
 /* --- the norms ------------------------------------------------------------------------------------------------- */
@@ -57,38 +57,40 @@ static lnrnn_site_gradients share(const lnrnn_rnn *r, double *sums, int s)
 
 static size_t group_sums(const lnrnn_rnn *r) { return 2 * (values(r, AT_H) + values(r, AT_X) + values(r, AT_C)); }
 
-/* Four (H) doubles and four (H) floats. */
-static size_t batch_work(const lnrnn_rnn *r) { return synchronous(r) ? 12 * outputs(r) + 2 : 0; }
+/* For the widest site two doubles and four floats a value. */
+static size_t batch_work(const lnrnn_rnn *r) { return synchronous(r) ? 8 * outputs(r) + 2 : 0; }
 
-/* g (alive, H), gs apart: the gradient of the output of an RNN's batch norm of a -> that of a. */
-static void batch_backward(const backward_job *j, size_t alive, const float *a, ptrdiff_t as, float *g,
-                           lnrnn_site_gradients sum, room *m)
+/* Batch norm's site_backward: step t was normalised with the statistics that the forward call has written. */
+static void batch_backward(const backward_job *j, int s, size_t alive, size_t t, const float *a, ptrdiff_t as, const float *g,
+                           float *to, ptrdiff_t gs, lnrnn_site_gradients sum, room *m)
 {
     const lnrnn_rnn *r = j->r;
-    const size_t H = r->H;
-    double *mean = (double *)(((uintptr_t)m->statistics + 7) & ~(uintptr_t)7), *m2 = mean + H, *s0 = m2 + H, *s1 = s0 + H;
-    float *at = (float *)(s1 + H), *c1 = at + H, *c2 = c1 + H, *scale = c2 + H;
-    j->k->f32.moments_columns(alive, H, a, as, mean, m2);
-    for (size_t o = 0; o < H; o++)
+    const lnrnn_site *site = site_of(r, s);
+    const size_t N = values(r, s);
+    const double *mean = site->mean + t * N, *var = site->var + t * N, n = (double)alive;
+    double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
+    float *at = (float *)(s1 + N), *c1 = at + N, *c2 = c1 + N, *scale = c2 + N;
+    for (size_t o = 0; o < N; o++)
         at[o] = (float)mean[o];
-    memset(s0, 0, 2 * H * sizeof *s0);
-    j->k->f32.sums_columns(alive, H, g, a, as, at, s0, s1, m->zeros);
-    for (size_t o = 0; o < H; o++) {
-        const double n = (double)alive, low = mean[o] - at[o], rvar = 1 / (m2[o] / n + r->eps);
+    memset(s0, 0, 2 * N * sizeof *s0);
+    j->k->f32.sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
+    for (size_t o = 0; o < N; o++) {
+        const double low = mean[o] - at[o], rvar = 1 / (var[o] + r->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
         sum.gain[o] += sgx * rstd;
         sum.bias[o] += s0[o];
-        scale[o] = (float)(r->at_h.gain[o] * rstd);
+        scale[o] = (float)(site->gain[o] * rstd);
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
-    j->k->f32.gx_columns(alive, H, g, a, as, at, scale, c1, c2, g);
+    for (size_t i = 0; i < alive; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
+        j->k->f32.gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
 }
 
-/* g (alive, values), gs apart: the gradient of a site's output at a step, a its input -> to (as g), which may be g: that of
+/* g (alive, values), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which may be g: that of
  * the input; adds to the site's sums. */
-static void site_backward(const backward_job *j, int s, size_t alive, const float *a, ptrdiff_t as, const float *g, float *to,
-                          ptrdiff_t gs, double *sums, room *m)
+static void site_backward(const backward_job *j, int s, size_t alive, size_t t, const float *a, ptrdiff_t as, const float *g,
+                          float *to, ptrdiff_t gs, double *sums, room *m)
 {
     const lnrnn_rnn *r = j->r;
     const size_t n = values(r, s);
@@ -98,7 +100,7 @@ static void site_backward(const backward_job *j, int s, size_t alive, const floa
             for (size_t o = 0; o < n; o++)
                 sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
     } else if (r->norm == LNRNN_NORM_BATCH) {
-        batch_backward(j, alive, a, as, to, sum, m);
+        batch_backward(j, s, alive, t, a, as, g, to, gs, sum, m);
     } else
         /* A GRU has one norm over r and z, and one over n. */
         for (size_t from = 0, end = r->cell == LNRNN_GRU ? 2 * r->H : n; from < n; from = end, end = n)
@@ -114,20 +116,43 @@ static size_t divide(const backward_job *j, float *base, room *m)
     const lnrnn_rnn *r = j->r;
     const size_t state = r->group * j->narrow, gated = r->cell != LNRNN_RNN, lstm = r->cell == LNRNN_LSTM;
     const size_t gc = state, u = gc + lstm * state, gu = u + gated * state, zeros = gu + lstm * state;
-    const size_t statistics = zeros + 2 * outputs(r);
+    const size_t batch = zeros + 2 * outputs(r);
     if (base)
-        *m = (room){base, base + gc, base + u, base + gu, base + zeros, base + statistics};
-    return statistics + batch_work(r);
+        *m = (room){base, base + gc, base + u, base + gu, base + zeros, base + batch};
+    return batch + batch_work(r);
 }
 
-/* What a site's layer norm, or bias, made of a (n, H), as apart, from value `from` of the site on -> y (n, narrow). */
-static void again(const backward_job *j, const lnrnn_site *site, size_t from, size_t n, const float *a, ptrdiff_t as, float *y)
+/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on -> m->u. */
+static void again(const backward_job *j, int s, size_t from, size_t n, size_t t, const float *a, ptrdiff_t as, room *m)
 {
     const lnrnn_rnn *r = j->r;
+    const lnrnn_site *site = site_of(r, s);
     lnrnn_gates g = {.H = r->H, .how = LNRNN_PLAIN, .spans = LNRNN_SPANS_ALL, .eps = r->eps, .bias = site->bias + from};
-    if (r->norm)
+    if (r->norm == LNRNN_NORM_LAYER)
         g.how = LNRNN_NORMED, g.gain = site->gain + from;
-    j->k->side(1, &g, n, a, as, y, (ptrdiff_t)j->narrow);
+    if (r->norm == LNRNN_NORM_BATCH) {
+        const size_t at = t * values(r, s) + from, H = r->H;
+        float *mean = m->batch, *scale = mean + H, *shift = scale + H;
+        j->k->f32.fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, mean, scale, shift);
+        g.how = LNRNN_AFFINE, g.mean = mean, g.gain = scale, g.bias = shift;
+    }
+    j->k->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+}
+
+/* k->lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
+static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t earlier, lnrnn_gates_backward b)
+{
+    const lnrnn_rnn *r = j->r;
+    const float *before[TILE];
+    const size_t alive = b.rows;
+    b.before = before;
+    for (size_t i = 0; i < alive; i += TILE) {
+        b.rows = alive - i < TILE ? alive - i : TILE;
+        for (size_t q = i; q < i + b.rows; q++)
+            before[q - i] = t ? r->tape + (earlier + q) * j->tape.width + j->tape.c : r->c0 + (size_t)r->order[r0 + q] * r->H;
+        j->k->lstm_backward(&b);
+        b.gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
+    }
 }
 
 /* Rows r0 .. at step t, packed from row pos on, those of the step before from `earlier` on: m's gradient of the state ->
@@ -147,21 +172,17 @@ static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t
         for (size_t i = 0; i < alive; i++)
             k->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
     } else if (r->cell == LNRNN_LSTM) {
-        const float *before[TILE]; /* a group that does not go by batch norm is at most a tile */
-        for (size_t i = 0; i < alive; i++)
-            before[i] = t ? r->tape + (earlier + i) * width + j->tape.c : r->c0 + (size_t)r->order[r0 + i] * H;
-        b.before = before;
         if (r->cell_norm)
-            again(j, &r->at_c, 0, alive, tape + j->tape.c, as, m->u);
+            again(j, AT_C, 0, alive, t, tape + j->tape.c, as, m);
         else
             b.u = tape + j->tape.c, b.us = as;
         k->lstm_out_backward(&b);
         if (r->cell_norm)
-            site_backward(j, AT_C, alive, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
-        k->lstm_backward(&b);
+            site_backward(j, AT_C, alive, t, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
+        carry_backward(j, r0, t, earlier, b);
     } else {
         b.before = j->g->rows + j->rows + pos;
-        again(j, &r->at_h, 2 * H, alive, tape + j->tape.h + 2 * H, as, m->u);
+        again(j, AT_H, 2 * H, alive, t, tape + j->tape.h + 2 * H, as, m);
         k->gru_backward(&b);
     }
 }
@@ -208,8 +229,9 @@ static void backward_group(void *ctx, size_t index, int worker)
         float *gx = j->gx + pos * wide, *ga = j->ga + pos * wide;
         const float *tape = r->tape + pos * width;
         if (two(r)) /* an LSTM's two sides start from the same */
-            site_backward(j, AT_X, alive, tape, (ptrdiff_t)width, r->cell == LNRNN_LSTM ? ga : gx, gx, (ptrdiff_t)wide, sums, &m);
-        site_backward(j, AT_H, alive, tape + j->tape.h, (ptrdiff_t)width, ga, ga, (ptrdiff_t)wide, sums, &m);
+            site_backward(j, AT_X, alive, t, tape, (ptrdiff_t)width, r->cell == LNRNN_LSTM ? ga : gx, gx, (ptrdiff_t)wide, sums,
+                          &m);
+        site_backward(j, AT_H, alive, t, tape + j->tape.h, (ptrdiff_t)width, ga, ga, (ptrdiff_t)wide, sums, &m);
         for (size_t i = 0; i < alive; i += TILE) {
             const size_t n = alive - i < TILE ? alive - i : TILE;
             const float *rows[TILE];

@@ -201,7 +201,7 @@ cdef class Layer:
         with nogil:
             lnrnn_rnn_backward(&r, &g)
         for name, value in grads.items():
-            row = 1 if name == "bias_ih" and not two(&r) else place[name]
+            row = 1 if name == "bias_ih" and not two(&r) else 3 if name == "bias" and two(&r) else place[name]
             value[...] = spare[row, :value.shape[0]]
 
 

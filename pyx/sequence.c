@@ -191,14 +191,13 @@ static void point(const lnrnn_rnn *r, size_t first, size_t n, size_t t, const fl
     }
 }
 
-/* Cell states that need the batch's statistics: h is to be made of them when those of all rows are known. */
-static void late_out(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, room *m, ptrdiff_t width)
+/* Cell states, all_c (alive, H), cs apart, that need the batch's statistics: h is to be made of them when those of all
+ * rows are known. */
+static void late_out(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, const float *all_c, ptrdiff_t cs, room *m)
 {
     const float *before[TILE];
     float *c[TILE], *h[TILE];
-    for (size_t i = 0; i < alive; i++)
-        memcpy(m->b + (ptrdiff_t)i * width, c_row(r, r0 + i), r->H * sizeof(float));
-    const lnrnn_fold f = lnrnn_step_statistics(r, &r->at_c, r->H, alive, t, m->b, width, m->statistics);
+    const lnrnn_fold f = lnrnn_step_statistics(r, &r->at_c, r->H, alive, t, all_c, cs, m->statistics);
     for (size_t i = 0; i < alive; i += TILE) {
         const size_t n = alive - i < TILE ? alive - i : TILE;
         point(r, r0 + i, n, t, before, c, h);
@@ -233,6 +232,7 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
     if (batch)
         f = lnrnn_step_statistics(r, &r->at_h, outputs(r), alive, t, b, bs, m->statistics);
     const int late = batch && r->cell_norm != LNRNN_CELL_NONE;
+    float *const all_c = r->tape ? a + e.c : m->b; /* W h has been used up when c takes its place */
     for (size_t i = 0; i < alive; i += TILE) {
         const size_t n = alive - i < TILE ? alive - i : TILE;
         point(r, r0 + i, n, t, before, c, h);
@@ -241,11 +241,12 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
             .before = before, .c = c, .h = h, .scratch = m->cell,
             .keep = r->tape && r->cell != LNRNN_RNN ? a + e.gates + (ptrdiff_t)i * as : NULL};
         lnrnn_step_cell(r, f, &rows, late);
-        for (size_t j = 0; r->tape && r->cell == LNRNN_LSTM && j < n; j++)
-            memcpy(a + e.c + (ptrdiff_t)(i + j) * as, c[j], r->H * sizeof(float));
+        if (r->cell == LNRNN_LSTM && (r->tape || late))
+            for (size_t j = 0; j < n; j++)
+                memcpy(all_c + (ptrdiff_t)(i + j) * bs, c[j], r->H * sizeof(float));
     }
     if (late)
-        late_out(r, r0, alive, t, m, width);
+        late_out(r, r0, alive, t, all_c, bs, m);
 }
 
 /* Before step 0: the cell states from which rows r0 .. start. */

@@ -34,7 +34,8 @@ typedef struct {
                       const void *, void *);
     /* step_norm.h */
     void (*moments_columns)(size_t, size_t, const void *, ptrdiff_t, double *, double *);
-    void (*sums_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, double *, double *, void *);
+    void (*sums_columns)(size_t, size_t, const void *, ptrdiff_t, const void *, ptrdiff_t, const void *, double *, double *,
+                         void *);
 } lnrnn_norm;
 
 /* gates.h: how a step reads a product. */

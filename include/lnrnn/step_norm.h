@@ -62,15 +62,15 @@ static void F(moments_columns)(size_t rows, size_t n, const void *x_, ptrdiff_t 
     }
 }
 
-/* gy, x (rows, n), strides s; mean (n) -> adds sum gy to sg (n) and sum gy (x - mean) to sgx (n), by columns.
+/* gy, x (rows, n), gs and xs apart; mean (n) -> adds sum gy to sg (n) and sum gy (x - mean) to sgx (n), by columns.
  * work (2, n) holds zeros before and after. */
-static void F(sums_columns)(size_t rows, size_t n, const void *gy_, const void *x_, ptrdiff_t s, const void *mean_,
-                            double *sg, double *sgx, void *work)
+static void F(sums_columns)(size_t rows, size_t n, const void *gy_, ptrdiff_t gs, const void *x_, ptrdiff_t xs,
+                            const void *mean_, double *sg, double *sgx, void *work)
 {
     const S *gy = gy_, *x = x_;
     const R *mean = mean_;
     R *p0 = work, *p1 = p0 + n;
-    for (size_t r = 0; r < rows; r++, gy += s, x += s) {
+    for (size_t r = 0; r < rows; r++, gy += gs, x += xs) {
         for (size_t i = 0; i < n; i += LANES) {
             const size_t k = n - i < LANES ? n - i : LANES;
             const VT g = X(load_n)(gy + i, k), d = V(sub)(X(load_n)(x + i, k), V(load_n)(mean + i, k));
