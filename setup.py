@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so that a
 # multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may keep the copy of a
 # shared function that was compiled for another instruction set.
-CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto", "-fvisibility=hidden"]
+CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto", "-fvisibility=hidden", "-g0"]
 
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")

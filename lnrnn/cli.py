@@ -12,6 +12,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import demos
+from lnrnn.network import Network
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
@@ -86,7 +87,12 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--no-figure", action="store_true", help="tables only; does without matplotlib")
     demo.set_defaults(command=run_demo)
 
-    info = commands.add_parser("info", help="print version, instruction set and threads")
+    info = commands.add_parser(
+        "info",
+        help="print version, instruction set and threads, or what a saved model is",
+        description="Prints version, instruction set and threads; with MODEL, what is in that file.",
+    )
+    info.add_argument("model", type=Path, nargs="?", metavar="MODEL.safetensors", help="what save() wrote")
     info.set_defaults(command=print_info)
 
     run = commands.add_parser(
@@ -95,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Reads MODEL and IN, runs the model, and writes its output y to OUT. "
         "OUT is only touched when all went well.",
     )
-    run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what rnn.save() wrote")
+    run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what save() wrote")
     run.add_argument(
         "input", type=Path, metavar="IN.npy", help="x: (T, B, I), (B, T, I) if batch_first, or (T, I)"
     )
@@ -125,13 +131,8 @@ def run_demo(arguments: argparse.Namespace) -> None:
 
 
 def print_info(arguments: argparse.Namespace) -> None:
-    """``lnrnn info``: one "name: value" a line."""
-    facts = {
-        "lnrnn": lnrnn.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        **lnrnn.cpu_info(),
-    }
+    """``lnrnn info [MODEL]``: one "name: value" a line."""
+    facts = describe_library() if arguments.model is None else describe_model(lnrnn.load(arguments.model))
     for name, value in facts.items():
         if isinstance(value, bool):
             value = "yes" if value else "no"
@@ -140,6 +141,26 @@ def print_info(arguments: argparse.Namespace) -> None:
         elif isinstance(value, dict):
             value = " ".join(key for key, present in value.items() if present)
         print(f"{name}: {value}")
+
+
+def describe_library() -> dict[str, object]:
+    return {
+        "lnrnn": lnrnn.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **lnrnn.cpu_info(),
+    }
+
+
+def describe_model(model: Network) -> dict[str, object]:
+    """Its class, its arguments, how many parameters it has, for how many steps it knows statistics, and the bytes that it
+    takes when it runs."""
+    model(np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size)))  # packs the weights
+    facts = {"cell": type(model).__name__, **{name: getattr(model, name) for name in model._arguments}}
+    facts["parameters"] = sum(value.size for value in model.parameters().values())
+    if model.known_steps is not None:
+        facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
+    return facts | {"dtype": model.dtype, "packed_bytes": model.packed_bytes}
 
 
 def run_model(arguments: argparse.Namespace) -> None:

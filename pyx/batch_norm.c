@@ -93,14 +93,15 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     }
 }
 
-/* A block of rows (L is 1) or of planes. */
+/* A block of rows (L is 1) or of planes, the last first: the pass before this one has read those last, and the caches still
+ * have some of them. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    size_t p = index * j->rows;
+    size_t p = (lnrnn_parts(all, j->rows) - 1 - index) * j->rows;
     const size_t end = lnrnn_least(all, p + j->rows);
     (void)worker;
     while (p < end) { /* by planes: up to the end of a sample */

@@ -145,6 +145,9 @@ cdef class Layer:
         cdef size_t need = lnrnn_rnn_plan(&r)
         work = aligned(need)
         r.work = out_floats(work, need)
+        if tape is None and r.group < r.B and length[0] != length[r.B - 1]:
+            order, length = dealt(order, length, r.group)
+            r.order, r.length = indices(order, r.B), indices(length, r.B)
         if tape is not None:
             with nogil:
                 lnrnn_rnn_forward(&r)
@@ -200,6 +203,16 @@ cdef class Layer:
         for name, value in grads.items():
             row = 1 if name == "bias_ih" and not two(&r) else 3 if name == "bias" and two(&r) else place[name]
             value[...] = spare[row, :value.shape[0]]
+
+
+cdef tuple dealt(order, length, size_t group):
+    """The sequences in groups that cost about the same: dealt like cards, to and fro, each group again longest first."""
+    place = np.arange(order.shape[0])
+    to, turn = place // group, place % group
+    places = np.lexsort((np.where(turn % 2, -to, to), turn))
+    dealt_order, dealt_length = np.empty_like(order), np.empty_like(length)
+    dealt_order[places], dealt_length[places] = order, length
+    return dealt_order, dealt_length
 
 
 cdef added(a, b):

@@ -135,9 +135,10 @@ enum { alone = 0 };
 
 /* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler, milliseconds,
  * and a short call that waits for it takes a hundred times what one thread would. So a call that one thread would have
- * done sooner is remembered: for a while after it short calls run alone, and longer if it happens again soon. The result
- * is the same, to the last bit. */
-enum { LONG_WAIT = 400000, REST = 50000000, LONGEST_REST = 400000000, SOON = 500000000 }; /* nanoseconds */
+ * done sooner is remembered: for a while after it short calls run alone, and longer if it happens again as soon as they no
+ * longer do. A neighbour who stays costs one such call in LONGEST_REST, one who passes by costs REST. The result is the
+ * same, to the last bit. */
+enum { LONG_WAIT = 400000, REST = 10000000, LONGEST_REST = 400000000 }; /* nanoseconds */
 
 static int64_t rest_until, rest_length;
 
@@ -158,7 +159,7 @@ static void rest(void)
     int64_t length = __atomic_load_n(&rest_length, __ATOMIC_RELAXED);
     if (now < until)
         return;
-    length = now - until > SOON ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
+    length = !length || now - until > 4 * length ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
     __atomic_store_n(&rest_length, length, __ATOMIC_RELAXED);
     __atomic_store_n(&rest_until, now + length, __ATOMIC_RELAXED);
 }

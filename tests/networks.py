@@ -111,6 +111,17 @@ def whole(rnn, found):
     return tuple(found) if cell_of(rnn) == "LSTM" else found[0]
 
 
+def drawn_state(rng, rnn, batch):
+    """h0, or (h0, c0), for that many sequences."""
+    shape = rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size
+    return whole(rnn, [normal(rng, *shape) for _ in parts(rnn, None)])
+
+
+def taken(rnn, state, who):
+    """The states of some sequences."""
+    return whole(rnn, [s[:, who] for s in parts(rnn, state)])
+
+
 def reference_forward(rnn, x, h0=None, lengths=None, training=False):
     """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D), time first. Tapes by suffix."""
     tapes, ends = {}, []

@@ -226,6 +226,34 @@ def test_info_says_what_runs(capsys):
     assert facts["num_threads"] == str(lnrnn.get_num_threads())
 
 
+@pytest.mark.parametrize("cell, norm", [("RNN", "layer"), ("LSTM", "batch"), ("GRU", None)])
+def test_run_and_info_know_every_cell(tmp_path, capsys, cell, norm):
+    pytest.importorskip("safetensors")
+    model = getattr(lnrnn, cell)(3, 5, norm=norm, seed=1, batch_first=True).to_dtype("bfloat16")
+    x = np.random.default_rng(0).standard_normal((2, 7, 3)).astype(np.float32)
+    if norm == "batch":
+        model.calibrate([x])
+    model.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "in.npy", x)
+    assert run(capsys, "run", *paths(tmp_path)) == (0, "", "")
+    assert np.array_equal(np.load(tmp_path / "out.npy"), model(x)[0])
+    code, shown, error = run(capsys, "info", tmp_path / "model.safetensors")
+    facts = dict(line.split(": ", 1) for line in shown.splitlines())
+    assert (code, error) == (0, "")
+    assert (facts["cell"], facts["hidden_size"], facts["batch_first"], facts["dtype"]) == (cell, "5", "yes", "bfloat16")
+    assert facts["norm"] == str(model.norm) and facts.get("known_steps") == (None if norm != "batch" else "7")
+    assert facts["parameters"] == str(sum(v.size for v in model.parameters().values()))
+    assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
+
+
+def test_info_about_what_is_no_model(tmp_path, capsys):
+    pytest.importorskip("safetensors")
+    (tmp_path / "model").write_text("to whom it may concern")
+    for name in ("model", "nothing"):
+        code, shown, error = run(capsys, "info", tmp_path / name)
+        assert (code, shown) == (2, "") and name in error and error.count("\n") == 1
+
+
 def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(demos, "run", lambda name, **options: calls.append((name, options)))

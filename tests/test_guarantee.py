@@ -9,7 +9,7 @@ import pytest
 from helpers import layouts, on_every_isa, using_threads
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from networks import NORMS, network, normal, rested
+from networks import CELLS, NORMS, drawn_state, network, normal, parts, rested, spec, taken
 
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
@@ -22,9 +22,35 @@ MODELS = {
     "batch": dict(norm="batch", trained=T),
     "batch, last": dict(norm=lnrnn.BatchNormSpec(overrun="last"), trained=KNOWN),
     "batch, mean": dict(norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
+    "LSTM": dict(cell="LSTM"),
+    "LSTM none": dict(cell="LSTM", norm=None),
+    "LSTM joint": dict(cell="LSTM", norm=spec("joint", None, inner_bias=True)),
+    "LSTM gate": dict(cell="LSTM", norm=spec("gate", "carry")),
+    "LSTM batch": dict(cell="LSTM", norm=lnrnn.BatchNormSpec(overrun="last"), trained=KNOWN),
+    "GRU": dict(cell="GRU"),
+    "GRU none": dict(cell="GRU", norm=None),
+    "GRU all": dict(cell="GRU", norm=spec("split", span="all", inner_bias=True)),
+    "GRU joint": dict(cell="GRU", norm=spec("joint")),
+    "GRU gate": dict(cell="GRU", norm=spec("gate", inner_bias=True)),
+    "GRU batch": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
 }
 each_model = pytest.mark.parametrize("model", MODELS)
 same = np.testing.assert_array_equal
+
+
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+def made(model, inputs, hidden, k=0, **options):
+    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in test_dtype.py."""
+    dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
+    return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
+
+
+def equal(rnn, got, want, message=""):
+    """The same y and the same states."""
+    for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
+        same(a, b, err_msg=message)
 
 
 def drawn_lengths(rng, batch):
@@ -36,56 +62,55 @@ def drawn_lengths(rng, batch):
 
 @each_model
 def test_any_batch_any_place(isa, rng, model):
-    for k, hidden in enumerate(HIDDEN):
+    for k, hidden in enumerate(HIDDEN[:-1] if "cell" in MODELS[model] else HIDDEN):
         with_lengths = k % 3 > 0
         inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
-        rnn = network(inputs, hidden, seed=k, nonlinearity=("tanh", "identity")[k % 2], **MODELS[model])
-        x, h0 = normal(rng, T, 70, inputs), normal(rng, 1, 70, hidden)
+        activation = {} if "cell" in MODELS[model] else {"nonlinearity": ("tanh", "identity")[k % 2]}
+        rnn = made(model, inputs, hidden, k=k, seed=k, **activation)
+        x, h0 = normal(rng, T, 70, inputs), drawn_state(rng, rnn, 70)
         ends = drawn_lengths(rng, 70) if with_lengths else np.full(70, T)
         y, h = rnn(x, h0, ends)
         for batch in BATCHES:
             who = rng.permutation(70)[:batch]
-            got_y, got_h = rnn(x[:, who], h0[:, who], ends[who] if with_lengths else None)
-            same(got_y, y[:, who], err_msg=f"{batch} of 70, {hidden} units, {inputs} inputs")
-            same(got_h, h[:, who], err_msg=f"{batch} of 70, {hidden} units, {inputs} inputs")
+            got = rnn(x[:, who], taken(rnn, h0, who), ends[who] if with_lengths else None)
+            message = f"{batch} of 70, {hidden} units, {inputs} inputs, {rnn.dtype}"
+            equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
 @each_model
 def test_every_place_among_strangers(isa, rng, model):
     """One sequence moves through a batch of others, which change as well."""
-    rnn = network(5, 33, **MODELS[model])
-    x, h0 = normal(rng, T, 5), normal(rng, 33)
+    rnn = made(model, 5, 33)
+    x, h0 = normal(rng, T, 5), drawn_state(rng, rnn, 1)
     for n in (T, 3):
-        want = rnn(x[:, None], h0[None, None], [n])
+        want = rnn(x[:, None], h0, [n])
         for place in range(33):
-            crowd, states = 100 * normal(rng, T, 33, 5), normal(rng, 1, 33, 33)
-            crowd[:, place], states[:, place] = x, h0
+            crowd, states = 100 * normal(rng, T, 33, 5), drawn_state(rng, rnn, 33)
+            crowd[:, place] = x
+            for of_all, own in zip(parts(rnn, states), parts(rnn, h0), strict=True):
+                of_all[:, place] = own[:, 0]
             ends = rng.integers(0, T + 1, 33)
             ends[place] = n
             y, h = rnn(crowd, states, ends)
-            same(y[:, place], want[0][:, 0], err_msg=f"place {place}")
-            same(h[:, place], want[1][:, 0], err_msg=f"place {place}")
+            equal(rnn, (y[:, [place]], taken(rnn, h, [place])), want, f"place {place}")
 
 
 @each_model
 @pytest.mark.parametrize("padding", [np.nan, np.inf, 1e30])
 def test_padding(isa, rng, model, padding):
     """What lies past a length is not read, and its amount does not matter."""
-    rnn = network(3, 33, num_layers=2, bidirectional=True, **MODELS[model])
-    x, h0 = normal(rng, T, 13, 3), normal(rng, 4, 13, 33)
+    rnn = made(model, 3, 33, num_layers=2, bidirectional=True)
+    x, h0 = normal(rng, T, 13, 3), drawn_state(rng, rnn, 13)
     ends = drawn_lengths(rng, 13)
     y, h = rnn(x, h0, ends)
     for more in (0, 1, 40):
         wide = np.concatenate([x, np.full((more, 13, 3), padding, np.float32)])
         wide[np.arange(T + more)[:, None] >= ends] = padding
         got_y, got_h = rnn(wide, h0, ends)
-        same(got_y[:T], y)
-        same(got_h, h)
+        equal(rnn, (got_y[:T], got_h), (y, h))
         assert not got_y[T:].any()
     for b, n in enumerate(ends):                        # and none at all
-        got_y, got_h = rnn(x[:n, b:b + 1], h0[:, b:b + 1])
-        same(got_y, y[:n, b:b + 1])
-        same(got_h, h[:, b:b + 1])
+        equal(rnn, rnn(x[:n, b:b + 1], taken(rnn, h0, [b])), (y[:n, b:b + 1], taken(rnn, h, [b])))
 
 
 # Inputs, units, sequences, steps. Four million multiply-adds are worth a second thread, these are worth four: first of
@@ -94,22 +119,23 @@ def test_padding(isa, rng, model, padding):
 BUSY = ((65, 193, 70, 9), (1, 255, 33, 12), (65, 193, 1, 400), (7, 130, 3, 500), (33, 97, 7, 300))
 
 
-@pytest.mark.parametrize("model", ["layer", "batch, last"])
+@pytest.mark.parametrize("model", ["layer", "batch, last", "LSTM", "LSTM gate", "GRU", "GRU gate"])
 @pytest.mark.parametrize("inputs, hidden, batch, steps", BUSY)
 def test_threads(isa, rng, model, inputs, hidden, batch, steps):
-    rnn = network(inputs, hidden, **MODELS[model])
-    x, h0 = normal(rng, steps, batch, inputs), normal(rng, 1, batch, hidden)
+    rnn = made(model, inputs, hidden, k=hidden)
+    if "cell" in MODELS[model]:
+        steps = max(9, steps // 3)                      # as much work
+    x, h0 = normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch)
     ends = rng.integers(2 * steps // 3, steps + 1, batch)
     ends[0] = steps
-    assert ends.sum() * hidden * (inputs + hidden) > 3 * 2**22
+    assert ends.sum() * len(rnn.weight_hh_l0) * (inputs + hidden) > 3 * 2**22
     with using_threads(1):
         y, h = rnn(x, h0, ends)
     rested()
     for threads in (2, 3, 4):                           # the last two lose a core sooner or later
         with using_threads(threads):
-            got_y, got_h = rnn(x, h0, ends)
-        same(got_y, y, err_msg=f"{threads} threads")
-        same(got_h, h, err_msg=f"{threads} threads")
+            got = rnn(x, h0, ends)
+        equal(rnn, got, (y, h), f"{threads} threads")
 
 
 def test_four_threads_from_the_start(isa, rng):
@@ -126,12 +152,12 @@ def test_four_threads_from_the_start(isa, rng):
         same(got_h, h)
 
 
-@pytest.mark.parametrize("model", ["layer", "none"])
-def test_threads_within_a_step(isa, rng, model):
+@pytest.mark.parametrize("model, hidden", [("layer", 1200), ("none", 1200), ("LSTM", 601), ("GRU", 701)])
+def test_threads_within_a_step(isa, rng, model, hidden):
     """Streams so wide that a step alone is worth two threads."""
-    rnn = network(7, 1200, **MODELS[model])
+    rnn = made(model, 7, hidden)
     x = normal(rng, 4, 3, 7)
-    assert 3 * 1200 * (7 + 1200) > 2**22
+    assert 3 * len(rnn.weight_hh_l0) * (7 + hidden) > 2**22
     with using_threads(1):
         y, h = rnn(x)
     rested()
@@ -139,73 +165,73 @@ def test_threads_within_a_step(isa, rng, model):
         stream = rnn.stream(3)
         for t in range(4):
             same(stream(x[t]), y[t], err_msg=f"step {t}")
-        same(stream.state, h)
+        equal(rnn, (y, stream.state), (y, h))
 
 
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("norm", NORMS)
-def test_threads_through_layers_and_directions(rng, norm):
-    rnn = network(65, 193, norm=norm, num_layers=2, bidirectional=True, trained=T)
+def test_threads_through_layers_and_directions(rng, cell, norm):
+    rnn = network(65, 193, cell=cell, norm=norm, num_layers=2, bidirectional=True, trained=T)
     x, ends = normal(rng, T, 70, 65), drawn_lengths(rng, 70)
     want = rnn(x, None, ends)
     for threads in (1, 2, 3, 4):
         rested()
         with using_threads(threads):
-            y, h = rnn(x, None, ends)
-        same(y, want[0])
-        same(h, want[1])
+            got = rnn(x, None, ends)
+        equal(rnn, got, want)
 
 
-@pytest.mark.parametrize("norm", ["layer", None])
+@pytest.mark.parametrize("model", ["layer", "none", "LSTM", "LSTM joint", "LSTM gate", "GRU", "GRU none", "GRU gate"])
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
-def test_one_call_or_several(isa, rng, norm, batch, hidden):
+def test_one_call_or_several(isa, rng, model, batch, hidden):
     """A sequence in pieces, each from where the last one ended. Its 300 steps are more than are projected at once."""
-    steps = 300
-    rnn = network(5, hidden, norm=norm, num_layers=2)
-    x, h0 = normal(rng, steps, batch, 5), normal(rng, 2, batch, hidden)
+    steps = 300 if "cell" not in MODELS[model] else 120
+    rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
+    x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)
     y, h = rnn(x, h0)
-    for cuts in ((1,), (2, 150), (157, 158, 299)):
+    for cuts in ((1,), (2, steps // 2), (steps // 2 + 7, steps // 2 + 8, steps - 1)):
         pieces, state = [], h0
         for part in np.split(x, cuts):
             piece, state = rnn(part, state)
             pieces.append(piece)
-        same(np.concatenate(pieces), y)
-        same(state, h)
+        equal(rnn, (np.concatenate(pieces), state), (y, h))
 
 
 @each_model
 @pytest.mark.parametrize("hidden", [15, 65, 130])
 def test_a_call_per_step(isa, rng, model, hidden):
     """Streams in another company than the whole sequences: alone, in pairs, in dozens, on any number of threads."""
-    rnn = network(7, hidden, num_layers=2, **MODELS[model])
-    x, h0 = normal(rng, T, 70, 7), normal(rng, 2, 70, hidden)
+    rnn = made(model, 7, hidden, k=hidden % 4, num_layers=2)
+    x, h0 = normal(rng, T, 70, 7), drawn_state(rng, rnn, 70)
     ends = np.full(70, T)
     ends[::3] = rng.integers(0, T, 24)
     y, h = rnn(x, h0, ends)
     for batch in (1, 2, 12, 33, 70):
         who = rng.permutation(70)[:batch]
         stream = rnn.stream(batch)
-        stream.state = h0[:, who]
+        stream.state = taken(rnn, h0, who)
         for t in range(T):
             with using_threads(1 + t % 4):
                 row = stream(x[t, who])
             alive = ends[who] > t
             same(row[alive], y[t, who[alive]], err_msg=f"step {t}, {batch} streams")
             ending = ends[who] == t + 1
-            same(stream.state[:, ending], h[:, who[ending]])
+            equal(rnn, (0, taken(rnn, stream.state, ending)), (0, taken(rnn, h, who[ending])))
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(st.sampled_from(sorted(MODELS)), st.sampled_from(HIDDEN), st.sampled_from(HIDDEN[:5]), st.integers(1, 3),
        st.booleans(), st.booleans(), st.integers(1, 40), st.integers(1, 4), st.integers(0, 999))
 @example("layer", 33, 15, 2, True, True, 40, 3, 0)
+@example("LSTM", 33, 15, 2, True, True, 40, 3, 0)
+@example("GRU", 33, 15, 2, True, True, 40, 3, 0)
 def test_all_of_it_at_once(model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
     """In any company, memory order, amount of padding and number of threads: what the sequence gets alone."""
     rng = np.random.default_rng(seed)
-    rnn = network(inputs, hidden, seed=seed, num_layers=layers, bidirectional=both, batch_first=batch_first,
-                  **MODELS[model])
+    rnn = made(model, inputs, hidden, k=seed, seed=seed, num_layers=layers, bidirectional=both, batch_first=batch_first)
     more = int(rng.integers(0, 5))
     x = normal(rng, T + more, batch, inputs)
-    h0, ends = normal(rng, layers * (1 + both), batch, hidden), drawn_lengths(rng, batch)
+    h0, ends = drawn_state(rng, rnn, batch), drawn_lengths(rng, batch)
     x[np.arange(T + more)[:, None] >= ends] = np.nan
     who = int(rng.integers(batch))
     name = rng.choice(sorted(layouts(x)))
@@ -216,9 +242,8 @@ def test_all_of_it_at_once(model, hidden, inputs, layers, both, batch_first, bat
             y, h = rnn(caller, h0, ends)
         alone = x[:ends[who], who:who + 1]
         with using_threads(1):
-            want = rnn(alone.swapaxes(0, 1) if batch_first else alone, h0[:, who:who + 1])
+            want = rnn(alone.swapaxes(0, 1) if batch_first else alone, taken(rnn, h0, [who]))
         got = y[who:who + 1, :ends[who]] if batch_first else y[:ends[who], who:who + 1]
-        same(got, want[0])
-        same(h[:, who:who + 1], want[1])
+        equal(rnn, (got, taken(rnn, h, [who])), want)
 
     on_every_isa(compute)

@@ -98,7 +98,8 @@ def test_sizes_that_amplify(cell, norm, hidden, inputs, batch):
         norm = MILD  # else next to nothing depends on the size of w, and its gradient is only what has cancelled
     rnn = calm(inputs, hidden, cell=cell, seed=3, norm=norm)
     ends = np.sort(rng.integers(0, T + 1, batch))
-    args = (normal(rng, T, batch, inputs), states(rnn, rng, batch), ends, normal(rng, T, batch, hidden), states(rnn, rng, batch))
+    x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
+    args = (x, states(rnn, rng, batch), ends, gy, states(rnn, rng, batch))
     want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
     for isa, got in on_every_isa(lambda: trained(rnn, *args)).items():
         for name, g in got.items():

@@ -311,7 +311,7 @@ static void F(batch_slopes)(size_t n, double count, const double *sums, const vo
     }
 }
 
-/* Part of two rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
+/* Part of four rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
 LNRNN_INLINE void F(gx_part)(const int rows, size_t k, const int whole, const S *gy, const S *x, ptrdiff_t s, S *gx, VT m,
                              VT a, VT b, VT c)
 {
@@ -342,8 +342,8 @@ static void F(gx_columns)(size_t rows, size_t n, const void *gy_, const void *x_
 {
     const S *gy = gy_, *x = x_;
     S *gx = gx_;
-    for (; rows >= 2; rows -= 2, gy += 2 * s, x += 2 * s, gx += 2 * s)
-        F(gx_rows)(2, n, gy, x, s, mean, scale, c1, c2, gx);
+    for (; rows >= 4; rows -= 4, gy += 4 * s, x += 4 * s, gx += 4 * s)
+        F(gx_rows)(4, n, gy, x, s, mean, scale, c1, c2, gx);
     for (; rows; rows--, gy += s, x += s, gx += s)
         F(gx_rows)(1, n, gy, x, s, mean, scale, c1, c2, gx);
 }

@@ -1,7 +1,8 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for one type in memory, as norm.h says.
  *
- * Rows that fit L1 together are taken in fours: the chain of sum, root and quotient at the end of one row's statistics
- * hides behind the next row's, and gain and bias are loaded once for the four. A row's result does not depend on it.
+ * Rows are taken in fours while they fit L2: gain and bias, which for long rows come from there, are loaded once for the
+ * four, and the chain of sum, root and quotient at the end of one short row's statistics hides behind the next row's. A row's
+ * result does not depend on it.
  */
 
 /* Part of four rows or one: k values from x + i, or a vector if whole. */
@@ -23,10 +24,11 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
                                       R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
 {
     R mean[4], m1[4], var[4], rstd[4], rest[4];
-    if (rows == 4)
+    if (rows == 4 && n <= LNRNN_BLOCK(4))
         F(four_moments)(n, x, xs, mean, m1, var, centred);
     else
-        F(moments_about)(n, x, mean, m1, var, centred);
+        for (int j = 0; j < rows; j++)
+            F(moments_about)(n, x + j * xs, mean + j, m1 + j, var + j, centred);
     for (int j = 0; j < rows; j++) {
         rstd[j] = 1 / ROOT(var[j] + eps);
         rest[j] = -m1[j] * rstd[j];
@@ -42,7 +44,8 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
         F(layer_norm_part)(rows, n - i, 0, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
 }
 
-/* One row, written past the caches. */
+/* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
+ * which is in the next row. */
 LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, R eps, S *y, const int centred)
 {
     R m0, m1, var;
@@ -50,10 +53,12 @@ LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const 
     const R rstd = 1 / ROOT(var + eps);
     const VT m = V(set1)(m0), r = V(set1)(rstd), c = V(set1)(-m1 * rstd);
     const size_t head = F(to_aligned)(y, n);
+    const size_t page = 4096 / sizeof(S), ahead = n < page ? page : n;
     size_t i = head;
     if (head)
         F(layer_norm_part)(1, head, 0, x, 0, gain, bias, y, 0, &m, &r, &c, !!gain, !!bias, centred);
     for (; i + LANES <= n; i += LANES) {
+        v32_prefetch((const float *)(x + i + ahead));
         const VT v = X(load)(x + i), z = centred ? F(normalised)(v, m, r, c) : V(mul)(v, r);
         X(stream)(y + i, V(fma)(z, gain ? V(load)(gain + i) : V(set1)(1), bias ? V(load)(bias + i) : V(zero)()));
     }
@@ -78,7 +83,7 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
         else                                                                                                   \
             F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
     } while (0)
-    if (n * sizeof(S) <= 4096 && n <= LNRNN_BLOCK(4))
+    if (n * sizeof(S) <= (32 << 10))
         for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
             LNRNN_GROUP(4);
     for (; j < rows; j++, x += xs, y += ys)
