@@ -105,6 +105,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         for name, why in slow.items():
             prepared.left_out[name] = why
             del contenders[name]
+            peers = peers - {name}
             if samples:
                 samples.pop(name, None)
         if samples is None or share < others:
