@@ -78,6 +78,12 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--quick", action="store_true", help="a few seconds, to see that all works; numbers mean little"
     )
+    demo.add_argument(
+        "--cell",
+        choices=demos.CELLS,
+        default=demos.CELLS[0],
+        help=f"kind of network (default: {demos.CELLS[0]})",
+    )
     demo.add_argument("--no-figure", action="store_true", help="tables only; does without matplotlib")
     demo.set_defaults(command=run_demo)
 
@@ -120,6 +126,7 @@ def run_demo(arguments: argparse.Namespace) -> None:
         output_dir=arguments.output_dir,
         quick=arguments.quick,
         figure=not arguments.no_figure,
+        cell=arguments.cell,
     )
 
 

@@ -260,13 +260,16 @@ def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     assert run(capsys, "demo")[0] == 0
     assert (
         run(
-            capsys, "demo", "long-sequences", "--seeds", 3, "--output-dir", tmp_path, "--quick", "--no-figure"
+            capsys,
+            *("demo", "long-sequences", "--seeds", 3, "--output-dir", tmp_path, "--quick", "--no-figure"),
+            *("--cell", "gru"),
         )[0]
         == 0
     )
     assert [name for name, _ in calls] == ["long-sequences"] * 2
     assert calls[0][1]["seeds"] == 5 and calls[0][1]["figure"] and not calls[0][1]["quick"]
-    assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False}
+    assert calls[0][1]["cell"] == "rnn"
+    assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False, "cell": "gru"}
 
 
 def test_demo_reports_bad_options(capsys):
@@ -295,7 +298,8 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["other"], ["demo", "other"], ["run"], ["demo", "--seeds", "many"]]
+    "arguments",
+    [[], ["other"], ["demo", "other"], ["run"], ["demo", "--seeds", "many"], ["demo", "--cell", "RNN"]],
 )
 def test_bad_usage(capsys, arguments):
     with pytest.raises(SystemExit) as raised:

@@ -1,8 +1,8 @@
 """Demos on real data, run by ``lnrnn demo [NAME]``.
 
-A demo is a module with ``run(*, seeds, output_dir, quick, figure)``: it prints what it measured, writes its
-figures to ``output_dir`` and returns nothing. It needs the packages of the extra ``demo``; ``import lnrnn``
-never does.
+A demo is a module with ``run(*, seeds, output_dir, quick, figure, cell)``: it prints what it measured,
+writes its figures to ``output_dir`` and returns nothing. It needs the packages of the extra ``demo``;
+``import lnrnn`` never does.
 """
 
 from __future__ import annotations
@@ -10,20 +10,27 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-__all__ = ["DEFAULT", "DEMOS", "require", "run"]
+__all__ = ["CELLS", "DEFAULT", "DEMOS", "require", "run"]
 
 # name -> (module, one line for the help)
 DEMOS = {
     "long-sequences": (
         "lnrnn.demos.long_sequences",
-        "layer norm and batch norm in an RNN that hears longer speech than it was trained on",
+        "layer norm and batch norm in a network that hears longer speech than it was trained on",
     ),
 }
 DEFAULT = "long-sequences"
+CELLS = ("rnn", "lstm", "gru")
 
 
 def run(
-    name: str = DEFAULT, *, seeds: int = 5, output_dir=".", quick: bool = False, figure: bool = True
+    name: str = DEFAULT,
+    *,
+    seeds: int = 5,
+    output_dir=".",
+    quick: bool = False,
+    figure: bool = True,
+    cell: str = CELLS[0],
 ) -> None:
     """Runs one demo.
 
@@ -32,15 +39,18 @@ def run(
     output_dir: where figures go; made if it does not exist.
     quick: a shorter run that shows that everything works; its numbers mean little.
     figure: False draws nothing and does without matplotlib.
-    Raises ValueError for an unknown name or seeds < 1, ImportError if a package of the extra ``demo`` is
-    missing.
+    cell: the networks' kind, one of ``CELLS``.
+    Raises ValueError for an unknown name or cell or seeds < 1, ImportError if a package of the extra ``demo``
+    is missing.
     """
     if name not in DEMOS:
         raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join(DEMOS)}")
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
+    if cell not in CELLS:
+        raise ValueError(f"cell: expected one of {', '.join(CELLS)}, got {cell!r}")
     demo = importlib.import_module(DEMOS[name][0])
-    demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure)
+    demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)
 
 
 def require(package: str):

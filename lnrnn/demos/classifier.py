@@ -8,7 +8,7 @@ import numpy as np
 class SequenceClassifier:
     """The state at a sequence's own end, through a linear layer, gives one logit per class.
 
-    rnn: an lnrnn.RNN with one layer and one direction.
+    rnn: an lnrnn.RNN, LSTM or GRU with one layer and one direction. Of an LSTM's state the head reads h.
     The head's parameters are ``head_weight`` (classes, H), uniform in +-1/sqrt(H), and ``head_bias``
     (classes), zero.
 
@@ -38,16 +38,17 @@ class SequenceClassifier:
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """x (T, N, I), lengths (N,) -> the class of each sequence, (N,)."""
-        _, h = self.rnn(x, lengths=lengths)
-        return self.logits(h[0]).argmax(axis=-1)
+        _, state = self.rnn(x, lengths=lengths)
+        return self.logits(_hidden(state)).argmax(axis=-1)
 
     def loss_and_gradients(self, x, lengths, labels) -> tuple[float, dict[str, np.ndarray]]:
         """Mean cross-entropy in nats over the N sequences of a batch, and its gradient by parameter name.
 
         x (T, N, I), lengths (N,), labels (N,). Under batch norm this also moves the running statistics.
         """
-        y, h, tape = self.rnn.forward_train(x, lengths=lengths)
-        logits = self.logits(h[0])
+        y, state, tape = self.rnn.forward_train(x, lengths=lengths)
+        h = _hidden(state)
+        logits = self.logits(h)
         shifted = logits - logits.max(axis=1, keepdims=True)
         log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
         rows = np.arange(len(labels))
@@ -55,7 +56,15 @@ class SequenceClassifier:
         glogits[rows, labels] -= 1
         glogits /= len(labels)
         gh = np.einsum("nc,ch->nh", glogits, self.head_weight)[None]
+        if isinstance(state, tuple):
+            gh = gh, None
         _, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
-        gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h[0])
+        gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h)
         gradients["head_bias"] = glogits.sum(axis=0)
         return float(-log_probability[rows, labels].mean()), gradients
+
+
+def _hidden(state) -> np.ndarray:
+    """h of the one layer, (N, H); a state is h, or of an LSTM (h, c)."""
+    h = state[0] if isinstance(state, tuple) else state
+    return h[0]

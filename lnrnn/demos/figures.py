@@ -10,7 +10,7 @@ from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Resul
 from lnrnn.demos.outcomes import Outcome
 
 SHORT, WHOLE = "the first 10 steps", "whole utterances"
-UNITS = 8  # how many units' statistics are drawn
+UNITS = 8  # of how many units, or values of W h, the statistics are drawn
 BEYOND = "#f1efe9"  # behind what is longer than the training
 ALARM = "#c62828"
 
@@ -48,7 +48,7 @@ def draw_long_sequences(results: Results, buckets, path: Path) -> None:
     bottom.suptitle("What batch norm (BN) knows of each step after training on whole utterances", fontsize=11)
     counts, means, variances = bottom.subplots(1, 3)
     _draw_counts(counts, statistics.count)
-    which = f"{UNITS} of the {statistics.var.shape[1]} units"
+    which = f"{UNITS} of the {statistics.var.shape[1]} {statistics.what}"
     _draw_units(means, statistics.mean, f"mean, {which}")
     _draw_units(variances, statistics.var, f"variance, {which}")
     figure.savefig(path, format="png")

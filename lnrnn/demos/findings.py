@@ -75,7 +75,8 @@ def last_step(results: Results, training: str) -> str:
     known, count, var = len(statistics.count), int(statistics.count[-1]), statistics.var[-1]
     flat = int((var == 0).sum())
     if flat:
-        worth = f"in {flat} of {len(var)} units its variance is 0: dividing by it leaves little but a sign"
+        where = f"{flat} of {len(var)} {statistics.what}"
+        worth = f"in {where} its variance is 0: dividing by it leaves little but a sign"
     else:
         worth = f"its variance is {var.min():.2g} to {var.max():.2g}"
     longest = max(results.joined[training])

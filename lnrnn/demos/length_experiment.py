@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances
 from lnrnn.demos.outcomes import Outcome
 from lnrnn.demos.speakers import NORMS, POLICIES, Settings, SpeakerNetwork, join_utterances
@@ -32,11 +33,23 @@ METHODS = (LAYER_NORM, *BATCH_NORM.values(), NO_NORM)
 
 @dataclass(frozen=True)
 class StepStatistics:
-    """Batch norm's population statistics: mean and var float32 (steps, H), count int64 (steps,)."""
+    """Batch norm's population statistics: mean and var float64 (steps, N), count int64 (steps,).
+
+    They are those of an RNN's H units, or of the G*H values of W h, what the state gives to the gates of an
+    LSTM or GRU: `what` is the word for the N.
+    """
 
     mean: np.ndarray
     var: np.ndarray
     count: np.ndarray
+    what: str = "units"
+
+    @classmethod
+    def of(cls, rnn) -> StepStatistics:
+        """The first layer's."""
+        if isinstance(rnn, lnrnn.RNN):
+            return cls(rnn.running_mean_l0, rnn.running_var_l0, rnn.count_l0)
+        return cls(rnn.running_mean_hh_l0, rnn.running_var_hh_l0, rnn.count_l0, "values of W h")
 
 
 @dataclass
@@ -85,10 +98,7 @@ def measure(
                     for method in (method for method in METHODS if method.norm == norm):
                         named[count][method].append(network.name_speakers(joined[count], method.overrun))
                 if norm == "batch" and seed == 0:
-                    rnn = network.classifier.rnn
-                    results.statistics[training] = StepStatistics(
-                        rnn.running_mean_l0.copy(), rnn.running_var_l0.copy(), rnn.count_l0.copy()
-                    )
+                    results.statistics[training] = StepStatistics.of(network.classifier.rnn)
         results.joined[training] = {
             count: {method: Outcome(np.stack(answers), test.labels) for method, answers in by_method.items()}
             for count, by_method in named.items()

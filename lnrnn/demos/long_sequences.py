@@ -22,22 +22,23 @@ from lnrnn.demos import require
 from lnrnn.demos.findings import findings
 from lnrnn.demos.length_experiment import BATCH_NORM, METHODS, NORMS, TRAININGS, Results, measure
 from lnrnn.demos.outcomes import mean_and_deviation
-from lnrnn.demos.speakers import Settings
+from lnrnn.demos.speakers import Settings, settings_for
 from lnrnn.demos.tables import format_percent, format_table
 
 BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 23), (24, 26), (27, 29))
 FIGURE_BUCKETS = (*BUCKETS[:-2], (24, 29))  # one utterance alone is no point of a curve
 COUNTS = (1, 2, 4, 8, 16, 32)
-FIGURE = "long_sequences.png"
+NAMES = {"rnn": "an RNN", "lstm": "an LSTM", "gru": "a GRU"}
+FIGURES = {"rnn": "long_sequences.png", "lstm": "long_sequences_lstm.png", "gru": "long_sequences_gru.png"}
 
 
-def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> None:
-    """Prints the tables and what follows from them, and draws ``long_sequences.png`` in ``output_dir``."""
+def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> None:
+    """Prints the tables and what follows from them, and draws the cell's one of FIGURES in ``output_dir``."""
     tqdm = require("tqdm").tqdm
     if figure:
         require("matplotlib")
         output_dir.mkdir(parents=True, exist_ok=True)
-    settings, counts = Settings(), COUNTS
+    settings, counts = settings_for(cell), COUNTS
     if quick:
         settings, counts, seeds = settings.with_epochs(30), COUNTS[:4], min(seeds, 3)
     data = japanese_vowels()
@@ -61,7 +62,7 @@ def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> None:
     if figure:
         from lnrnn.demos.figures import draw_long_sequences
 
-        path = output_dir / FIGURE
+        path = output_dir / FIGURES[cell]
         draw_long_sequences(results, FIGURE_BUCKETS, path)
         print(f"\nFigure: {path.resolve()}")
     print(f"Took {time.perf_counter() - started:.0f} s.")
@@ -80,12 +81,13 @@ def one_thread():
 
 def introduction(settings: Settings, seeds: int, quick: bool) -> str:
     """What is about to be done, in a few lines."""
+    chosen_for = "" if settings.cell == "rnn" else f" {settings.cell}"
     paragraphs = [
         "Japanese Vowels: 270 training and 370 test utterances of 9 speakers, 12 channels, a step every "
-        f"6.4 ms. For each of {seeds} seeds an RNN is trained with layer norm (LN), with batch norm per time "
-        "step (BN) and with no norm.",
+        f"6.4 ms. For each of {seeds} seeds {NAMES[settings.cell]} is trained with layer norm (LN), with "
+        "batch norm per time step (BN) and with no norm.",
         f"All alike: {settings}. They were chosen on training utterances alone (python -m "
-        "lnrnn.demos.choose_settings).",
+        f"lnrnn.demos.choose_settings{chosen_for}).",
         "A network answers once, from its state at the sequence's own end. BN uses the statistics of all "
         "training utterances. For a step that it has none for, 'raise' refuses, 'last' repeats those of the "
         "last step, 'mean' averages over the steps, 'batch' takes them from all test sequences together.",

@@ -16,12 +16,14 @@ SPEAKERS = 9
 REFUSED = -1
 NORMS = ("layer", "batch", None)
 POLICIES = ("raise", "last", "mean", "batch")
+CELLS = {"rnn": lnrnn.RNN, "lstm": lnrnn.LSTM, "gru": lnrnn.GRU}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all kinds of network share; ``lnrnn.demos.choose_settings`` is how these values were found."""
+    """What the networks of one cell share, whatever their norm."""
 
+    cell: str = "rnn"  # a key of CELLS
     hidden_size: int = 64
     gain: float = 0.1  # where the gains of either norm start
     training: TrainingSettings = TrainingSettings(
@@ -33,11 +35,20 @@ class Settings:
 
     def __str__(self) -> str:
         how = self.training
+        units = "tanh units" if self.cell == "rnn" else "units"
         return (
-            f"{self.hidden_size} tanh units, gains start at {self.gain:g}, {how.epochs} epochs of Adam at "
+            f"{self.hidden_size} {units}, gains start at {self.gain:g}, {how.epochs} epochs of Adam at "
             f"{how.learning_rate:g} in batches of {how.batch_size}, gradients clipped to norm "
             f"{how.largest_norm:g}, noise {how.noise:g} on the standardised input"
         )
+
+
+def settings_for(cell: str) -> Settings:
+    """Those of the demo; ``lnrnn.demos.choose_settings`` is how they were found."""
+    settings = Settings(cell)
+    if cell == "rnn":
+        return settings
+    return replace(settings, hidden_size=32, training=replace(settings.training, learning_rate=3e-3))
 
 
 class SpeakerNetwork:
@@ -68,9 +79,10 @@ class SpeakerNetwork:
         x, lengths = pad_sequence(self._standardised(utterances.x), max_steps)
 
         rng = np.random.default_rng(seed)
-        rnn = lnrnn.RNN(x.shape[2], settings.hidden_size, norm=norm, seed=seed)
-        if norm is not None:
-            rnn.gain_l0 = np.full(settings.hidden_size, settings.gain, np.float32)
+        rnn = CELLS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
+        for name, value in rnn.parameters().items():
+            if name.startswith("gain"):
+                setattr(rnn, name, np.full_like(value, settings.gain))
         self.classifier = SequenceClassifier(rnn, SPEAKERS, rng)
         self.losses = train(self.classifier, x, lengths, utterances.labels, settings.training, rng, on_epoch)
         if norm == "batch":
