@@ -13,7 +13,7 @@ typedef struct {
     const char *gy;
     char *out, *near, *at, *scale, *shift, *slope;
     double *sums; /* (blocks, 8, C): four sums, and the kernel's own */
-    int past;
+    int past, again; /* past the caches; the second pass over what the caches may hold of x */
 } batch_job;
 
 /* How samples are blocked where they are summed: at most 16 blocks, for each has sums of its own, and these should be few
@@ -85,6 +85,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
+    j->again = b->N * b->C * b->L * j->size < LNRNN_PAST;
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->near);
     sums_of_all(j);
     if (j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var)) {
@@ -93,15 +94,15 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     }
 }
 
-/* A block of rows (L is 1) or of planes, the last first: the pass before this one has read those last, and the caches still
- * have some of them. */
+/* A block of rows (L is 1) or of planes. After a pass over the same, the last first: the caches still have some of what was
+ * read last. Not out of cache, where memory is faster forwards. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    size_t p = (lnrnn_parts(all, j->rows) - 1 - index) * j->rows;
+    size_t p = (j->again ? lnrnn_parts(all, j->rows) - 1 - index : index) * j->rows;
     const size_t end = lnrnn_least(all, p + j->rows);
     (void)worker;
     while (p < end) { /* by planes: up to the end of a sample */

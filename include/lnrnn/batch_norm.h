@@ -250,10 +250,11 @@ LNRNN_INLINE void F(batch_affine_row)(size_t n, const S *x, const R *at, const R
     if (head)
         LNRNN_PART(0, head, 0);
     for (; i + LANES <= n; i += LANES)
-        if (past)
+        if (past) {
+            v32_prefetch((const float *)(x + i + 4096 / sizeof(S))); /* across the ends of rows and of pages */
             X(stream)(y + i, V(fma)(V(sub)(X(load)(x + i), by_row ? m : V(load)(at + i)),
                                     by_row ? a : V(load)(scale + i), by_row ? b : V(load)(shift + i)));
-        else
+        } else
             LNRNN_PART(i, LANES, 1);
     if (i < n)
         LNRNN_PART(i, n - i, 0);
