@@ -1,8 +1,7 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for one type in memory, as norm.h says.
  *
- * Rows are taken in fours while they fit L2: gain and bias, which for long rows come from there, are loaded once for the
- * four, and the chain of sum, root and quotient at the end of one short row's statistics hides behind the next row's. A row's
- * result does not depend on it.
+ * Rows that fit L1 together are taken in fours: the chain of sum, root and quotient at the end of one row's statistics
+ * hides behind the next row's, and gain and bias are loaded once for the four. A row's result does not depend on it.
  */
 
 /* Part of four rows or one: k values from x + i, or a vector if whole. */
@@ -24,11 +23,10 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
                                       R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
 {
     R mean[4], m1[4], var[4], rstd[4], rest[4];
-    if (rows == 4 && n <= LNRNN_BLOCK(4))
+    if (rows == 4)
         F(four_moments)(n, x, xs, mean, m1, var, centred);
     else
-        for (int j = 0; j < rows; j++)
-            F(moments_about)(n, x + j * xs, mean + j, m1 + j, var + j, centred);
+        F(moments_about)(n, x, mean, m1, var, centred);
     for (int j = 0; j < rows; j++) {
         rstd[j] = 1 / ROOT(var[j] + eps);
         rest[j] = -m1[j] * rstd[j];
@@ -83,7 +81,7 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
         else                                                                                                   \
             F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
     } while (0)
-    if (n * sizeof(S) <= (32 << 10))
+    if (n * sizeof(S) <= 4096 && n <= LNRNN_BLOCK(4))
         for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
             LNRNN_GROUP(4);
     for (; j < rows; j++, x += xs, y += ys)
