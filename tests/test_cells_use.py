@@ -169,7 +169,9 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
 
 
-TRAINED = ("RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "GRU none", "GRU split")
+TRAINED = (
+    "RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "LSTM batch", "GRU none", "GRU split", "GRU batch",
+)  # fmt: skip
 
 
 @each_variant
