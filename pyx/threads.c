@@ -138,7 +138,7 @@ enum { alone = 0 };
  * done sooner is remembered: for a while after it short calls run alone, and longer if it happens again as soon as they no
  * longer do. A neighbour who stays costs one such call in LONGEST_REST, one who passes by costs REST. The result is the
  * same, to the last bit. */
-enum { LONG_WAIT = 400000, REST = 10000000, LONGEST_REST = 400000000 }; /* nanoseconds */
+enum { LONG_WAIT = 400000, REST = 2000000, LONGEST_REST = 400000000 }; /* nanoseconds */
 
 static int64_t rest_until, rest_length;
 
