@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,28 @@ def _no_garbage_collection():
             gc.enable()
 
 
+def _at_work() -> bool:
+    """Does any other thread of this process run, or wait for a core to run on?"""
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            state = (task / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state == b"R" and int(task.name) != threading.get_native_id():
+            return True
+    return False
+
+
+def quiet(patience: float = 0.3):
+    """Returns when no other thread of this process is at work, or after `patience` seconds. Thread pools spin
+    after their work, in the hope of more: GCC's and XLA's for a few milliseconds, ONNX Runtime's for fifty.
+    The next contender would share its cores with them. (The process's time does not tell: the kernel adds up
+    that of running threads only now and then.)"""
+    end = time.perf_counter() + patience
+    while _at_work() and time.perf_counter() < end:
+        time.sleep(0.001)
+
+
 def calibrate(contender, seconds: float) -> tuple[int, float]:
     """The n whose turn takes about `seconds`, at least 1, and the seconds of one call."""
     with on_track(contender):
@@ -103,17 +127,20 @@ def _too_slow(contenders: dict, took: dict[str, float], peers) -> dict[str, str]
     return slow
 
 
-def race(contenders: dict, pace: Pace, settle: float = 0.0, peers=()):
+def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
     """{name: seconds of one call, one entry a round}; entry k of all names is of the same round. And {name:
     reason} of those of `peers` that are so slow that they would only make the race longer.
 
-    settle: seconds of sleep before a turn. Thread pools spin for some milliseconds after their work, in the
-    hope of more; without the pause the next contender would share its cores with them. An untimed turn of a
-    tenth follows, to wake its own threads and to fill the caches with its own data.
+    settle: wait for the pools of the last contender before a turn (`quiet`). An untimed turn of a tenth
+    follows in any case, to wake its own threads and to fill the caches with its own data.
     """
     order = random.Random(0)
     with _no_garbage_collection():
-        calls = {name: calibrate(contender, pace.turn) for name, contender in contenders.items()}
+        calls = {}
+        for name, contender in contenders.items():
+            if settle:
+                quiet()
+            calls[name] = calibrate(contender, pace.turn)
         slow = _too_slow(contenders, {name: took for name, (_, took) in calls.items()}, peers)
         names = [name for name in contenders if name not in slow]
         samples = {name: [] for name in names}
@@ -126,7 +153,7 @@ def race(contenders: dict, pace: Pace, settle: float = 0.0, peers=()):
                 contender, n = contenders[name], calls[name][0]
                 with on_track(contender):
                     if settle:
-                        time.sleep(settle)
+                        quiet()
                     if short[name]:
                         contender.turn(max(1, n // 10))
                     took = contender.turn(n) / n

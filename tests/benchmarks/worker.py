@@ -92,7 +92,6 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     contenders = prepared.assemble()
     os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
     loops = prepared.limit.loops if prepared.limit else {}
-    settle = 0.004 if threads > 1 else 0.0
     peers = contenders.keys() - prepared.ours.keys()
     samples, others = None, None
     for again in range(1 + pace.again):
@@ -100,7 +99,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
             wait_for_calm(cpus, pace.patience)
         watch = Watch(cpus)
         with (prepared.beside or nullcontext)():
-            took, slow = race({**contenders, **loops}, pace, settle, peers)
+            took, slow = race({**contenders, **loops}, pace, threads > 1, peers)
         share = None if prepared.beside else watch.others()  # a neighbour of ours disturbs by intent
         for name, why in slow.items():
             prepared.left_out[name] = why
