@@ -51,7 +51,7 @@ void lnrnn_block_give(void *block)
     if (!block)
         return;
     const size_t room = of(block)->room;
-    if (room > LNRNN_KEPT_BYTES || madvise(block, room, MADV_FREE)) {
+    if (room > LNRNN_KEPT_BYTES || (room > LNRNN_KEPT_AS_IS && madvise(block, room, MADV_FREE))) {
         unmap(block);
         return;
     }
