@@ -1,7 +1,8 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for one type in memory, as norm.h says.
  *
- * Rows that fit L1 together are taken in fours: the chain of sum, root and quotient at the end of one row's statistics
- * hides behind the next row's, and gain and bias are loaded once for the four. A row's result does not depend on it.
+ * Rows are taken in fours: the chain of sum, root and quotient at the end of one row's statistics hides behind the next
+ * row's, and gain and bias, which wide rows push out of L1, are loaded once for the four. A row's result does not depend on
+ * it.
  */
 
 /* Part of four rows or one: k values from x + i, or a vector if whole. */
@@ -19,27 +20,41 @@ LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, 
     }
 }
 
-LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
-                                      R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
+/* Four rows or one, whose statistics are known. NumPy's large arrays begin 16 bytes into a line of the cache, so that each
+ * vector of a row lies in two: a wide row is written from its first whole line on. */
+LNRNN_INLINE void F(layer_norm_write)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
+                                     S *y, ptrdiff_t ys, const R *mean, const R *rstd, const R *rest, int has_gain,
+                                     int has_bias, const int centred)
 {
-    R mean[4], m1[4], var[4], rstd[4], rest[4];
-    if (rows == 4)
-        F(four_moments)(n, x, xs, mean, m1, var, centred);
-    else
-        F(moments_about)(n, x, mean, m1, var, centred);
-    for (int j = 0; j < rows; j++) {
-        rstd[j] = 1 / ROOT(var[j] + eps);
-        rest[j] = -m1[j] * rstd[j];
-    }
     VT m[4], r[4], c[4];
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++)
         m[j] = V(set1)(mean[j]), r[j] = V(set1)(rstd[j]), c[j] = V(set1)(rest[j]);
-    size_t i = 0;
+    const int alike = rows == 1 || ys % (ptrdiff_t)LANES == 0;
+    size_t i = alike && n * sizeof(S) >= 2048 ? F(to_aligned)(y, n) : 0;
+    if (i)
+        F(layer_norm_part)(rows, i, 0, x, xs, gain, bias, y, ys, m, r, c, has_gain, has_bias, centred);
     for (; i + LANES <= n; i += LANES)
         F(layer_norm_part)(rows, LANES, 1, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
     if (i < n)
         F(layer_norm_part)(rows, n - i, 0, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
+}
+
+LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
+                                      R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
+{
+    R mean[4], m1[4], var[4], rstd[4], rest[4];
+    if (rows == 4 && n <= LNRNN_BLOCK(4))
+        F(four_moments)(n, x, xs, mean, m1, var, centred);
+    else
+#pragma GCC unroll 1
+        for (int j = 0; j < rows; j++)
+            F(moments_about)(n, x + j * xs, mean + j, m1 + j, var + j, centred);
+    for (int j = 0; j < rows; j++) {
+        rstd[j] = 1 / ROOT(var[j] + eps);
+        rest[j] = -m1[j] * rstd[j];
+    }
+    F(layer_norm_write)(rows, n, x, xs, gain, bias, y, ys, mean, rstd, rest, has_gain, has_bias, centred);
 }
 
 /* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
@@ -81,9 +96,8 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
         else                                                                                                   \
             F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
     } while (0)
-    if (n * sizeof(S) <= 4096 && n <= LNRNN_BLOCK(4))
-        for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
-            LNRNN_GROUP(4);
+    for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
+        LNRNN_GROUP(4);
     for (; j < rows; j++, x += xs, y += ys)
         LNRNN_GROUP(1);
 #undef LNRNN_GROUP
