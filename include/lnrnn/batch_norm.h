@@ -65,24 +65,36 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
                                         double *sums, R *part, const int has_gy)
 {
     R *s = part, *q = s + n, *t = q + n, *w = t + n;
+    /* Rows a multiple of 4 KiB apart lie in the same sets of L1, which are not enough for eight rows of two arrays. */
+    const size_t most = C * sizeof(S) % 4096 ? 8 : 4, head = C % LANES ? 0 : F(to_whole_lines)(x, n);
+#define LNRNN_PART(many, i, k, whole)                                                                                  \
+    F(batch_columns_part)(many, k, whole, p + (i), LNRNN_AT(g, i), C, near + (i), s + (i), q + (i), t + (i), w + (i),  \
+                          has_gy)
     for (size_t r = 0; r < rows;) {
-        const int many = rows - r >= 8 ? 8 : 1;
+        const size_t many = rows - r >= most ? most : 1;
         const S *p = x + r * C, *g = LNRNN_AT(gy, r * C);
-        size_t i = 0;
+        size_t i = head;
         if (many == 8)
             for (; i + LANES <= n; i += LANES)
-                F(batch_columns_part)(8, LANES, 1, p + i, LNRNN_AT(g, i), C, near + i, s + i, q + i, t + i, w + i, has_gy);
-        for (; i + LANES <= n; i += LANES)
-            F(batch_columns_part)(1, LANES, 1, p + i, LNRNN_AT(g, i), C, near + i, s + i, q + i, t + i, w + i, has_gy);
-        if (i < n)
-            for (int j = 0; j < many; j++)
-                F(batch_columns_part)(1, n - i, 0, p + (size_t)j * C + i, LNRNN_AT(g, (size_t)j * C + i), C, near + i,
-                                      s + i, q + i, t + i, w + i, has_gy);
-        r += (size_t)many;
+                LNRNN_PART(8, i, LANES, 1);
+        else if (many == 4)
+            for (; i + LANES <= n; i += LANES)
+                LNRNN_PART(4, i, LANES, 1);
+        else
+            for (; i + LANES <= n; i += LANES)
+                LNRNN_PART(1, i, LANES, 1);
+        for (size_t j = 0; j < many; j++, p += C, g = LNRNN_AT(g, C)) {
+            if (head)
+                LNRNN_PART(1, 0, head, 0);
+            if (i < n)
+                LNRNN_PART(1, i, n - i, 0);
+        }
+        r += many;
         if (r % 64 == 0 || r == rows)
             for (int j = 0; j < (has_gy ? 4 : 2); j++)
                 F(flush)(n, part + (size_t)j * n, sums + (size_t)j * C);
     }
+#undef LNRNN_PART
 }
 
 /* The sums of one channel, in four chains. */
@@ -100,7 +112,8 @@ LNRNN_INLINE void F(batch_chains_add)(F(batch_chains) *v, int j, const S *x, con
     const VT o = V(sub)(F(get)(x, k, whole), m), d = whole ? o : V(keep_n)(o, k);
     v->a[j] = V(add)(v->a[j], d), v->b[j] = V(fma)(d, d, v->b[j]);
     if (has_gy) {
-        const VT g = F(get)(gy, k, whole);
+        VT g = F(get)(gy, k, whole);
+        LNRNN_LOADED(g);
         v->c[j] = V(add)(v->c[j], g), v->e[j] = V(fma)(g, d, v->e[j]);
     }
 }
@@ -215,12 +228,12 @@ static void F(fold)(size_t n, const double *mean, const double *m2, double count
     }
 }
 
-/* Part of four rows or one: y = (x - at) * scale + shift. The mean is taken off first: folded into the shift it would
+/* Part of two rows or one: y = (x - at) * scale + shift. The mean is taken off first: folded into the shift it would
  * cost the digits of x - mean. */
 LNRNN_INLINE void F(batch_affine_part)(const int rows, size_t k, const int whole, const S *x, size_t s, S *y, VT m, VT a,
                                        VT b)
 {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int j = 0; j < rows; j++)
         F(put)(y + (size_t)j * s, V(fma)(V(sub)(F(get)(x + (size_t)j * s, k, whole), m), a, b), k, whole);
 }
@@ -228,12 +241,17 @@ LNRNN_INLINE void F(batch_affine_part)(const int rows, size_t k, const int whole
 LNRNN_INLINE void F(batch_affine_columns)(const int rows, size_t n, const S *x, const R *at, const R *scale,
                                           const R *shift, S *y)
 {
-    size_t i = 0;
+#define LNRNN_PART(i, k, whole)                                                                                         \
+    F(batch_affine_part)(rows, k, whole, x + (i), n, y + (i), F(get_real)(at + (i), k, whole),                          \
+                         F(get_real)(scale + (i), k, whole), F(get_real)(shift + (i), k, whole))
+    size_t i = F(to_whole_lines)(y, n);
+    if (i)
+        LNRNN_PART(0, i, 0);
     for (; i + LANES <= n; i += LANES)
-        F(batch_affine_part)(rows, LANES, 1, x + i, n, y + i, V(load)(at + i), V(load)(scale + i), V(load)(shift + i));
+        LNRNN_PART(i, LANES, 1);
     if (i < n)
-        F(batch_affine_part)(rows, n - i, 0, x + i, n, y + i, V(load_n)(at + i, n - i), V(load_n)(scale + i, n - i),
-                             V(load_n)(shift + i, n - i));
+        LNRNN_PART(i, n - i, 0);
+#undef LNRNN_PART
 }
 
 /* One row. past: y is too large for the caches, write past them. */
@@ -279,9 +297,9 @@ static void F(batch_affine)(size_t rows, size_t n, const void *x_, const void *a
         for (; r < rows; r++)
             F(batch_affine_row)(n, x + r * n, at, scale, shift, y + r * n, 0, 1);
     else {
-        for (; r + 4 <= rows; r += 4)
-            F(batch_affine_columns)(4, n, x + r * n, at, scale, shift, y + r * n);
-        for (; r < rows; r++)
+        for (; r + 2 <= rows; r += 2)
+            F(batch_affine_columns)(2, n, x + r * n, at, scale, shift, y + r * n);
+        if (r < rows)
             F(batch_affine_columns)(1, n, x + r * n, at, scale, shift, y + r * n);
     }
     if (past)
@@ -312,24 +330,26 @@ static void F(batch_slopes)(size_t n, double count, const double *sums, const vo
     }
 }
 
-/* Part of four rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
+/* Part of two rows or one: gx = scale * (gy - (x - mean) * c2 - c1). */
 LNRNN_INLINE void F(gx_part)(const int rows, size_t k, const int whole, const S *gy, const S *x, ptrdiff_t s, S *gx, VT m,
                              VT a, VT b, VT c)
 {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int j = 0; j < rows; j++) {
         const VT off = V(fma)(V(sub)(F(get)(x + j * s, k, whole), m), c, b);
         F(put)(gx + j * s, V(mul)(a, V(sub)(F(get)(gy + j * s, k, whole), off)), k, whole);
     }
 }
 
-LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, ptrdiff_t s, const R *mean, const R *scale,
-                             const R *c1, const R *c2, S *gx)
+LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, ptrdiff_t s, const R *mean,
+                             const R *scale, const R *c1, const R *c2, S *gx)
 {
 #define LNRNN_PART(i, k, whole)                                                                                   \
     F(gx_part)(rows, k, whole, gy + (i), x + (i), s, gx + (i), F(get_real)(mean + (i), k, whole),                 \
                F(get_real)(scale + (i), k, whole), F(get_real)(c1 + (i), k, whole), F(get_real)(c2 + (i), k, whole))
-    size_t i = 0;
+    size_t i = F(to_whole_lines)(gx, n);
+    if (i)
+        LNRNN_PART(0, i, 0);
     for (; i + LANES <= n; i += LANES)
         LNRNN_PART(i, LANES, 1);
     if (i < n)
@@ -343,9 +363,9 @@ static void F(gx_columns)(size_t rows, size_t n, const void *gy_, const void *x_
 {
     const S *gy = gy_, *x = x_;
     S *gx = gx_;
-    for (; rows >= 4; rows -= 4, gy += 4 * s, x += 4 * s, gx += 4 * s)
-        F(gx_rows)(4, n, gy, x, s, mean, scale, c1, c2, gx);
-    for (; rows; rows--, gy += s, x += s, gx += s)
+    for (; rows >= 2; rows -= 2, gy += 2 * s, x += 2 * s, gx += 2 * s)
+        F(gx_rows)(2, n, gy, x, s, mean, scale, c1, c2, gx);
+    if (rows)
         F(gx_rows)(1, n, gy, x, s, mean, scale, c1, c2, gx);
 }
 

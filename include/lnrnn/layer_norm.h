@@ -20,8 +20,7 @@ LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, 
     }
 }
 
-/* Four rows or one, whose statistics are known. NumPy's large arrays begin 16 bytes into a line of the cache, so that each
- * vector of a row lies in two: a wide row is written from its first whole line on. */
+/* Four rows or one, whose statistics are known. */
 LNRNN_INLINE void F(layer_norm_write)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
                                      S *y, ptrdiff_t ys, const R *mean, const R *rstd, const R *rest, int has_gain,
                                      int has_bias, const int centred)
@@ -30,8 +29,7 @@ LNRNN_INLINE void F(layer_norm_write)(const int rows, size_t n, const S *x, ptrd
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++)
         m[j] = V(set1)(mean[j]), r[j] = V(set1)(rstd[j]), c[j] = V(set1)(rest[j]);
-    const int alike = rows == 1 || ys % (ptrdiff_t)LANES == 0;
-    size_t i = alike && n * sizeof(S) >= 2048 ? F(to_aligned)(y, n) : 0;
+    size_t i = rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0;
     if (i)
         F(layer_norm_part)(rows, i, 0, x, xs, gain, bias, y, ys, m, r, c, has_gain, has_bias, centred);
     for (; i + LANES <= n; i += LANES)
@@ -200,7 +198,9 @@ LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S
     F(row_gradient) p[4];
     for (int j = 0; j < rows; j++)
         p[j] = F(row_sums)(n, gy + j * gs, x + j * xs, gain, eps, has_gain);
-    size_t i = 0;
+    size_t i = rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0;
+    if (i)
+        F(layer_norm_gx_part)(rows, i, 0, gy, gs, x, xs, gain, gx, os, pg, pb, p, has_gain);
     for (; i + LANES <= n; i += LANES)
         F(layer_norm_gx_part)(rows, LANES, 1, gy + i, gs, x + i, xs, LNRNN_AT(gain, i), gx + i, os, pg + i, pb + i, p, has_gain);
     if (i < n)
@@ -217,10 +217,8 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
     const S *gy = gy_, *x = x_;
     S *gx = gx_;
     R *pg = work, *pb = pg + n;
-    /* Rows of a power of two lie in the same sets of the cache: more than two with three arrays each would be too many. */
-    const size_t most = n * sizeof(S) <= 1024 ? 4 : n * sizeof(S) <= 8192 ? 2 : 1;
     for (size_t r = 0; r < rows;) {
-        const size_t many = rows - r >= most ? most : 1;
+        const size_t many = rows - r >= 4 ? 4 : 1;
 #define LNRNN_GROUP(many)                                                                                        \
     do {                                                                                                         \
         if (gain)                                                                                                \
@@ -230,14 +228,12 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
     } while (0)
         if (many == 4)
             LNRNN_GROUP(4);
-        else if (many == 2)
-            LNRNN_GROUP(2);
         else
             LNRNN_GROUP(1);
 #undef LNRNN_GROUP
         r += many;
         gy += (ptrdiff_t)many * gs, x += (ptrdiff_t)many * xs, gx += (ptrdiff_t)many * os;
-        if (r % 32 == 0 || r == rows) /* groups of four or two end there */
+        if (r % 32 == 0 || r == rows) /* groups of four end there */
             F(flush)(n, pg, ggain), F(flush)(n, pb, gbias);
     }
 }

@@ -78,6 +78,17 @@
 #error "define LNRNN_ISA_<NAME> before including simd.h"
 #endif
 
+/* Keeps v in a register: GCC would rather load it again for each of its uses, and a load that crosses a line takes two. */
+#if defined(__aarch64__)
+#define LNRNN_LOADED(v) __asm__("" : "+w"(v))
+#elif defined(__AVX512F__)
+#define LNRNN_LOADED(v) __asm__("" : "+v"(v))
+#elif defined(__x86_64__) || defined(__SSE2__)
+#define LNRNN_LOADED(v) __asm__("" : "+x"(v))
+#else
+#define LNRNN_LOADED(v) ((void)(v))
+#endif
+
 #define LNRNN_NARROW(t)                                                                                            \
     LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                         \
     LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); }        \
