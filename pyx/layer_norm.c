@@ -43,7 +43,7 @@ static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), least = lnrnn_parts(rows, 64);
     const size_t some = block < least ? least : block;
-    return some < 32 ? 32 : some;
+    return some < 64 ? 64 : some;
 }
 
 size_t lnrnn_layer_norm_work(size_t rows, size_t n) { return lnrnn_parts(rows, backward_block(rows, n)) * 4 * n; }

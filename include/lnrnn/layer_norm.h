@@ -91,8 +91,10 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
     do {                                                                                                       \
         if (gain && bias)                                                                                      \
             F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, 1, 1, centred);                        \
+        else if (gain)                                                                                         \
+            F(layer_norm_group)(many, n, x, xs, gain, NULL, eps, y, ys, 1, 0, centred);                        \
         else                                                                                                   \
-            F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred);  \
+            F(layer_norm_group)(many, n, x, xs, NULL, bias, eps, y, ys, 0, bias != NULL, centred);             \
     } while (0)
     for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
         LNRNN_GROUP(4);
