@@ -26,12 +26,19 @@ static void layer_norm_task(void *ctx, size_t index, int worker)
                            j->centred, j->past);
 }
 
+/* Rows to a task: whole groups of four, as the kernel takes them, unless few rows are very wide. */
+static size_t forward_block(size_t rows, size_t n)
+{
+    const size_t some = lnrnn_rows_to_task(rows, n);
+    return n > LNRNN_TASK ? some : (some + 3) / 4 * 4;
+}
+
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
                       double eps, void *y, ptrdiff_t ys, int centred, int threads)
 {
     const size_t size = lnrnn_size(dtype);
     layer_norm_job j = {
-        .kernels = &lnrnn_active()->norm[dtype], .rows = rows, .n = n, .block = lnrnn_rows_to_task(rows, n), .size = size,
+        .kernels = &lnrnn_active()->norm[dtype], .rows = rows, .n = n, .block = forward_block(rows, n), .size = size,
         .x = x, .gain = gain, .bias = bias, .xs = xs, .ys = ys, .eps = eps, .y = y, .centred = centred,
         .past = lnrnn_writes_past(x, y, rows * n * size),
     };
@@ -42,8 +49,8 @@ void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), least = lnrnn_parts(rows, 64);
-    const size_t some = block < least ? least : block;
-    return some < 64 ? 64 : some;
+    const size_t some = block < least ? least : block, few = rows / 8 < 32 ? 32 : rows / 8 > 64 ? 64 : rows / 8 / 4 * 4;
+    return some < few ? few : some;
 }
 
 size_t lnrnn_layer_norm_work(size_t rows, size_t n) { return lnrnn_parts(rows, backward_block(rows, n)) * 4 * n; }

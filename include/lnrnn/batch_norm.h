@@ -67,34 +67,36 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
     R *s = part, *q = s + n, *t = q + n, *w = t + n;
     /* Rows a multiple of 4 KiB apart lie in the same sets of L1, which are not enough for eight rows of two arrays. */
     const size_t most = C * sizeof(S) % 4096 ? 8 : 4, head = C % LANES ? 0 : F(to_whole_lines)(x, n);
+    /* All columns in groups of as many rows: a sum may not depend on where x lies. */
 #define LNRNN_PART(many, i, k, whole)                                                                                  \
     F(batch_columns_part)(many, k, whole, p + (i), LNRNN_AT(g, i), C, near + (i), s + (i), q + (i), t + (i), w + (i),  \
                           has_gy)
+#define LNRNN_GROUP(many)                    \
+    do {                                     \
+        size_t i = head;                     \
+        if (head)                            \
+            LNRNN_PART(many, 0, head, 0);    \
+        for (; i + LANES <= n; i += LANES)   \
+            LNRNN_PART(many, i, LANES, 1);   \
+        if (i < n)                           \
+            LNRNN_PART(many, i, n - i, 0);   \
+    } while (0)
     for (size_t r = 0; r < rows;) {
         const size_t many = rows - r >= most ? most : 1;
         const S *p = x + r * C, *g = LNRNN_AT(gy, r * C);
-        size_t i = head;
         if (many == 8)
-            for (; i + LANES <= n; i += LANES)
-                LNRNN_PART(8, i, LANES, 1);
+            LNRNN_GROUP(8);
         else if (many == 4)
-            for (; i + LANES <= n; i += LANES)
-                LNRNN_PART(4, i, LANES, 1);
+            LNRNN_GROUP(4);
         else
-            for (; i + LANES <= n; i += LANES)
-                LNRNN_PART(1, i, LANES, 1);
-        for (size_t j = 0; j < many; j++, p += C, g = LNRNN_AT(g, C)) {
-            if (head)
-                LNRNN_PART(1, 0, head, 0);
-            if (i < n)
-                LNRNN_PART(1, i, n - i, 0);
-        }
+            LNRNN_GROUP(1);
         r += many;
         if (r % 64 == 0 || r == rows)
             for (int j = 0; j < (has_gy ? 4 : 2); j++)
                 F(flush)(n, part + (size_t)j * n, sums + (size_t)j * C);
     }
 #undef LNRNN_PART
+#undef LNRNN_GROUP
 }
 
 /* The sums of one channel, in four chains. */

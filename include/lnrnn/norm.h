@@ -12,7 +12,8 @@
  * mean = m0 + m1, m0 as R can hold it and m1 the rest: rows with a mean far from 0 need the digits, for x - m0 is exact
  * there, and a rounded mean alone would be off by half an ULP of itself.
  *
- * Every loop here has the shape body + tail: one vector's worth of values or less is the tail.
+ * Every loop here has the shape body + tail: one vector's worth of values or less is the tail. Where a wide row is written,
+ * or read many times, there is a head before them, up to where vectors are aligned: no result depends on where that is.
  */
 
 /* Values whose sums are added up in R, in WAYS chains; longer ones are taken to double precision, for a long sum would
@@ -121,7 +122,7 @@ LNRNN_INLINE size_t F(to_aligned)(const S *y, size_t n)
 }
 
 /* The same for a wide row, and 0 for one too short for it to pay. NumPy's large arrays begin 16 bytes into a line of the
- * cache: without this, each of their vectors lies in two. */
+ * cache: without this, each of their vectors of 64 bytes lies in two lines, of 32 bytes every other. */
 LNRNN_INLINE size_t F(to_whole_lines)(const S *y, size_t n) { return n * sizeof(S) < 2048 ? 0 : F(to_aligned)(y, n); }
 
 /* p + i, where p may be NULL. */

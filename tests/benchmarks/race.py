@@ -112,7 +112,7 @@ def calibrate(contender, seconds: float) -> tuple[int, float]:
         return max(1, round(n * seconds / took)), took / n
 
 
-def _too_slow(contenders: dict, took: dict[str, float], peers) -> dict[str, str]:
+def _too_slow(contenders: dict, took: dict[str, float], peers, settle: bool) -> dict[str, str]:
     """The peers that shall not race, with the reason; took: {contender: seconds of a call}. Who looks slow is
     timed twice more, for a neighbour or a late compiler may have been in the way."""
     best, slow = min((took[name] for name in peers), default=0.0), {}
@@ -120,6 +120,8 @@ def _too_slow(contenders: dict, took: dict[str, float], peers) -> dict[str, str]
         least = took[name]
         for _ in range(2):
             if least > max(LONG_CALL, HOPELESS * best):
+                if settle:
+                    quiet()
                 with on_track(contenders[name]):
                     least = min(least, contenders[name].turn(1))
         if least > max(LONG_CALL, HOPELESS * best):
@@ -131,8 +133,8 @@ def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
     """{name: seconds of one call, one entry a round}; entry k of all names is of the same round. And {name:
     reason} of those of `peers` that are so slow that they would only make the race longer.
 
-    settle: wait for the pools of the last contender before a turn (`quiet`). An untimed turn of a tenth
-    follows in any case, to wake its own threads and to fill the caches with its own data.
+    settle: wait for the pools of the last contender before a turn (`quiet`). Where calls are short, an untimed
+    turn of a tenth comes first, to wake its own threads and to fill the caches with its own data.
     """
     order = random.Random(0)
     with _no_garbage_collection():
@@ -141,7 +143,7 @@ def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
             if settle:
                 quiet()
             calls[name] = calibrate(contender, pace.turn)
-        slow = _too_slow(contenders, {name: took for name, (_, took) in calls.items()}, peers)
+        slow = _too_slow(contenders, {name: took for name, (_, took) in calls.items()}, peers, settle)
         names = [name for name in contenders if name not in slow]
         samples = {name: [] for name in names}
         short = {name: calls[name][1] < LONG_CALL for name in names}
