@@ -8,9 +8,8 @@ non-contiguous one is copied once.
 
 Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge pages where the
 system allows them. When such an array and all its views are gone, its block is kept for the next result, for clearing the
-pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept, those of more
-than 16 MiB marked as free (MADV_FREE): they still count as resident, but the system takes them back as soon as it is short of
-memory.
+pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept. Those of more than 16 MiB
+are marked as free (MADV_FREE): they still count as resident, but the system takes them when it is short of memory.
 """
 
 from __future__ import annotations
