@@ -63,11 +63,14 @@ static void sums_task(void *ctx, size_t index, int worker)
                            sums, part);
 }
 
+/* Values that a pass reads. */
+static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
+
 /* Sums over all of x, into the first block's. */
 static void sums_of_all(batch_job *j)
 {
     const size_t C = j->b->C, n = (j->gy ? 4 : 2) * C;
-    lnrnn_parallel(j->blocks * j->strips, lnrnn_threads_for(j->b->N * C * j->b->L, j->b->threads), sums_task, j);
+    lnrnn_parallel(j->blocks * j->strips, lnrnn_threads_for(values(j), j->b->threads), sums_task, j);
     for (size_t k = 1; k < j->blocks; k++)
         for (size_t i = 0; i < n; i++)
             j->sums[i] += j->sums[k * 8 * C + i];
@@ -122,9 +125,9 @@ static void rows_task(void *ctx, size_t index, int worker)
 static void batch_rows(batch_job *j)
 {
     const lnrnn_batch *b = j->b;
-    const size_t all = b->N * b->C * b->L, rows = b->L > 1 ? b->N * b->C : b->N;
+    const size_t rows = b->L > 1 ? b->N * b->C : b->N;
     j->rows = lnrnn_rows_to_task(rows, b->L > 1 ? b->L : b->C);
-    lnrnn_parallel(lnrnn_parts(rows, j->rows), lnrnn_threads_for(all, b->threads), rows_task, j);
+    lnrnn_parallel(lnrnn_parts(rows, j->rows), lnrnn_threads_for(values(j), b->threads), rows_task, j);
 }
 
 void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training)
