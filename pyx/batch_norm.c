@@ -21,7 +21,7 @@ typedef struct {
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t some = lnrnn_parts(b->N, 16);
-    const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : b->N / 4 < 64 ? 64 : lnrnn_least(b->N / 4, 128);
+    const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : lnrnn_within(b->N / 4, 64, 128);
     const size_t for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
     some = some < for_values ? for_values : some;
     some = some < for_task ? for_task : some;

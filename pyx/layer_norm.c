@@ -49,7 +49,7 @@ void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), least = lnrnn_parts(rows, 64);
-    const size_t some = block < least ? least : block, few = rows / 8 < 32 ? 32 : rows / 8 > 64 ? 64 : rows / 8 / 4 * 4;
+    const size_t some = block < least ? least : block, few = lnrnn_within(rows / 8 / 4 * 4, 32, 64);
     return some < few ? few : some;
 }
 

@@ -68,35 +68,30 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
     /* Rows a multiple of 4 KiB apart lie in the same sets of L1, which are not enough for eight rows of two arrays. */
     const size_t most = C * sizeof(S) % 4096 ? 8 : 4, head = C % LANES ? 0 : F(to_whole_lines)(x, n);
     /* All columns in groups of as many rows: a sum may not depend on where x lies. */
-#define LNRNN_PART(many, i, k, whole)                                                                                  \
+#define LNRNN_PARTS(many, i, k, whole)                                                                                 \
     F(batch_columns_part)(many, k, whole, p + (i), LNRNN_AT(g, i), C, near + (i), s + (i), q + (i), t + (i), w + (i),  \
                           has_gy)
-#define LNRNN_GROUP(many)                    \
-    do {                                     \
-        size_t i = head;                     \
-        if (head)                            \
-            LNRNN_PART(many, 0, head, 0);    \
-        for (; i + LANES <= n; i += LANES)   \
-            LNRNN_PART(many, i, LANES, 1);   \
-        if (i < n)                           \
-            LNRNN_PART(many, i, n - i, 0);   \
-    } while (0)
+#define LNRNN_OF_8(i, k, whole) LNRNN_PARTS(8, i, k, whole)
+#define LNRNN_OF_4(i, k, whole) LNRNN_PARTS(4, i, k, whole)
+#define LNRNN_OF_1(i, k, whole) LNRNN_PARTS(1, i, k, whole)
     for (size_t r = 0; r < rows;) {
         const size_t many = rows - r >= most ? most : 1;
         const S *p = x + r * C, *g = LNRNN_AT(gy, r * C);
         if (many == 8)
-            LNRNN_GROUP(8);
+            LNRNN_ROW(head, n, LNRNN_OF_8);
         else if (many == 4)
-            LNRNN_GROUP(4);
+            LNRNN_ROW(head, n, LNRNN_OF_4);
         else
-            LNRNN_GROUP(1);
+            LNRNN_ROW(head, n, LNRNN_OF_1);
         r += many;
         if (r % 64 == 0 || r == rows)
             for (int j = 0; j < (has_gy ? 4 : 2); j++)
                 F(flush)(n, part + (size_t)j * n, sums + (size_t)j * C);
     }
-#undef LNRNN_PART
-#undef LNRNN_GROUP
+#undef LNRNN_PARTS
+#undef LNRNN_OF_8
+#undef LNRNN_OF_4
+#undef LNRNN_OF_1
 }
 
 /* The sums of one channel, in four chains. */
@@ -246,13 +241,7 @@ LNRNN_INLINE void F(batch_affine_columns)(const int rows, size_t n, const S *x, 
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(batch_affine_part)(rows, k, whole, x + (i), n, y + (i), F(get_real)(at + (i), k, whole),                          \
                          F(get_real)(scale + (i), k, whole), F(get_real)(shift + (i), k, whole))
-    size_t i = F(to_whole_lines)(y, n);
-    if (i)
-        LNRNN_PART(0, i, 0);
-    for (; i + LANES <= n; i += LANES)
-        LNRNN_PART(i, LANES, 1);
-    if (i < n)
-        LNRNN_PART(i, n - i, 0);
+    LNRNN_ROW(F(to_whole_lines)(y, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 
@@ -343,19 +332,13 @@ LNRNN_INLINE void F(gx_part)(const int rows, size_t k, const int whole, const S 
     }
 }
 
-LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, ptrdiff_t s, const R *mean,
-                             const R *scale, const R *c1, const R *c2, S *gx)
+LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, ptrdiff_t s, const R *mean, const R *scale,
+                             const R *c1, const R *c2, S *gx)
 {
 #define LNRNN_PART(i, k, whole)                                                                                   \
     F(gx_part)(rows, k, whole, gy + (i), x + (i), s, gx + (i), F(get_real)(mean + (i), k, whole),                 \
                F(get_real)(scale + (i), k, whole), F(get_real)(c1 + (i), k, whole), F(get_real)(c2 + (i), k, whole))
-    size_t i = F(to_whole_lines)(gx, n);
-    if (i)
-        LNRNN_PART(0, i, 0);
-    for (; i + LANES <= n; i += LANES)
-        LNRNN_PART(i, LANES, 1);
-    if (i < n)
-        LNRNN_PART(i, n - i, 0);
+    LNRNN_ROW(F(to_whole_lines)(gx, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 

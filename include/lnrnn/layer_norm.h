@@ -20,24 +20,6 @@ LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, 
     }
 }
 
-/* Four rows or one, whose statistics are known. */
-LNRNN_INLINE void F(layer_norm_write)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
-                                     S *y, ptrdiff_t ys, const R *mean, const R *rstd, const R *rest, int has_gain,
-                                     int has_bias, const int centred)
-{
-    VT m[4], r[4], c[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < rows; j++)
-        m[j] = V(set1)(mean[j]), r[j] = V(set1)(rstd[j]), c[j] = V(set1)(rest[j]);
-    size_t i = rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0;
-    if (i)
-        F(layer_norm_part)(rows, i, 0, x, xs, gain, bias, y, ys, m, r, c, has_gain, has_bias, centred);
-    for (; i + LANES <= n; i += LANES)
-        F(layer_norm_part)(rows, LANES, 1, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
-    if (i < n)
-        F(layer_norm_part)(rows, n - i, 0, x + i, xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, ys, m, r, c, has_gain, has_bias, centred);
-}
-
 LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
                                       R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
 {
@@ -52,7 +34,15 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
         rstd[j] = 1 / ROOT(var[j] + eps);
         rest[j] = -m1[j] * rstd[j];
     }
-    F(layer_norm_write)(rows, n, x, xs, gain, bias, y, ys, mean, rstd, rest, has_gain, has_bias, centred);
+    VT m[4], r[4], c[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < rows; j++)
+        m[j] = V(set1)(mean[j]), r[j] = V(set1)(rstd[j]), c[j] = V(set1)(rest[j]);
+#define LNRNN_PART(i, k, whole)                                                                                         \
+    F(layer_norm_part)(rows, k, whole, x + (i), xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + (i), ys, m, r, c,         \
+                       has_gain, has_bias, centred)
+    LNRNN_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0, n, LNRNN_PART);
+#undef LNRNN_PART
 }
 
 /* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
@@ -200,13 +190,11 @@ LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S
     F(row_gradient) p[4];
     for (int j = 0; j < rows; j++)
         p[j] = F(row_sums)(n, gy + j * gs, x + j * xs, gain, eps, has_gain);
-    size_t i = rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0;
-    if (i)
-        F(layer_norm_gx_part)(rows, i, 0, gy, gs, x, xs, gain, gx, os, pg, pb, p, has_gain);
-    for (; i + LANES <= n; i += LANES)
-        F(layer_norm_gx_part)(rows, LANES, 1, gy + i, gs, x + i, xs, LNRNN_AT(gain, i), gx + i, os, pg + i, pb + i, p, has_gain);
-    if (i < n)
-        F(layer_norm_gx_part)(rows, n - i, 0, gy + i, gs, x + i, xs, LNRNN_AT(gain, i), gx + i, os, pg + i, pb + i, p, has_gain);
+#define LNRNN_PART(i, k, whole)                                                                                         \
+    F(layer_norm_gx_part)(rows, k, whole, gy + (i), gs, x + (i), xs, LNRNN_AT(gain, i), gx + (i), os, pg + (i),         \
+                          pb + (i), p, has_gain)
+    LNRNN_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0, n, LNRNN_PART);
+#undef LNRNN_PART
 }
 
 /* gy, x (rows, n), gain (n) or NULL -> gx (rows, n), strides gs, xs, os; adds the rows' share to ggain (n), gbias (n).

@@ -125,6 +125,20 @@ LNRNN_INLINE size_t F(to_aligned)(const S *y, size_t n)
  * cache: without this, each of their vectors of 64 bytes lies in two lines, of 32 bytes every other. */
 LNRNN_INLINE size_t F(to_whole_lines)(const S *y, size_t n) { return n * sizeof(S) < 2048 ? 0 : F(to_aligned)(y, n); }
 
+/* part(i, k, whole) for all of a row: its head, whole vectors, its tail. */
+#ifndef LNRNN_ROW
+#define LNRNN_ROW(head, n, part)                  \
+    do {                                          \
+        size_t at_ = (head);                      \
+        if (at_)                                  \
+            part((size_t)0, at_, 0);              \
+        for (; at_ + LANES <= (n); at_ += LANES)  \
+            part(at_, LANES, 1);                  \
+        if (at_ < (n))                            \
+            part(at_, (n)-at_, 0);                \
+    } while (0)
+#endif
+
 /* p + i, where p may be NULL. */
 #ifndef LNRNN_AT
 #define LNRNN_AT(p, i) ((p) ? (p) + (i) : NULL)

@@ -27,6 +27,9 @@ static inline size_t lnrnn_parts(size_t n, size_t part) { return (n + part - 1) 
 
 static inline size_t lnrnn_least(size_t a, size_t b) { return a < b ? a : b; }
 
+/* x, but at least `low` and at most `high`. */
+static inline size_t lnrnn_within(size_t x, size_t low, size_t high) { return x < low ? low : lnrnn_least(x, high); }
+
 /* Rows of n elements to a task, at least 1. */
 static inline size_t lnrnn_rows_to_task(size_t rows, size_t n)
 {
