@@ -168,6 +168,19 @@ def run_python(code, timeout=120, **environment):
                           timeout=timeout, env=env)
 
 
+# Variables that say how many threads there are, on which cores and with what kernels: none of them.
+FREE = dict.fromkeys((
+    "LNRNN_ISA", "LNRNN_NUM_THREADS", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_PROC_BIND", "OMP_PLACES",
+    "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE"))
+
+
+def said(code, **environment):
+    """What code prints in a process of its own, whose environment says nothing of threads and kernels but this."""
+    done = run_python(code, **{**FREE, **environment})
+    assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
+    return done.stdout.strip()
+
+
 def run_apart(function, **environment):
     """Calls a function of a test module in a process of its own: a crash there does not end the suite."""
     done = run_python(f"from {function.__module__} import {function.__name__} as f; f()", **environment)
