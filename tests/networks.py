@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import lnrnn
@@ -200,8 +199,3 @@ def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
         elif name.startswith("gain"):
             setattr(rnn, name, rng.uniform(0.5, 1, value.shape) * small.get(name.partition("_l")[0], 1))
     return learn(rnn, rng, trained, 64)
-
-
-def rested():
-    """Waits until several threads are used again: after a call that lost a core for long, the next 50 ms do without."""
-    time.sleep(0.06)
