@@ -65,7 +65,8 @@ def drawn_lengths(rng, batch):
 
 @each_model
 def test_any_batch_any_place(family, rng, model):
-    gated = "cell" in MODELS[model]
+    gated, place = "cell" in MODELS[model], list(MODELS).index(model)
+    every = 3 if gated else 1 if model in ("layer", "none") else 2     # all have the same product
     for k, hidden in enumerate(HIDDEN[:-1] if gated else HIDDEN):
         with_lengths = k % 3 > 0
         inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
@@ -74,7 +75,7 @@ def test_any_batch_any_place(family, rng, model):
         x, h0 = normal(rng, T, 70, inputs), drawn_state(rng, rnn, 70)
         ends = drawn_lengths(rng, 70) if with_lengths else np.full(70, T)
         y, h = rnn(x, h0, ends)
-        for batch in BATCHES[k % 2::2] if gated else BATCHES:
+        for batch in BATCHES[(k + place) % every::every]:
             who = rng.permutation(70)[:batch]
             got = rnn(x[:, who], taken(rnn, h0, who), ends[who] if with_lengths else None)
             message = f"{batch} of 70, {hidden} units, {inputs} inputs, {rnn.dtype}"
@@ -148,7 +149,7 @@ def test_threads(family, rng, model, case):
     rnn, x, h0, ends = busy(rng, model, case)
     with several_threads(1):
         want = rnn(x, h0, ends)
-    for threads in (2, 3, 4):                           # on two cores the last two lose one sooner or later
+    for threads in (2, 3, 4) if model == "layer" else (3,):     # on two cores the last two lose one sooner or later
         with several_threads(threads, divide=case[0]):
             got = rnn(x, h0, ends)
         equal(rnn, got, want, f"{threads} threads")
