@@ -61,10 +61,11 @@ typedef struct {
     int tasks, units;
 } lnrnn_teams;
 lnrnn_teams lnrnn_teams_had(void);
-/* Is a call that waited for long remembered, so that short ones after it run alone? NEVER: no. ALWAYS: no, but within a
- * call every wait counts as a long one. Each forgets what was remembered before. */
-enum { LNRNN_BACK_OFF, LNRNN_BACK_OFF_NEVER, LNRNN_BACK_OFF_ALWAYS };
-void lnrnn_back_off(int mode);
+/* How threads meet. NORMAL: as fast as they can; and a call that waited for long is remembered, so that short ones after it
+ * run alone. In all other modes no call is remembered, and threads that divide tasks begin together. APART: after a meeting
+ * they go on one later than the other. LATE: every wait counts as a long one. */
+enum { LNRNN_NORMAL, LNRNN_TOGETHER, LNRNN_APART, LNRNN_LATE };
+void lnrnn_set_meetings(int mode);
 
 /* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
 

@@ -107,8 +107,8 @@ def teams_had():
     return had.tasks, had.units
 
 
-def back_off(str mode):
-    lnrnn_back_off({"on": LNRNN_BACK_OFF, "never": LNRNN_BACK_OFF_NEVER, "always": LNRNN_BACK_OFF_ALWAYS}[mode])
+def set_meetings(str mode):
+    lnrnn_set_meetings({"normal": LNRNN_NORMAL, "together": LNRNN_TOGETHER, "apart": LNRNN_APART, "late": LNRNN_LATE}[mode])
 
 
 # --- pointers ------------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ cdef extern from "lnrnn.h" nogil:
     lnrnn_teams lnrnn_teams_had()
 
     enum:
-        LNRNN_BACK_OFF
-        LNRNN_BACK_OFF_NEVER
-        LNRNN_BACK_OFF_ALWAYS
+        LNRNN_NORMAL
+        LNRNN_TOGETHER
+        LNRNN_APART
+        LNRNN_LATE
 
-    void lnrnn_back_off(int mode)
+    void lnrnn_set_meetings(int mode)
 
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 

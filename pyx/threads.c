@@ -52,11 +52,11 @@ enum { alone = 0 };
 enum { LONG_WAIT = 400000, REST = 2000000, LONGEST_REST = 400000000 }; /* nanoseconds */
 
 static int64_t rest_until, rest_length;
-static int back_off = LNRNN_BACK_OFF;
+static int meetings = LNRNN_NORMAL;
 
-void lnrnn_back_off(int mode)
+void lnrnn_set_meetings(int mode)
 {
-    __atomic_store_n(&back_off, mode, __ATOMIC_RELAXED);
+    __atomic_store_n(&meetings, mode, __ATOMIC_RELAXED);
     __atomic_store_n(&rest_length, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&rest_until, 0, __ATOMIC_RELAXED);
 }
@@ -76,7 +76,7 @@ static void rest(void)
 {
     const int64_t now = nanoseconds(), until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
     int64_t length = __atomic_load_n(&rest_length, __ATOMIC_RELAXED);
-    if (now < until || __atomic_load_n(&back_off, __ATOMIC_RELAXED) != LNRNN_BACK_OFF)
+    if (now < until || __atomic_load_n(&meetings, __ATOMIC_RELAXED) != LNRNN_NORMAL)
         return;
     length = !length || now - until > 4 * length ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
     __atomic_store_n(&rest_length, length, __ATOMIC_RELAXED);
@@ -299,6 +299,8 @@ typedef struct {
     share *left;
     void (*task)(void *ctx, size_t index, int worker);
     void *ctx;
+    int together; /* do all begin at the same time? */
+    lnrnn_barrier start;
     /* The time of worker 0's tasks. */
     size_t tasks;
     int64_t all, longest;
@@ -307,8 +309,9 @@ typedef struct {
 static void work_off(void *ctx, int worker, int team)
 {
     work *w = ctx;
+    if (w->together && team > 1)
+        lnrnn_meet(&w->start, team);
     int64_t now = worker ? 0 : nanoseconds();
-    (void)team;
     for (size_t s = 0; s < w->shares; s++) {
         const size_t of = ((size_t)worker + s) % w->shares;
         for (size_t i; (i = of + w->shares * __atomic_fetch_add(&w->left[of].next, 1, __ATOMIC_RELAXED)) < w->n;) {
@@ -340,7 +343,8 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
         threads = (int)n;
     if (threads > 1 && !alone && !omp_in_parallel()) {
         share left[SHARES];
-        work w = {.n = n, .shares = threads < SHARES ? (size_t)threads : SHARES, .left = left, .task = task, .ctx = ctx};
+        work w = {.n = n, .shares = threads < SHARES ? (size_t)threads : SHARES, .left = left, .task = task, .ctx = ctx,
+                  .together = __atomic_load_n(&meetings, __ATOMIC_RELAXED) != LNRNN_NORMAL};
         for (size_t s = 0; s < w.shares; s++)
             left[s].next = 0;
         const int64_t start = nanoseconds();
@@ -389,18 +393,28 @@ static void yield_core(void)
 #endif
 }
 
+/* For longer than others need up to where they should wait. */
+static void stay_behind(void)
+{
+    for (const int64_t now = nanoseconds(); nanoseconds() - now < 200000;)
+        pause_core();
+}
+
 void lnrnn_meet(lnrnn_barrier *b, int team)
 {
     /* Spins between two looks at the clock. Giving the core away at once would lose it for a slice each time. */
     enum { SPINS = 2000 };
     int64_t since = 0;
+    const int mode = __atomic_load_n(&meetings, __ATOMIC_RELAXED);
     const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
         __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
+        if (mode == LNRNN_APART && round % 2)
+            stay_behind();
         return;
     }
-    if (__atomic_load_n(&back_off, __ATOMIC_RELAXED) == LNRNN_BACK_OFF_ALWAYS)
+    if (mode == LNRNN_LATE)
         __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);
     for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
         pause_core();
@@ -414,4 +428,6 @@ void lnrnn_meet(lnrnn_barrier *b, int team)
             yield_core();
         }
     }
+    if (mode == LNRNN_APART && round % 2 == 0)
+        stay_behind();
 }

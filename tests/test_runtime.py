@@ -115,7 +115,7 @@ def test_fewer_threads_than_were_asked_for():
     """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
 import hashlib, lnrnn, test_runtime as t
-lnrnn._core.back_off("never")
+lnrnn._core.set_meetings("together")
 lnrnn.set_num_threads(4)
 print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 """
@@ -136,7 +136,7 @@ def forks():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)     # of forks with threads: that is the test
-    lnrnn._core.back_off("never")
+    lnrnn._core.set_meetings("together")
     lnrnn.set_num_threads(3)
     want = compute()
     assert lnrnn._core.teams_had() == (3, 3)
@@ -163,7 +163,7 @@ def pools():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)
-    lnrnn._core.back_off("never")
+    lnrnn._core.set_meetings("together")
     lnrnn.set_num_threads(3)
     want = compute()
     assert lnrnn._core.teams_had() == (3, 3)
@@ -214,7 +214,7 @@ def denormals():
 denormals()
 import lnrnn, test_runtime as t
 denormals()
-lnrnn._core.back_off("never")
+lnrnn._core.set_meetings("together")
 lnrnn.set_num_threads(3)
 t.compute()
 denormals()
@@ -245,7 +245,7 @@ with open("/proc/self/maps") as f:
 path = next(p for p in maps if "libgomp" in p or "libomp" in p)
 omp = ctypes.CDLL(path)
 before = omp.omp_get_max_threads()
-lnrnn._core.back_off("never")
+lnrnn._core.set_meetings("together")
 lnrnn.set_num_threads(before + 3)
 import test_runtime as t
 t.compute()
