@@ -7,11 +7,13 @@ import os
 import platform
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 import lnrnn
 from lnrnn import demos
+from lnrnn._files import check_replaceable, replacing
 from lnrnn.network import Network
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
@@ -165,7 +167,7 @@ def describe_model(model: Network) -> dict[str, object]:
 
 def run_model(arguments: argparse.Namespace) -> None:
     """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
-    check_output(arguments.output)
+    check_replaceable(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
     lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
@@ -210,26 +212,8 @@ def read_lengths(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: a length does not fit 64 bits") from None
 
 
-def check_output(path: Path) -> None:
-    """Raises OSError if no file can be put at ``path``, before a long computation rather than after it."""
-    target = path.resolve()
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no directory {target.parent}")
-    if target.exists() and not target.is_file():
-        # A directory cannot be replaced by a file, and a device such as /dev/null must not be.
-        raise OSError(f"{path} is there already and is not a file")
-
-
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all: into a new file beside ``path``, which then takes its place."""
-    target = path.resolve()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with part.open("xb") as file:
-        try:
-            np.save(file, array, allow_pickle=False)
-            file.close()  # Windows replaces no open file
-            os.replace(part, target)
-        except BaseException:
-            file.close()
-            part.unlink(missing_ok=True)
-            raise
+    with replacing(path) as write:
+        # To a file itself NumPy writes in a way that loses the number of an error.
+        np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)
