@@ -24,13 +24,14 @@ USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
-    argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
+    argv: the words after the program's name; None takes those of the process. An error is one line on stderr. (What is
+    wrong in the environment is found when lnrnn is imported, before this runs; `_runtime` answers alike.)
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
         arguments.command(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
     except BrokenPipeError:
         # Whoever read the output has stopped, as `head` does. Python would complain again at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -299,12 +300,88 @@ def test_bad_usage(capsys, arguments):
     assert raised.value.code == 2 and "usage: lnrnn" in capsys.readouterr().err
 
 
+# --- as processes -------------------------------------------------------------------------------------------
+
+# What pip makes of the entry point.
+SCRIPT = """import sys
+from lnrnn.cli import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+"""
+
+
+def process(*words, **options) -> subprocess.CompletedProcess:
+    """A process of Python with these words, whose working directory and PYTHONPATH are this one's."""
+    path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run([sys.executable, *map(str, words)], text=True, env=environment, check=False, **options)
+
+
 def test_python_m_lnrnn():
-    done = subprocess.run(
-        [sys.executable, "-m", "lnrnn", "--version"], capture_output=True, text=True, check=False
-    )
+    done = process("-m", "lnrnn", "--version")
     assert (done.returncode, done.stdout) == (0, f"lnrnn {lnrnn.__version__}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "lnrnn", "info"], capture_output=True, text=True, check=False
-    )
+    done = process("-m", "lnrnn", "info")
     assert done.returncode == 0 and f"isa: {lnrnn.cpu_info()['isa']}\n" in done.stdout
+
+
+BAD_ENVIRONMENT = {
+    "LNRNN_ISA": ["foo", "AVX2", "a\nb"],
+    "LNRNN_NUM_THREADS": ["abc", "0", "-1", "1.5", "1025", "2\n\n3"],
+}
+
+
+@pytest.mark.parametrize("command", ["-m lnrnn", "-Bm lnrnn", "-mlnrnn", "script"])
+@pytest.mark.parametrize("variable", BAD_ENVIRONMENT)
+def test_a_bad_environment_is_one_line(tmp_path, command, variable):
+    """Both commands import the package before any of their own lines runs."""
+    (tmp_path / "lnrnn").write_text(SCRIPT)
+    words = [tmp_path / "lnrnn"] if command == "script" else command.split()
+    for value in BAD_ENVIRONMENT[variable]:
+        done = process(*words, "info", environment={variable: value})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert done.stderr.startswith(f"lnrnn: error: {variable}") and repr(value) in done.stderr
+    for more in ([], ["--help"], ["run", "m", "x", "y"]):
+        assert process(*words, *more, environment={variable: "?"}).returncode == 2
+
+
+@pytest.mark.parametrize("variable", BAD_ENVIRONMENT)
+def test_a_bad_environment_is_an_import_error_in_python(tmp_path, variable):
+    environment = {variable: BAD_ENVIRONMENT[variable][0]}
+    (tmp_path / "mine.py").write_text("import lnrnn")
+    (tmp_path / "lnrnn_users").mkdir()
+    (tmp_path / "lnrnn_users" / "__init__.py").write_text("import lnrnn")
+    (tmp_path / "lnrnn_users" / "__main__.py").write_text("")
+    for words in (["-c", "import lnrnn"], ["-c", "import lnrnn", "lnrnn"], [tmp_path / "mine.py", "-m", "lnrnn"],
+                  ["-m", "lnrnn_users", "-m", "lnrnn"]):
+        done = process(*words, environment=environment, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("Traceback") and f"\nImportError: {variable}" in done.stderr
+    done = process("-c", "try: import lnrnn\nexcept ImportError: print('caught')", environment=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caught\n", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads(unbuffered):
+    """As under `head`, which may end before the first line is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = process("-m", "lnrnn", "info", stdout=writer, environment={"PYTHONUNBUFFERED": unbuffered})
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_output_that_cannot_be_written():
+    with open("/dev/full", "w") as full:
+        done = process("-m", "lnrnn", "info", stdout=full)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_no_output_at_all():
+    """Under `>&-` and in a service there is no stdout."""
+    done = process("-c", "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))")
+    assert (done.returncode, done.stderr) == (0, "")
