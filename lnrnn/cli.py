@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=demos.CELLS[0],
         help=f"kind of network (default: {demos.CELLS[0]})",
     )
-    demo.add_argument("--no-figure", action="store_true", help="tables only; does without matplotlib")
+    demo.add_argument("--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm")
     demo.set_defaults(command=run_demo)
 
     info = commands.add_parser(
