@@ -2,9 +2,10 @@
 
     python examples/train_with_torch.py [--cell rnn|lstm|gru] [--epochs 40] [--seeds 1]
 
-Needs torch. The data set comes with lnrnn. On every machine lnrnn's hidden states are torch's to within TOLERANCE; it ends
-with an error if not. How many utterances are named right differs between seeds, and for one seed between machines: torch
-rounds differently on each, and training makes much of it. So --seeds N trains N times, with the seeds 0 to N - 1.
+Needs torch. The data set comes with lnrnn. On every machine lnrnn's hidden states are torch's to within
+TOLERANCE; it ends with an error if not. How many utterances are named right depends on the seed, and for one
+seed on the machine: torch rounds differently on each, and training amplifies that. So --seeds N trains N times,
+with the seeds 0 to N - 1, and prints mean and range.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 HIDDEN, BATCH, NOISE, SPEAKERS = 64, 30, 0.3, 9
-TOLERANCE = 1e-5  # of a hidden state, which lies in [-1, 1]
+TOLERANCE = 5e-5  # of a hidden state, which lies in [-1, 1]; the largest of 30 trained networks was 5.5e-6
 
 
 class Classifier(torch.nn.Module):
@@ -75,7 +76,8 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
     model = Classifier(cell.upper())
     begin = time.perf_counter()
     train(model, *map(torch.from_numpy, (x, lengths, data.train.labels)), epochs)
-    print(f"seed {seed}: trained {model.rnn}\n  for {epochs} epochs on {len(data.train)} utterances, {time.perf_counter() - begin:.1f} s")
+    took = time.perf_counter() - begin
+    print(f"seed {seed}: trained {model.rnn}\n  for {epochs} epochs on {len(data.train)} utterances, {took:.1f} s")
     model.eval()
     with torch.no_grad():
         (_, state), there = timed(lambda: model.rnn(torch.from_numpy(test_x), lengths=test_lengths))
@@ -89,9 +91,11 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
 
     for name, named, seconds in (("torch", by_torch, there), ("lnrnn", by_lnrnn, here)):
         right = int((named == data.test.labels).sum())
-        print(f"  {name}: {right} of {len(named)} test utterances right ({right / len(named):.1%}), {seconds * 1e3:.1f} ms for all")
+        share = f"{right} of {len(named)} test utterances right ({right / len(named):.1%})"
+        print(f"  {name}: {share}, {seconds * 1e3:.1f} ms for all")
     apart = np.abs(hidden(served) - hidden(state).numpy()).max()
-    print(f"  largest difference of a hidden state {apart:.1e}; different answers: {int((by_torch != by_lnrnn).sum())}")
+    differ = int((by_torch != by_lnrnn).sum())
+    print(f"  largest difference of a hidden state {apart:.1e}; different answers: {differ}")
     if not apart <= TOLERANCE:
         raise SystemExit(f"the two should agree to {TOLERANCE:g}, and do not")
     return float((by_lnrnn == data.test.labels).mean())

@@ -15,15 +15,17 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
-    """``with replacing(path) as write: write(data)``: what was written stands at path when the body has ended well.
+    """``with replacing(path) as write: write(data)``: writes a file whole or not at all.
 
-    It goes into a new file in the same directory, which takes path's name once all of it is on the disk. Until then, and
-    if anything fails, what stood at path stays as it was, and the new file is removed (unless the process is killed; its
-    name is random, so it is in nobody's way). A symbolic link stays, the file that it points to is replaced. Permissions
-    are those that open(path, "wb") leaves: of the file that is replaced, or what umask allows.
+    The data go into a new file in the same directory, which takes path's name when the body has ended well and
+    all of it is on the disk. If anything fails, what stood at path stays as it was and the new file is removed. (A
+    process that is killed leaves it there, under a random name.) A symbolic link stays, the file that it points
+    to is replaced. Permissions are those that open(path, "wb") leaves: of the file that is replaced, or what
+    umask allows.
 
     write: takes any contiguous bytes-like object, an array too.
-    Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and for what is no regular file.
+    Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what stands
+    at path is no regular file.
     """
     with _said_of(path):
         target, part, descriptor = _create(path)
@@ -43,9 +45,9 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises the OSError that `replacing` would raise before its body runs: for use before a long computation.
+    """Raises the OSError that `replacing` would raise before its body runs. For use before a long computation.
 
-    It makes and removes a file in path's directory; what permission bits say is not always what is allowed.
+    It makes a file in path's directory and removes it, for permission bits do not say all that may forbid it.
     """
     with _said_of(path):
         _, part, descriptor = _create(path)
@@ -61,11 +63,12 @@ def _create(path: Path) -> tuple[str, str, int]:
     old = _old(target)
     # An old file may be kept from others: so is what will replace it, from the first moment.
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
         # Not named after path, whose name may be as long as a name can be.
         part = os.path.join(os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         with suppress(FileExistsError):
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+            descriptor = os.open(part, flags, mode)
             break
     if old is not None:
         try:
@@ -87,12 +90,13 @@ def _old(target: str) -> os.stat_result | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     if not stat.S_ISREG(old.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", target)
-    os.close(os.open(target, os.O_WRONLY))  # a read-only file: replacing it would ask for its directory's permission only
+    # A read-only file is an error too. To replace it, its directory's permission would be enough.
+    os.close(os.open(target, os.O_WRONLY))
     return old
 
 
 def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
-    """Gives a new file the owner, group and permissions of the old one, as writing into that one would have left them."""
+    """Gives a new file the owner, group and permissions of the old one, which writing into that would keep."""
     if not hasattr(os, "fchown"):  # Windows
         return
     new = os.fstat(descriptor)

@@ -70,15 +70,15 @@ def _is_command() -> bool:
     argv = getattr(sys, "argv", None) or [""]
     if argv[0] != "-m":
         return PurePath(argv[0]).stem == "lnrnn"
-    # So it stands there while Python looks for the module, whose name is the word before the module's own words; it may
-    # be written in one with its option: -mlnrnn.
+    # With -m, Python puts this first while it locates and imports the module's package. The module's name is
+    # then the word before the rest of argv, or the end of the option: -mlnrnn.
     return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None
 
 
 try:
     _from_environment()
 except ImportError as error:
-    # Both commands import lnrnn before any line of lnrnn.cli runs, so what they say of a bad environment is said here.
+    # Both commands import lnrnn before any line of lnrnn.cli runs, so the message cannot be left to that.
     if not _is_command():
         raise
     print(f"lnrnn: error: {error}", file=sys.stderr)

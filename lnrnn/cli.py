@@ -24,8 +24,8 @@ USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
-    argv: the words after the program's name; None takes those of the process. An error is one line on stderr. (What is
-    wrong in the environment is found when lnrnn is imported, before this runs; `_runtime` answers alike.)
+    argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
+    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `_runtime`.)
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -87,7 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=demos.CELLS[0],
         help=f"kind of network (default: {demos.CELLS[0]})",
     )
-    demo.add_argument("--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm")
+    demo.add_argument(
+        "--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm"
+    )
     demo.set_defaults(command=run_demo)
 
     info = commands.add_parser(

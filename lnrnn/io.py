@@ -25,9 +25,10 @@ _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
 def save(model: Network, path: str | os.PathLike[str]) -> None:
     """Writes model to path. NumPy is enough for that; `load` needs the safetensors package.
 
-    The file is written whole or not at all: a new file beside path takes its place when it is complete and on the disk.
-    A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them. Raises OSError, with
-    errno and path, if it cannot be written, and then leaves what stood there; so too if path is there and is no regular file.
+    The file is written whole or not at all: a new file beside path takes its place when it is complete and on
+    the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them.
+    Raises OSError, with errno and path, if it cannot be written or if what stands there is no regular file;
+    then that stays as it was.
     """
     norm: dict[str, Any] | None = None
     if model.norm is not None:
@@ -52,16 +53,18 @@ def _in_file_order(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _header(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
-    """What stands before the tensors, one after the other: its length in eight bytes, and JSON that says where each is.
+    """What stands before the tensors: its length in eight bytes, and JSON that says where each tensor is.
 
-    The format is that of https://github.com/huggingface/safetensors. Its package would take several copies of a model
-    to make one file, in old versions writes over the old one, and reports a full disk in an error of its own.
+    The format is that of https://github.com/huggingface/safetensors. Its package takes several copies of a
+    model to make one file, in old versions writes over the old file, and reports a full disk in an error of its
+    own.
     """
     entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, value in tensors.items():
         begin, end = end, end + value.nbytes
-        entries[name] = {"dtype": _DTYPES[value.dtype.name], "shape": value.shape, "data_offsets": (begin, end)}
+        dtype = _DTYPES[value.dtype.name]
+        entries[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": (begin, end)}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header
@@ -70,7 +73,8 @@ def _header(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 def load(path: str | os.PathLike[str]) -> Network:
     """The model, an RNN, LSTM or GRU, that `save` wrote to path.
 
-    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged, not an lnrnn model, or of a newer schema.
+    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged,
+    not an lnrnn model, or of a newer schema.
     """
     try:
         import safetensors

@@ -1,4 +1,4 @@
-"""What stands at a path after a write that ended well, one that failed and one that was killed: save and `lnrnn run`."""
+"""What stands at a path when `save` or `lnrnn run` has written it, failed to, or was killed while it did."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
 def failing(write, path, number):
-    """write(path) raises OSError with this errno and the path that was asked for, and leaves no file of its own."""
+    """write(path) raises OSError with this errno and the path that was given, and leaves no file of its own."""
     folder = os.path.dirname(path)
     before = names(folder) if os.path.isdir(folder) else None
     with pytest.raises(OSError) as caught:

@@ -37,7 +37,7 @@ FIGURES = {"rnn": "long_sequences.png", "lstm": "long_sequences_lstm.png", "gru"
 
 
 def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> None:
-    """Prints what follows from the numbers and the tables, and draws the cell's one of FIGURES in ``output_dir``."""
+    """Prints findings and tables, and draws the cell's one of FIGURES in ``output_dir``."""
     tqdm = require("tqdm").tqdm
     path = output_dir / FIGURES[cell]
     if figure:
