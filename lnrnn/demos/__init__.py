@@ -58,4 +58,6 @@ def require(package: str):
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise ImportError(f"the demo needs {package}: pip install {package} ({error})") from error
+        raise ImportError(
+            f"the demo needs {package}: install it with  pip install matplotlib tqdm  ({error})"
+        ) from error
