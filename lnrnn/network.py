@@ -350,7 +350,7 @@ class Network:
             self._statistics[suffix] = StepStatistics(s.arrays)
 
     def save(self, path: Any) -> None:
-        """Writes parameters, statistics and configuration to a .safetensors file. Needs the safetensors package."""
+        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all. Raises OSError."""
         save(self, path)
 
     @property
