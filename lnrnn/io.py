@@ -6,8 +6,6 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ._errors import flag, integer
 from ._files import replacing
 from .norms import BatchNormSpec, LayerNormSpec, norm_spec
@@ -18,17 +16,25 @@ if TYPE_CHECKING:
     from .network import Network
 
 SCHEMA = 1
-_DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
 
 
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError("saving and loading models needs safetensors: pip install safetensors") from None
+    return safetensors
+
+
 def save(model: Network, path: str | os.PathLike[str]) -> None:
-    """Writes model to path. NumPy is enough for that; `load` needs the safetensors package.
+    """Writes model to path.
 
     The file is written whole or not at all: a new file beside path takes its place when it is complete and on
     the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them.
-    Raises OSError, with errno and path, if it cannot be written or if what stands there is no regular file;
-    then that stays as it was.
+    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written or
+    if what stands there is no regular file; then that stays as it was.
     """
     norm: dict[str, Any] | None = None
     if model.norm is not None:
@@ -39,35 +45,9 @@ def save(model: Network, path: str | os.PathLike[str]) -> None:
     config = {name: getattr(model, name) for name in ("dtype", *model._arguments)}
     config |= {"cell": model._cell.name, "norm": norm}
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
-    tensors = _in_file_order(model.state_dict())
-    with replacing(path) as write:
-        write(_header(tensors, metadata))
-        for value in tensors.values():
-            write(value)
-
-
-def _in_file_order(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Wide items first, so that every tensor is aligned in the file; little-endian, in C order."""
-    names = sorted(state, key=lambda name: (-state[name].itemsize, name))
-    return {name: np.ascontiguousarray(state[name], state[name].dtype.newbyteorder("<")) for name in names}
-
-
-def _header(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
-    """What stands before the tensors: its length in eight bytes, and JSON that says where each tensor is.
-
-    The format is that of https://github.com/huggingface/safetensors. Its package takes several copies of a
-    model to make one file, in old versions writes over the old file, and reports a full disk in an error of its
-    own.
-    """
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, value in tensors.items():
-        begin, end = end, end + value.nbytes
-        dtype = _DTYPES[value.dtype.name]
-        entries[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": (begin, end)}
-    header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header
+    safetensors = _safetensors()
+    with replacing(path) as write:  # some versions of safetensors would write over the old file
+        write(safetensors.numpy.save(model.state_dict(), metadata))
 
 
 def load(path: str | os.PathLike[str]) -> Network:
@@ -76,11 +56,7 @@ def load(path: str | os.PathLike[str]) -> Network:
     Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged,
     not an lnrnn model, or of a newer schema.
     """
-    try:
-        import safetensors
-    except ImportError:
-        raise ImportError("loading models needs safetensors: pip install safetensors") from None
-    path = os.fspath(path)
+    safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")
     if not os.path.isfile(path):

@@ -350,7 +350,9 @@ class Network:
             self._statistics[suffix] = StepStatistics(s.arrays)
 
     def save(self, path: Any) -> None:
-        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all. Raises OSError."""
+        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
+
+        Raises OSError; ImportError without the safetensors package."""
         save(self, path)
 
     @property

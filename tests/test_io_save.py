@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import socket
 import stat
-import struct
 import sys
-import tracemalloc
 
 import lnrnn
 import numpy as np
@@ -62,50 +59,19 @@ def failing(write, path, number):
 # --- what is written ----------------------------------------------------------------------------------------
 
 
-def test_the_file_is_what_the_safetensors_package_writes(tmp_path):
-    """Tensors, their order and their places; the order of the metadata it leaves to chance."""
-    theirs = pytest.importorskip("safetensors.numpy")
-    for options in (dict(norm="batch", num_layers=2, trained=4), dict(norm=None), dict(bidirectional=True)):
-        rnn = network(3, 5, **options)
-        rnn.save(tmp_path / "ours")
-        raw = (tmp_path / "ours").read_bytes()
-        end = 8 + struct.unpack("<Q", raw[:8])[0]
-        header = json.loads(raw[8:end])
-        metadata = header.pop("__metadata__")
-        want = theirs.save(rnn.state_dict(), metadata)
-        start = 8 + struct.unpack("<Q", want[:8])[0]
-        expected = json.loads(want[8:start])
-        assert expected.pop("__metadata__") == metadata
-        assert list(header.items()) == list(expected.items())
-        assert raw[end:] == want[start:] and end % 8 == 0
-
-
-def test_save_needs_numpy_alone(tmp_path):
+def test_without_safetensors_it_says_what_to_install_and_writes_nothing(tmp_path):
     done = run_python(f"""
 import sys
 sys.modules["safetensors"] = None
 import lnrnn
-lnrnn.RNN(2, 3, seed=0).save({str(tmp_path / NAME)!r})
-try:
-    lnrnn.load({str(tmp_path / NAME)!r})
-except ImportError as error:
-    print(error)
-""")
-    assert done.stderr == "" and "pip install safetensors" in done.stdout
-    pytest.importorskip("safetensors")
-    assert lnrnn.load(tmp_path / NAME).hidden_size == 3
-
-
-def test_save_takes_the_memory_of_one_copy(tmp_path):
-    rnn = lnrnn.LSTM(256, 512, seed=0)
-    size = sum(value.nbytes for value in rnn.state_dict().values())
-    tracemalloc.start()
+for use in (lnrnn.RNN(2, 3, seed=0).save, lnrnn.load):
     try:
-        rnn.save(tmp_path / NAME)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1.1 * size, f"{peak / size:.2f} of the model's {size} bytes"
+        use({str(tmp_path / NAME)!r})
+    except ImportError as error:
+        print(error)
+""")
+    assert done.stderr == "" and done.stdout.count("pip install safetensors") == 2
+    assert names(tmp_path) == []
 
 
 @each_writer
@@ -115,8 +81,7 @@ def test_kinds_of_paths(tmp_path, monkeypatch, write):
     for path in (tmp_path / "a", str(tmp_path / "b"), "c", os.fsencode("d"), long):
         write(path)
         assert os.path.isfile(path)
-    with open("a", "rb") as a, open(long, "rb") as b:
-        assert a.read() == b.read()
+    assert os.path.getsize("a") == os.path.getsize(long) > 0
     for path in (None, 5, ["m"]):
         with pytest.raises(TypeError):
             write(path)
