@@ -23,7 +23,7 @@ def _safetensors() -> Any:
         import safetensors
         import safetensors.numpy
     except ImportError:
-        raise ImportError("saving and loading models needs safetensors: pip install 'lnrnn[safetensors]'") from None
+        raise ImportError("saving and loading models needs safetensors: pip install safetensors") from None
     return safetensors
 
 

@@ -280,7 +280,7 @@ def test_demo_reports_bad_options(capsys):
 def test_a_missing_package_is_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     code, _, error = run(capsys, "demo")
-    assert code == 2 and error.count("\n") == 1 and "pip install 'lnrnn[demo]'" in error
+    assert code == 2 and error.count("\n") == 1 and "pip install matplotlib tqdm" in error
 
 
 def test_interrupted(capsys, monkeypatch):

@@ -169,7 +169,7 @@ def test_cells_of_somebody_else_are_refused():
 
     cell = Mine(H)
     cell.build((None, I))
-    with pytest.raises(ValueError, match="what a Mine of test_from_keras_layers does"):
+    with pytest.raises(ValueError, match="what Mine of test_from_keras_layers does"):
         lnrnn.from_keras(cell)
     dense = layers.Dense(3)
     dense.build((None, I))

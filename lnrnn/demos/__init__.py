@@ -59,5 +59,5 @@ def require(package: str):
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"the demo needs {package}: install it with  pip install 'lnrnn[demo]'  ({error})"
+            f"the demo needs {package}: install it with  pip install matplotlib tqdm  ({error})"
         ) from error
