@@ -6,20 +6,20 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from collections import namedtuple
 
 import lnrnn
 import numpy as np
 import pytest
 from helpers import absolute_error
-from importing import FOREIGN, stack
 from lnrnn.importers import checking
 
 torch = pytest.importorskip("torch")
 import lnrnn.torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import layer_norm  # noqa: E402
-from torch_cells import Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
+from torch_cells import (  # noqa: E402
+    WAYS, BatchFirst, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, OutCell, Pair, fresh, shaken,
+)  # fmt: skip
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
@@ -33,144 +33,6 @@ def the_same_numbers_every_time():
     torch.manual_seed(0)
 
 
-def fresh(module):
-    """As somebody leaves it who has not trained: gains 1, biases 0."""
-    for name, p in module.named_parameters():
-        if "norm" not in name:
-            nn.init.uniform_(p, -0.3, 0.3)
-    return module
-
-
-class OutCell(LayerNormLSTMCell):
-    """fastrnns' parameters, with c normalised on the way out only, as in Ba et al. 2016."""
-
-    def forward(self, x, h, c):
-        gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
-        i, f, g, o = gates.chunk(4, 1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(self.layernorm_c(c)), c
-
-
-# --- ways of calling ------------------------------------------------------------------------------------------
-
-
-class Pair(nn.Module):
-    """As fastrnns calls its cells: cell(x, (h, c)) -> h, (h, c)."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x, state: tuple[torch.Tensor, torch.Tensor]):
-        h, c = self.cell(x, state[0], state[1])
-        return h, (h, c)
-
-
-class WithState(nn.Module):
-    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is allowed."""
-
-    def __init__(self, cell, allow_none=False, reverse=False):
-        super().__init__()
-        self.cell, self.allow_none, self.reverse = cell, allow_none, reverse
-
-    def forward(self, x, state):
-        if state is None and self.allow_none:
-            state = [torch.zeros(x.size(1), self.cell.hidden)] * 2
-        h, c = state
-        if h.dim() != 2:
-            raise RuntimeError("h must be (B, H)")
-        ys = []
-        for x_t in x.flip(0) if self.reverse else x:
-            h, c = self.cell(x_t, h, c)
-            ys.append(h)
-        ys = torch.stack(ys)
-        return ys.flip(0) if self.reverse else ys, (h, c)
-
-
-class BothWithState(nn.Module):
-    def __init__(self, *cells):
-        super().__init__()
-        self.directions = nn.ModuleList([WithState(cell, reverse=d == 1) for d, cell in enumerate(cells)])
-
-    def forward(self, x, states):
-        ys, ends = zip(*(d(x, s) for d, s in zip(self.directions, states, strict=True)), strict=True)
-        return torch.cat(ys, -1), list(ends)
-
-
-class StackWithStates(nn.Module):
-    """As fastrnns' stacks, which take a list of the layers' states, and of the directions' in it."""
-
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x, states):
-        ends = []
-        for layer, state in zip(self.layers, states, strict=True):
-            x, end = layer(x, state)
-            ends.append(end)
-        return x, ends
-
-
-class TorchLike(nn.Module):
-    """As torch.nn: h and c are (layers, B, H), and must be given; a dict comes back."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = WithState(cell)
-
-    def forward(self, x, state):
-        h, c = state
-        y, (h, c) = self.cell(x, (h.squeeze(0), c.squeeze(0)))
-        return {"output": y, "state": (h[None], c[None])}
-
-    def state_dict(self, *args, **kwargs):
-        return {name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()}
-
-
-class BatchFirst(nn.Module):
-    def __init__(self, cell, batch_first=None):
-        super().__init__()
-        self.cell = cell
-        if batch_first is not None:
-            self.batch_first = batch_first
-
-    def forward(self, x):
-        return Layer.forward(_Forward(self.cell), x.swapaxes(0, 1)).swapaxes(0, 1)
-
-
-_Forward = namedtuple("_Forward", "cell reverse", defaults=[False])
-
-
-class OnlyX(nn.Module):
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x):
-        return Layer.forward(_Forward(self.cell), x)
-
-
-WAYS = {
-    "cell(x, h, c)": lambda cell: cell(I, H),
-    "cell(x, (h, c))": lambda cell: Pair(cell(I, H)),
-    "layer(x)": lambda cell: Layer(cell(I, H), False),
-    "layer(x, state)": lambda cell: WithState(cell(I, H)),
-    "layer(x, None)": lambda cell: WithState(cell(I, H), allow_none=True),
-    "layer(x, state) of torch.nn": lambda cell: TorchLike(cell(I, H)),
-    "stack(x)": lambda cell: Stack(Layer(cell(I, H), False), Layer(cell(H, H), False)),
-    "stack(x, states)": lambda cell: StackWithStates(WithState(cell(I, H)), WithState(cell(H, H))),
-    "directions(x)": lambda cell: Both(cell(I, H), cell(I, H)),
-    "directions(x, states)": lambda cell: BothWithState(cell(I, H), cell(I, H)),
-    "stack of directions(x)": lambda cell: Stack(Both(cell(I, H), cell(I, H)), Both(cell(2 * H, H), cell(2 * H, H))),
-    "stack of directions(x, states)": lambda cell: StackWithStates(
-        BothWithState(cell(I, H), cell(I, H)), BothWithState(cell(2 * H, H), cell(2 * H, H))),
-    "list of cells": lambda cell: nn.ModuleList([cell(I, H), cell(H, H)]),
-    "list of layers": lambda cell: nn.ModuleList([WithState(cell(I, H)), WithState(cell(H, H))]),
-    "sequence of layers(x)": lambda cell: nn.Sequential(Layer(cell(I, H), False), Layer(cell(H, H), False)),
-    "sequence of cells": lambda cell: nn.Sequential(Pair(cell(I, H)), Pair(cell(H, H))),
-    "batch first": lambda cell: BatchFirst(cell(I, H), True),
-}  # fmt: skip
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -546,71 +408,6 @@ def test_dropout_does_not_disturb():
     module = shaken(Dropped(I, H)).train()
     lnrnn.from_torch(module, check=True)
     assert module.training
-
-
-# --- norm= of bare weights ------------------------------------------------------------------------------------------
-
-
-FITTING = [
-    ("fastrnns", {"placement": "split", "cell": "out", "eps": 0.1}),
-    ("torchaudio", {"placement": "joint", "cell": "out"}),
-    ("torchaudio", {"placement": "gate", "cell": "carry", "eps": 1e-3}),
-    ("icefall LSTM", {"placement": "gate", "cell": "out", "inner_bias": True}),
-    ("icefall LSTM without bias", {"placement": "joint", "cell": "out"}),
-    ("icefall GRU", {"placement": "joint", "inner_bias": True}),
-    ("haste LSTM", {"placement": "split", "cell": "carry"}),
-    ("haste GRU", {"placement": "split", "eps": 0.1}),
-]
-
-
-@pytest.mark.parametrize(("name", "said"), FITTING, ids=str)
-def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
-    told = {"zoneout": 0} if "haste" in name else {}
-    _, state = stack(rng, FOREIGN[name], I, H)
-    norm = lnrnn.LayerNormSpec(**said)
-    guessed, model = lnrnn.from_torch(state, batch_first=False, **told), lnrnn.from_torch(state, norm=norm, batch_first=False, **told)
-    assert model.norm == norm.resolved(model._cell) != guessed.norm
-    by_hand = type(model)(I, H, norm=norm)
-    by_hand.load_state_dict(guessed.state_dict())
-    x = rng.standard_normal((T, B, I)).astype(np.float32)
-    np.testing.assert_array_equal(model(x)[0], by_hand(x)[0])
-    assert absolute_error(model(x)[0], guessed(x)[0]) > 1e-3
-    lnrnn.from_torch(state, norm=norm, eps=norm.eps, **told)
-    with pytest.raises(ValueError, match="eps is part of norm, got eps=0.25"):
-        lnrnn.from_torch(state, norm=norm, eps=0.25, **told)
-
-
-@pytest.mark.parametrize(("name", "norm", "message"), [
-    ("fastrnns", lnrnn.LayerNormSpec("joint", "carry"), "lack bias, gain and also have bias_hh, bias_ih, gain_hh, gain_ih"),
-    ("fastrnns", lnrnn.LayerNormSpec("split", None), "also have bias_c, gain_c"),
-    ("fastrnns", lnrnn.LayerNormSpec(inner_bias=True), "lack inner_bias_hh, inner_bias_ih"),
-    ("icefall LSTM", lnrnn.LayerNormSpec("gate", "carry"), "also have inner_bias_hh, inner_bias_ih"),
-    ("icefall GRU", lnrnn.LayerNormSpec("gate", "carry", inner_bias=True), "cell must be 'out' or None .* GRU"),
-    ("haste GRU", lnrnn.LayerNormSpec("joint", span="all"), "span must be None"),
-    ("haste LSTM", lnrnn.BatchNormSpec(), "haste LSTM, which has layer norms inside"),
-    ("haste LSTM", "batch", "haste LSTM, which has layer norms inside"),
-    ("torch LSTM", lnrnn.LayerNormSpec(), "torch, which has no norm inside"),
-    ("torch LSTM", "layer", "torch, which has no norm inside"),
-])  # fmt: skip
-def test_a_norm_that_does_not_fit_is_refused_with_the_true_reason(rng, name, norm, message):
-    _, state = stack(rng, FOREIGN[name], I, H)
-    with pytest.raises(ValueError, match=message):
-        lnrnn.from_torch(state, norm=norm, **({"zoneout": 0} if "haste" in name else {}))
-
-
-def test_a_norm_by_name_and_what_is_none(rng):
-    _, state = stack(rng, FOREIGN["fastrnns"], I, H)
-    assert lnrnn.from_torch(state, norm="layer").norm == OUT
-    for norm, error in ((3, TypeError), ("group", ValueError)):
-        with pytest.raises(error, match="norm must be"):
-            lnrnn.from_torch(state, norm=norm)
-
-
-def test_the_eps_of_a_modules_norms_must_be_that_of_norm():
-    module = Layer(shaken(OutCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1))), False)
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[1e-05, 0.1\]"):
-        lnrnn.from_torch(module, norm=OUT)
-    assert lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "out", 0.1)).norm.eps == 0.1
 
 
 # --- the tolerance ------------------------------------------------------------------------------------------------
