@@ -209,6 +209,21 @@ def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, r
     lnrnn.from_torch(module, check=False)
 
 
+def test_what_only_looks_like_a_module():
+    class Looks:
+        def state_dict(self):
+            return nn.GRU(I, H).state_dict()
+
+        def modules(self):
+            return iter([self])
+
+        def named_modules(self):
+            return iter([("", self)])
+
+    with pytest.warns(UserWarning, match="could not be checked against the module: it is no torch.nn.Module"):
+        assert lnrnn.from_torch(Looks()).hidden_size == H
+
+
 def test_outputs_that_say_nothing():
     nan = shaken(LayerNormLSTMCell(I, H))
     with torch.no_grad():

@@ -77,7 +77,9 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
 def known(module: Any) -> bool:
     """Whether the module's class itself says what it computes: torch.nn's own and lnrnn.torch's, not what is derived from
     them, and without hooks, which may change what comes out."""
-    nn, cls = sys.modules["torch"].nn, type(module)
+    nn, cls = getattr(sys.modules.get("torch"), "nn", None), type(module)
+    if nn is None or not isinstance(module, nn.Module):
+        return False
     if cls is nn.ModuleList:
         return all(map(known, module))
     if cls not in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell) and cls.__module__ != "lnrnn.torch":
@@ -116,10 +118,10 @@ class _Network:
         y = _outputs(self.model, answer.x)
         if not np.isfinite(y).all():
             raise Unchecked("the outputs are not finite")
-        rng, size = np.random.default_rng(1), float(np.abs(y).max())
+        rng, size, eps = np.random.default_rng(1), float(np.abs(y).max()), np.float32(self.eps)
         limit = self.eps * max(size, 1.0)
         for _ in range(3):
-            changed = {name: v * (1 + self.eps * rng.choice((-1, 1), v.shape)) if v.dtype.kind == "f" else v
+            changed = {name: v * (1 + eps * rng.choice(np.array((-1, 1), np.int8), v.shape)) if v.dtype.kind == "f" else v
                        for name, v in self.converted.state.items()}  # fmt: skip
             limit = max(limit, float(np.abs(y - _outputs(replace(self.converted, state=changed).model(), answer.x)).max()))
         found = float(np.abs(answer.y - y).max())
@@ -143,7 +145,9 @@ def _time_first(x: Array, batch_first: bool | None) -> Array:
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None) -> Answer:
     """The way of running the module in which it agrees with its conversion. x: an input in the module's order of axes, or
     None for a random one. Raises ValueError if none agrees, Unchecked if none runs."""
-    torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if not isinstance(module, getattr(getattr(torch, "nn", None), "Module", ())):
+        raise Unchecked("it is no torch.nn.Module")
     like = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
     network = _Network(converted, max(torch.finfo(like.dtype).eps, float(np.finfo(np.float32).eps)))
     found: list[tuple[float, float, Answer]] = []
