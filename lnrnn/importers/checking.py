@@ -1,7 +1,8 @@
-"""Whether the network that was made of a module's parameters computes what the module does: both are run on one input.
+"""Whether the network that was made of a module's parameters computes what the module does: both are run on
+one input.
 
-Names and shapes of parameters do not say what a forward method does with them. Nothing here imports torch: where there is
-a module there is torch in sys.modules.
+Names and shapes of parameters do not say what a forward method does with them. Nothing here imports torch:
+where there is a module there is torch in sys.modules.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,11 +22,12 @@ from .._errors import bad_value, real
 from ..norms import PLACEMENTS, LayerNormSpec
 from .weights import Array, Converted
 
-# Random input: enough steps for what is carried from one to the next to matter, and no two axes of one length.
+# Random input: enough steps for what is carried from one to the next to matter, and no two axes
+# of one length.
 STEPS, BATCH = 7, 3
-# How far rounding may take the outputs apart, in times of what _Network measures. Over correct modules of every system, fresh
-# and drawn parameters, 5 to 256 units, float32 and float64, 3000 cases, at most 2.2 (0.5 in the median); up to 18 for norms
-# over two units, which are little more than a sign.
+# How far rounding may take the outputs apart, in times of what _Network measures. Over correct modules of
+# every system, fresh and drawn parameters, 5 to 256 units, float32 and float64, 3000 cases, at most 2.2 (0.5
+# in the median); up to 18 for norms over two units, which are little more than a sign.
 MARGIN = 6.0
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -37,8 +40,8 @@ class Unchecked(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the module's own order
-    of axes is, which batch_first says: None for a cell, which takes one step at a time."""
+    """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
+    module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time."""
 
     x: Array
     y: Array
@@ -46,7 +49,8 @@ class Answer:
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Any:
-    """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given there."""
+    """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given
+    there."""
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
     module = None if isinstance(source, Mapping) else source
     if module is None and forced:
@@ -68,21 +72,23 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
         axes = {False: "(T, B, input_size)", True: "(B, T, input_size)"}
         warnings.warn(
             f"the module takes x as {axes[answer.batch_first]}, the model as {axes[model.batch_first]}: give "
-            f"batch_first={answer.batch_first} for the module's order, batch_first={model.batch_first} if this one is meant",
+            f"batch_first={answer.batch_first} for the module's order, batch_first={model.batch_first} "
+            "if this one is meant",
             UserWarning, stacklevel=3,
         )  # fmt: skip
     return model
 
 
 def known(module: Any) -> bool:
-    """Whether the module's class itself says what it computes: torch.nn's own and lnrnn.torch's, not what is derived from
-    them, and without hooks, which may change what comes out."""
+    """Whether the module's class itself says what it computes: torch.nn's own and lnrnn.torch's, not what is
+    derived from them, and without hooks, which may change what comes out."""
     nn, cls = getattr(sys.modules.get("torch"), "nn", None), type(module)
     if nn is None or not isinstance(module, nn.Module):
         return False
     if cls is nn.ModuleList:
         return all(map(known, module))
-    if cls not in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell) and cls.__module__ != "lnrnn.torch":
+    torchs = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+    if cls not in torchs and cls.__module__ != "lnrnn.torch":
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
 
@@ -92,22 +98,23 @@ def _input(check: Any, input_size: int) -> Array:
         check = check.detach().cpu()
     x = real("check", check)
     if x.ndim not in (2, 3) or x.shape[-1] != input_size or not x.size:
-        raise bad_value("check", f"None, True, False or an input of the module, of {input_size} features and not empty", x)
+        expected = f"None, True, False or an input of the module, of {input_size} features and not empty"
+        raise bad_value("check", expected, x)
     x = np.asarray(x, np.float32)
     if not np.isfinite(x).all():
         raise ValueError("check must be finite: NaN and infinity say nothing about the module")
     return x
 
 
-# --- comparing ------------------------------------------------------------------------------------------------
+# --- comparing -----------------------------------------------------------------------------------------------
 
 
 class _Network:
     """A network and how far rounding may take it from a module in which numbers have the resolution eps.
 
-    Rounding is what its own outputs change by when every parameter changes by a random eps or -eps of itself, the largest of
-    three such: that is of the order of the errors which sums over so many terms have, and passes through the same steps, so
-    that weights that magnify errors allow for them.
+    Rounding is what its own outputs change by when every parameter changes by a random eps or -eps of itself,
+    the largest of three such: that is of the order of the errors which sums over so many terms have, and
+    passes through the same steps, so that weights that magnify errors allow for them.
     """
 
     def __init__(self, converted: Converted, eps: float) -> None:
@@ -119,16 +126,19 @@ class _Network:
         if not np.isfinite(y).all():
             raise Unchecked("the outputs are not finite")
         rng, size, eps = np.random.default_rng(1), float(np.abs(y).max()), np.float32(self.eps)
-        limit = self.eps * max(size, 1.0)
+        limit, signs = self.eps * max(size, 1.0), np.array((-1, 1), np.int8)
         for _ in range(3):
-            changed = {name: v * (1 + eps * rng.choice(np.array((-1, 1), np.int8), v.shape)) if v.dtype.kind == "f" else v
+            changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
                        for name, v in self.converted.state.items()}  # fmt: skip
-            limit = max(limit, float(np.abs(y - _outputs(replace(self.converted, state=changed).model(), answer.x)).max()))
+            other = replace(self.converted, state=changed).model()
+            limit = max(limit, float(np.abs(y - _outputs(other, answer.x)).max()))
         found = float(np.abs(answer.y - y).max())
         limit *= MARGIN
         if found <= limit > 0.25 * size:
             better = "; in float32, copy.deepcopy(module).float(), it may not" if self.eps > 1e-6 else ""
-            raise Unchecked(f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}")
+            raise Unchecked(
+                f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
+            )
         return found if np.isfinite(found) else np.inf, limit
 
 
@@ -143,8 +153,8 @@ def _time_first(x: Array, batch_first: bool | None) -> Array:
 
 
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None) -> Answer:
-    """The way of running the module in which it agrees with its conversion. x: an input in the module's order of axes, or
-    None for a random one. Raises ValueError if none agrees, Unchecked if none runs."""
+    """The way of running the module in which it agrees with its conversion. x: an input in the module's order
+    of axes, or None for a random one. Raises ValueError if none agrees, Unchecked if none runs."""
     torch = sys.modules.get("torch")
     if not isinstance(module, getattr(getattr(torch, "nn", None), "Module", ())):
         raise Unchecked("it is no torch.nn.Module")
@@ -164,14 +174,15 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
     difference, limit, answer = min(found, key=lambda f: f[0])
     shape = _time_first(answer.x, answer.batch_first).shape
     raise ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape {shape} the "
-        f"outputs of module and model differ by up to {difference:.3g}, where rounding explains {limit:.1g}. "
+        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape {shape} "
+        f"the outputs of module and model differ by up to {difference:.3g}, where rounding explains {limit:.1g}. "
         + _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
     )
 
 
 def _one_by_one(modules: Any, convert: Convert, x: Array | None) -> Answer:
-    """The layers of a container that has no forward of its own, each beside its conversion, each fed by the one before."""
+    """The layers of a container that has no forward of its own, each beside its conversion, each fed by the
+    one before."""
     answer = None
     for module in modules:
         answer = _agreement(module, convert(module), convert, x)
@@ -196,15 +207,16 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
             if fits:
                 return f"They agree with norm={other.arguments['norm']}: give that"
     where = "Give norm= if its norms stand elsewhere; " if choice else ""
-    return f"{where}check=x tries an input x of your own, check=False imports it as {converted.system}'s all the same"
+    known_as = converted.system
+    return f"{where}check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"
 
 
-# --- running --------------------------------------------------------------------------------------------------
+# --- running -------------------------------------------------------------------------------------------------
 
 
 def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
-    """The module run in each way that modules are called, on x or random input. like: a tensor of its device and dtype.
-    failures: gets a line for each that does not run, or gives nothing of the right shape."""
+    """The module run in each way that modules are called, on x or random input. like: a tensor of its device
+    and dtype. failures: gets a line for each that does not run, or gives nothing of the right shape."""
     torch = sys.modules["torch"]
     orders = (model.batch_first, not model.batch_first)
     if x is None:
@@ -223,7 +235,7 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         try:
             with _unchanged(module, torch):
                 return call()
-        except Exception as error:  # whatever a module of somebody's raises when it is called in another way than its own
+        except Exception as error:  # whatever a module raises that is called in another way than its own
             line = next(iter(str(error).strip().splitlines()), "")
             failures.append(f"{what}: {type(error).__name__}: {line[:120]}")
         return None
@@ -233,26 +245,31 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         wanted = (*own.shape[:-1], model.num_directions * model.hidden_size)
         batch = own.shape[not order] if own.ndim == 3 else None
         for what, state in _states(model, batch, tensor):
-            found = run(f"module(x{what})", lambda own=own, state=state: list(_tensors(module(tensor(own), *state))))
+            call = partial(module, tensor(own), *state)
+            found = run(f"module(x{what})", lambda call=call: list(_tensors(call())))
             y = next((_numbers(t) for t in found or () if tuple(t.shape) == wanted), None)
-            if y is not None:
-                batched = own.ndim == 3
-                yield Answer(_time_first(own, order) if batched else own[:, None],
-                             _time_first(y, order) if batched else y[:, None], order if batched else model.batch_first)  # fmt: skip
+            if y is not None and own.ndim == 3:
+                yield Answer(_time_first(own, order), _time_first(y, order), order)
+            elif y is not None:
+                yield Answer(own[:, None], y[:, None], model.batch_first)
             elif found is not None:
                 failures.append(f"module(x{what}): no tensor of shape {wanted} comes out")
     if model.num_layers * model.num_directions > 1:
         return
     for _, own in given[:1]:
-        steps = _time_first(own, orders[0] if x is None else False) if own.ndim == 3 else np.repeat(own[None], STEPS, 0)
+        if own.ndim == 3:
+            steps = _time_first(own, orders[0] if x is None else False)
+        else:  # what a cell takes at one step; the first alone would not show what it carries on
+            steps = np.repeat(own[None], STEPS, 0)
         for packed in (True, False):
-            y = run("a step", lambda steps=steps, packed=packed: _step_by_step(module, model, [tensor(v) for v in steps], packed))
+            y = run("a step", partial(_step_by_step, module, model, [tensor(v) for v in steps], packed))
             if y is not None:
                 yield Answer(steps, y, None)
 
 
 def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
-    """A cell over the steps, each x (B, I), from a state of zeros. packed: whether h and c come as one argument."""
+    """A cell over the steps, each x (B, I), from a state of zeros. packed: whether h and c come as one
+    argument."""
     shape, kinds = (len(steps[0]), model.hidden_size), model._cell.states
     state, outputs = [steps[0].new_zeros(shape)] * kinds, []
     for x in steps:
@@ -265,8 +282,9 @@ def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Ar
 
 
 def _states(model: Any, batch: int | None, tensor: Callable[[Array], Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and a cell's state
-    for each layer and direction, as fastrnns does. batch: sequences in x, None for one without an axis for it."""
+    """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and
+    a cell's state for each layer and direction, as fastrnns does. batch: sequences in x, None for one without
+    an axis for it."""
     yield "", ()
     yield ", None", (None,)
     if batch is None:
@@ -304,14 +322,15 @@ def _numbers(t: Any) -> Array:
 
 @contextmanager
 def _unchanged(module: Any, torch: Any) -> Iterator[None]:
-    """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags, attributes, parameters and
-    buffers are what they were before."""
+    """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags,
+    attributes, parameters and buffers are what they were before."""
     parts = list(module.modules())
     flags = [part.training for part in parts]
-    own = [d for part in parts for d in (vars(part), *(vars(part).get(n) for n in ("_parameters", "_buffers", "_modules")))
-           if isinstance(d, dict)]  # fmt: skip
+    inner = ("_parameters", "_buffers", "_modules")
+    own = [d for part in parts for d in (vars(part), *map(vars(part).get, inner)) if isinstance(d, dict)]
     before = [dict(d) for d in own]
-    tensors = [*module.parameters(), *module.buffers(), *(v for d in before for v in d.values() if isinstance(v, torch.Tensor))]
+    plain = [v for d in before for v in d.values() if isinstance(v, torch.Tensor)]
+    tensors = [*module.parameters(), *module.buffers(), *plain]
     numbers = [t.detach().clone() for t in tensors]
     cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
     try:

@@ -44,13 +44,15 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     spec = norm_spec(norm, getattr(cells, weights.cell))
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
-        raise ValueError(f"norm={norm!r} does not fit: by their names these are parameters of {system}, which has {has} inside")
+        raise ValueError(
+            f"norm={norm!r} does not fit: by their names these are parameters of {system}, which has {has} inside"
+        )
     wanted = set(vectors(getattr(cells, weights.cell), weights.hidden_size, spec, weights.bias))
     found = set(weights.parameters) - {"weight_ih", "weight_hh"}
     if wanted != found:
-        parts = [f"{what} {', '.join(sorted(names))}" for what, names in (("lack", wanted - found), ("also have", found - wanted))
-                 if names]  # fmt: skip
-        raise ValueError(f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {' and '.join(parts)}")
+        differ = (("lack", wanted - found), ("also have", found - wanted))
+        parts = " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in differ if names)
+        raise ValueError(f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {parts}")
     return replace(weights, norm=spec)
 
 
