@@ -31,7 +31,8 @@ ISAS = {
     "neon": (ARM, []),
 }
 ONCE = [
-    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c",
+    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
+    "backward.c",
 ]
 HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
 
