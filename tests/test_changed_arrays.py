@@ -1,0 +1,236 @@
+"""Arrays that are changed while they are used, by another thread or behind a read-only flag: what was checked is what is
+computed with, so nothing of it can crash the process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+from contextlib import contextmanager
+
+import lnrnn
+import numpy as np
+import pytest
+from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
+
+same = np.testing.assert_array_equal
+T, B, D, H = 7, 5, 3, 17
+
+
+@contextmanager
+def meanwhile(change):
+    """change() again and again, in another thread."""
+    stop = threading.Event()
+
+    def run():
+        while not stop.is_set():
+            change()
+            for _ in range(300):
+                pass
+
+    thread, before = threading.Thread(target=run, daemon=True), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
+
+
+def change_lengths():
+    rnn, x, lengths = lnrnn.RNN(2, 2, seed=0, norm=None), np.zeros((4, 512, 2), np.float32), np.full(512, 4)
+
+    def change():
+        lengths[:] = 10**7
+        lengths[:] = 4
+
+    with meanwhile(change):
+        for k in range(8000):
+            try:
+                (rnn if k % 4 else rnn.forward_train)(x, lengths=lengths)
+            except ValueError as error:
+                assert "lengths" in str(error)
+
+
+def change_shapes():
+    rnn, x = lnrnn.RNN(4, 4, seed=0, norm=None), np.zeros((4, 8, 4), np.float32)
+    h0, gy = np.zeros((1, 8, 4), np.float32), np.zeros((4, 8, 4), np.float32)
+
+    def change():
+        for array in (x, h0, gy):
+            whole = array.shape
+            array.shape = whole[0], 4, 2 * whole[1] * whole[2] // 8
+            array.shape = whole
+
+    with meanwhile(change):
+        for k in range(8000):
+            try:
+                if k % 2:
+                    rnn(x, h0)
+                else:
+                    rnn.backward(rnn.forward_train(x, h0)[2], gy)
+            except ValueError as error:
+                assert str(error).startswith(("x must", "h0 must", "gy must"))
+
+
+@pytest.mark.filterwarnings("ignore:Setting the shape")
+@pytest.mark.parametrize("attack", [change_lengths, change_shapes])
+def test_by_another_thread(attack):
+    run_apart(attack)
+
+
+def test_lengths_are_read_once():
+    """An array-like that says something else each time it is asked."""
+    class Restless:
+        answers = [[4, 4], [10**7, 4]]
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.answers.pop(0))
+
+    rnn, x = lnrnn.RNN(D, H, seed=0), np.zeros((4, 2, D), np.float32)
+    same(rnn(x, lengths=Restless())[0], rnn(x)[0])
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_batches_in_one_buffer(rng, lengths):
+    """calibrate holds all sequences at once; the iterator may fill the same arrays again and again."""
+    batches = [(normal(rng, T, B, D), rng.integers(3, T + 1, B) if lengths else np.full(B, T)) for _ in range(3)]
+    want, got = (lnrnn.RNN(D, H, norm="batch", seed=0) for _ in range(2))
+    want.calibrate([(x.copy(), n.copy()) for x, n in batches])
+
+    def refilled():
+        x, n = np.empty((T, B, D), np.float32), np.empty(B, np.int64)
+        for batch in batches:
+            x[...], n[...] = batch
+            yield (x, n) if lengths else x
+
+    got.calibrate(refilled())
+    for name, value in want.state_dict().items():
+        same(got.state_dict()[name], value, err_msg=name)
+
+
+# --- tapes ----------------------------------------------------------------------------------------------------
+
+
+def taped(cell="RNN", norm="layer"):
+    rng = np.random.default_rng(0)
+    rnn = network(D, H, cell=cell, norm=norm, bidirectional=True)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, 2 * H)
+    return rnn, rnn.forward_train(x, drawn_state(rng, rnn, B), np.array([7, 7, 6, 2, 0]))[2], gy
+
+
+def arrays_of(tape):
+    """What a tape holds, by a name for messages."""
+    found = {"order": tape.order, "ends": tape.ends} | {f"start {k}": s for k, s in enumerate(tape.start)}
+    for k, run in enumerate(tape.runs):
+        found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
+        for side, value in (run.statistics or {}).items():
+            found |= {f"statistics {side} {k} {i}": a for i, a in enumerate(value if isinstance(value, tuple) else [value])}
+    return found
+
+
+each_cell = pytest.mark.parametrize("cell", CELLS)
+each_norm = pytest.mark.parametrize("norm", NORMS)
+
+
+@each_cell
+@each_norm
+def test_a_tape_is_read_only(cell, norm):
+    rnn, tape, gy = taped(cell, norm)
+    for name, array in arrays_of(tape).items():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+        assert array.size, name
+    with pytest.raises(TypeError):
+        tape.start[0] = 0
+    with pytest.raises(TypeError):
+        tape.runs[0] = 0
+    rnn.backward(tape, gy)
+
+
+def force_tapes():
+    """Each array of a tape made writeable again, and filled with what leads out of bounds if it is believed."""
+    for cell in CELLS:
+        for norm in NORMS:
+            rnn, tape, gy = taped(cell, norm)
+            want = rnn.backward(tape, gy)
+            for name, array in arrays_of(tape).items():
+                array.setflags(write=True)
+                for value in (10**6, -1, 2**62, 3):
+                    kept = array.copy()
+                    array[...] = value
+                    if name in ("order", "ends"):
+                        with pytest.raises(AssertionError, match="broken promise"):
+                            rnn.backward(tape, gy)
+                    else:
+                        with np.errstate(all="ignore"):
+                            rnn.backward(tape, gy)      # numbers like others
+                    array[...] = kept
+            same(rnn.backward(tape, gy)[0], want[0])
+            tape.ends[1:3] = 6, 7                       # rising
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.ends[1:3] = 5, 5                       # fewer rows than there are records
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.ends[1:3] = 7, 6
+            tape.order[:2] = 1                          # one sequence twice, another not at all
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.order[:2] = 0, 1
+            same(rnn.backward(tape, gy)[0], want[0])
+            if norm == "batch":
+                tape.runs[0].statistics.clear()
+                with pytest.raises(AssertionError):
+                    rnn.backward(tape, gy)
+
+
+def reshape_tapes():
+    for cell in CELLS:
+        rnn, tape, gy = taped(cell)
+        for name, array in arrays_of(tape).items():
+            kept = array.shape
+            try:
+                array.shape = (array.size,)             # of y, a part of both directions, there is no such view
+            except AttributeError:
+                continue
+            if array.shape != kept:
+                with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
+                    rnn.backward(tape, gy)
+            array.shape = kept
+        for name in ("weight_ih_l0", "weight_hh_l0"):
+            weight = getattr(rnn, name)
+            rnn.forward_train(np.zeros((2, 1, D), np.float32))
+            kept, before = weight.shape, rnn.backward(tape, gy)[0]
+            weight.shape = 1, weight.size               # the layers have their own idea of it
+            same(rnn.backward(tape, gy)[0], before)
+            weight.shape = kept
+
+
+@pytest.mark.filterwarnings("ignore:Setting the shape")
+@pytest.mark.parametrize("attack", [force_tapes, reshape_tapes])
+def test_a_tape_that_was_changed_all_the_same(attack):
+    run_apart(attack)
+
+
+def test_a_tape_shares_nothing_with_other_calls():
+    rnn, x = lnrnn.RNN(D, H, seed=0), np.ones((T, B, D), np.float32)
+    y = rnn(x)[0]
+    tape = rnn.forward_train(x)[2]
+    for array in arrays_of(tape).values():
+        array.setflags(write=True)
+        array[...] = 3
+    same(rnn(x)[0], y)
+
+
+def test_copies_of_a_tape():
+    rnn, tape, gy = taped()
+    assert copy.copy(tape) is tape
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a Tape cannot be pickled or deep-copied: .* forward_train"):
+            copied(tape)
+    with pytest.raises(TypeError, match="forward_train returned"):
+        copy.copy(rnn).backward(tape, gy)
