@@ -4,10 +4,9 @@ computed with, so nothing of it can crash the process."""
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import sys
-import threading
-from contextlib import contextmanager
 
 import lnrnn
 import numpy as np
@@ -18,67 +17,80 @@ same = np.testing.assert_array_equal
 T, B, D, H = 7, 5, 3, 17
 
 
-@contextmanager
-def meanwhile(change):
-    """change() again and again, in another thread."""
-    stop = threading.Event()
+def at_every_line(call, change, restore):
+    """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the second, ...: as
+    another thread may do it, but every time. -> its results, or ValueErrors."""
+    done, results = False, []
+    while not done:
+        left = len(results)
 
-    def run():
-        while not stop.is_set():
-            change()
-            for _ in range(300):
-                pass
+        def trace(frame, event, arg):
+            nonlocal left
+            if f"{os.sep}lnrnn{os.sep}" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                if left == 0:
+                    change()
+                left -= 1
+            return trace
 
-    thread, before = threading.Thread(target=run, daemon=True), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(before)
+        restore()
+        sys.settrace(trace)
+        try:
+            results.append(call())
+        except ValueError as error:
+            results.append(error)
+        finally:
+            sys.settrace(None)
+        done = left >= 0
+    restore()
+    return results
 
 
 def change_lengths():
-    rnn, x, lengths = lnrnn.RNN(2, 2, seed=0, norm=None), np.zeros((4, 512, 2), np.float32), np.full(512, 4)
-
-    def change():
-        lengths[:] = 10**7
-        lengths[:] = 4
-
-    with meanwhile(change):
-        for k in range(8000):
-            try:
-                (rnn if k % 4 else rnn.forward_train)(x, lengths=lengths)
-            except ValueError as error:
-                assert "lengths" in str(error)
+    rnn, x = lnrnn.RNN(2, 2, seed=0), np.ones((4, 512, 2), np.float32)
+    lengths = np.full(512, 3)
+    want = rnn(x, lengths=lengths)[0]
+    for call in (lambda: rnn(x, lengths=lengths), lambda: rnn.forward_train(x, lengths=lengths)):
+        found = at_every_line(call, lambda: lengths.fill(10**7), lambda: lengths.fill(3))
+        assert len(found) > 20
+        for result in found:
+            if isinstance(result, ValueError):
+                assert str(result).startswith("lengths must")
+            else:
+                same(result[0], want)
 
 
 def change_shapes():
-    rnn, x = lnrnn.RNN(4, 4, seed=0, norm=None), np.zeros((4, 8, 4), np.float32)
-    h0, gy = np.zeros((1, 8, 4), np.float32), np.zeros((4, 8, 4), np.float32)
+    rnn = lnrnn.RNN(4, 4, seed=0)
+    x, h0, gy, gh = (np.full(shape, 0.5, np.float32) for shape in ((8, 4, 4), (1, 4, 4), (8, 4, 4), (1, 4, 4)))
+    shapes = [(array, array.shape) for array in (x, h0, gy, gh)]
+
+    def call():
+        y, _, tape = rnn.forward_train(x, h0)
+        return (rnn(x, h0)[0], y, *rnn.backward(tape, gy, gh)[:2])
 
     def change():
-        for array in (x, h0, gy):
-            whole = array.shape
-            array.shape = whole[0], 4, 2 * whole[1] * whole[2] // 8
-            array.shape = whole
+        x.shape = gy.shape = 4, 8, 4
+        h0.shape = gh.shape = 2, 2, 4
 
-    with meanwhile(change):
-        for k in range(8000):
-            try:
-                if k % 2:
-                    rnn(x, h0)
-                else:
-                    rnn.backward(rnn.forward_train(x, h0)[2], gy)
-            except ValueError as error:
-                assert str(error).startswith(("x must", "h0 must", "gy must"))
+    def restore():
+        for array, shape in shapes:
+            array.shape = shape
+
+    want = call()
+    found = at_every_line(call, change, restore)
+    assert len(found) > 50
+    for result in found:
+        if isinstance(result, ValueError):
+            assert str(result).startswith(("x must", "h0 must", "gy must", "gh must"))
+        else:
+            for got, array in zip(result, want, strict=True):
+                same(got, array)
 
 
-@pytest.mark.filterwarnings("ignore:Setting the shape")
 @pytest.mark.parametrize("attack", [change_lengths, change_shapes])
-def test_by_another_thread(attack):
+def test_within_a_call(attack):
     run_apart(attack)
 
 
@@ -201,16 +213,14 @@ def reshape_tapes():
                 with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
                     rnn.backward(tape, gy)
             array.shape = kept
+        before = rnn.backward(tape, gy)[0]
         for name in ("weight_ih_l0", "weight_hh_l0"):
+            rnn, tape, gy = taped(cell)
             weight = getattr(rnn, name)
-            rnn.forward_train(np.zeros((2, 1, D), np.float32))
-            kept, before = weight.shape, rnn.backward(tape, gy)[0]
-            weight.shape = 1, weight.size               # the layers have their own idea of it
+            weight.shape = 1, weight.size               # before the layer has packed its transpose
             same(rnn.backward(tape, gy)[0], before)
-            weight.shape = kept
 
 
-@pytest.mark.filterwarnings("ignore:Setting the shape")
 @pytest.mark.parametrize("attack", [force_tapes, reshape_tapes])
 def test_a_tape_that_was_changed_all_the_same(attack):
     run_apart(attack)
