@@ -20,10 +20,11 @@ const char *lnrnn_isa_name(void);
 /* 0, or -1 if the name is not in the list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
 
-/* --- threads.c: how many threads ---------------------------------------------------------------------------- */
+/* --- cores.c, threads.c: how many threads ------------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
-/* Cores that this process may use: the smaller of the affinity mask and the control group's quota, at least 1. */
+/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places) and the
+ * control group's quota, at least 1. */
 int lnrnn_cores(void);
 /* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks that run at
  * the same time have the same worker. */
@@ -42,6 +43,28 @@ typedef struct {
     char more[56];
 } lnrnn_barrier;
 void lnrnn_meet(lnrnn_barrier *b, int team);
+
+/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and so do the
+ * later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is called after each such call
+ * by the thread that made it. Best effort: threads.c says what OpenMP leaves open. */
+void lnrnn_on_shortage(void (*tell)(int wanted, int given));
+void lnrnn_try_threads_again(void);
+
+/* What the tests look at, and set.
+ *
+ * cpus, but no more than the quotas of the control groups in a file like /proc/self/cgroup allow, whose directories are below
+ * root. */
+int lnrnn_cores_of(int cpus, const char *groups, const char *root);
+/* The largest teams that the calls of this thread have had since it last asked, where tasks were divided (lnrnn_parallel)
+ * and where units were (lnrnn_team); 0: all ran alone. */
+typedef struct {
+    int tasks, units;
+} lnrnn_teams;
+lnrnn_teams lnrnn_teams_had(void);
+/* Is a call that waited for long remembered, so that short ones after it run alone? NEVER: no. ALWAYS: no, but within a
+ * call every wait counts as a long one. Each forgets what was remembered before. */
+enum { LNRNN_BACK_OFF, LNRNN_BACK_OFF_NEVER, LNRNN_BACK_OFF_ALWAYS };
+void lnrnn_back_off(int mode);
 
 /* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
 

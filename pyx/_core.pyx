@@ -15,6 +15,8 @@ from libc.string cimport memcpy, memset, strcpy
 
 from lnrnn_c cimport *
 
+import os
+import warnings
 from time import perf_counter
 
 import numpy as np
@@ -59,6 +61,55 @@ def set_num_threads(int n):
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     num_threads = n
+    lnrnn_try_threads_again()
+
+
+ctypedef int (*pending)(void *) except -1
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(pending function, void *argument) nogil
+
+cdef int threads_wanted, threads_given
+cdef bint told = False
+
+
+cdef int tell(void *_) except -1:
+    """Once per process, in its main thread."""
+    global told
+    if told:
+        return 0
+    told = True
+    warnings.warn(
+        f"lnrnn: a call that may use {threads_wanted} threads goes on with {threads_given}: the system has no room for "
+        "more (limits on processes or memory, as of ulimit or a container). So do later calls, until "
+        "lnrnn.set_num_threads is called again", RuntimeWarning)
+    return 0
+
+
+cdef void note_shortage(int wanted, int given) noexcept nogil:
+    """After a call, without the interpreter's lock: only Python can warn, and does so as soon as it runs again."""
+    global threads_wanted, threads_given
+    if not told:
+        threads_wanted, threads_given = wanted, given
+        Py_AddPendingCall(tell, NULL)
+
+
+lnrnn_on_shortage(note_shortage)
+
+
+# What the tests look at, and set: lnrnn.h says what these are.
+
+def cores_of(int cpus, groups, root):
+    return lnrnn_cores_of(cpus, os.fsencode(groups), os.fsencode(root))
+
+
+def teams_had():
+    cdef lnrnn_teams had = lnrnn_teams_had()
+    return had.tasks, had.units
+
+
+def back_off(str mode):
+    lnrnn_back_off({"on": LNRNN_BACK_OFF, "never": LNRNN_BACK_OFF_NEVER, "always": LNRNN_BACK_OFF_ALWAYS}[mode])
 
 
 # --- pointers ------------------------------------------------------------------------------------------------

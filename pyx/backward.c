@@ -396,8 +396,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
     const double products_cost = (double)j.rows * (double)outputs(r) * (double)(2 * r->D + r->H);
     if (!r->resumed)
         memset(j.back, 0, (groups(r) + after) * sizeof *j.back);
-    if (!lnrnn_parts(groups(r), r->threads, j.back, all_steps_cost(r, r->H), r->part, backward_group, &j)
-        || !lnrnn_parts(after, r->threads, j.tasks, products_cost, r->part, products, &j))
+    if (!lnrnn_limited_tasks(groups(r), r->threads, j.back, all_steps_cost(r, r->H), r->part, backward_group, &j)
+        || !lnrnn_limited_tasks(after, r->threads, j.tasks, products_cost, r->part, products, &j))
         return 0;
     sum_groups(&j);
     return 1;

@@ -8,6 +8,21 @@ cdef extern from "lnrnn.h" nogil:
     int lnrnn_isa_use(const char *name)
     int lnrnn_has_openmp()
     int lnrnn_cores()
+    int lnrnn_cores_of(int cpus, const char *groups, const char *root)
+    void lnrnn_on_shortage(void (*tell)(int wanted, int given) noexcept)
+    void lnrnn_try_threads_again()
+
+    ctypedef struct lnrnn_teams:
+        int tasks, units
+
+    lnrnn_teams lnrnn_teams_had()
+
+    enum:
+        LNRNN_BACK_OFF
+        LNRNN_BACK_OFF_NEVER
+        LNRNN_BACK_OFF_ALWAYS
+
+    void lnrnn_back_off(int mode)
 
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 

@@ -37,7 +37,7 @@ static size_t unfinished(size_t n, const size_t *at)
     return some;
 }
 
-int lnrnn_parts(size_t n, int threads, const size_t *at, double cost, double part,
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
                 void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx)
 {
     parts_job j = {.n = n, .at = at, .task = task, .ctx = ctx};

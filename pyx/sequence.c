@@ -411,5 +411,5 @@ int lnrnn_rnn_forward(const lnrnn_rnn *r)
         lnrnn_team(r->threads, split_units, &j);
         return *at == LNRNN_DONE;
     }
-    return lnrnn_parts(groups(r), r->threads, at, all_steps_cost(r, r->D + r->H), r->part, forward_group, (void *)r);
+    return lnrnn_limited_tasks(groups(r), r->threads, at, all_steps_cost(r, r->D + r->H), r->part, forward_group, (void *)r);
 }

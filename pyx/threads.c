@@ -1,6 +1,6 @@
-/* The only file that knows OpenMP: how many threads there may be, and how tasks reach them. */
+/* How tasks reach threads, by way of OpenMP. Kernels know nothing of it. */
 #define _GNU_SOURCE
-#include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -8,8 +8,14 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 #define LNRNN_POSIX 1
+#endif
+#if defined(__linux__)
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -24,101 +30,6 @@ int lnrnn_has_openmp(void)
 #else
     return 0;
 #endif
-}
-
-static int affinity(void)
-{
-#if defined(__linux__)
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) { /* the call fails while the set is smaller than the kernel's */
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-        if (!set)
-            break;
-        const size_t size = CPU_ALLOC_SIZE((size_t)cpus);
-        const int n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-        CPU_FREE(set);
-        if (n > 0)
-            return n;
-    }
-#endif
-#if defined(LNRNN_POSIX)
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n > 0)
-        return (int)n;
-#endif
-    return 1;
-}
-
-#if defined(__linux__)
-/* quota / period of a control group's directory, rounded up; 0 if there is none. */
-static int quota_of(const char *dir)
-{
-    char path[4096 + 64], text[64] = "";
-    double quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s/cpu.max", dir); /* version 2: "max 100000" or "150000 100000" */
-    FILE *f = fopen(path, "r");
-    if (f) {
-        if (fscanf(f, "%63s %lf", text, &period) == 2)
-            quota = strcmp(text, "max") ? atof(text) : 0;
-        fclose(f);
-    } else {
-        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", dir); /* version 1: -1 or microseconds */
-        if ((f = fopen(path, "r"))) {
-            if (fscanf(f, "%lf", &quota) != 1)
-                quota = 0;
-            fclose(f);
-        }
-        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
-        if ((f = fopen(path, "r"))) {
-            if (fscanf(f, "%lf", &period) != 1)
-                period = 0;
-            fclose(f);
-        }
-    }
-    if (quota <= 0 || period <= 0)
-        return 0;
-    const int n = (int)((quota + period - 1) / period);
-    return n < 1 ? 1 : n;
-}
-
-/* The smallest quota from the process's own control group up to the root; 0 if there is none. */
-static int quota(void)
-{
-    char line[4096], dir[4096 + 32];
-    int least = 0;
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    while (f && fgets(line, sizeof line, f)) { /* "0::/path" or "4:cpu,cpuacct:/path" */
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = 0;
-        controllers++;
-        group[strcspn(group, "\n")] = 0;
-        if (*controllers && !strstr(controllers, "cpu"))
-            continue;
-        for (;;) {
-            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", *controllers ? "/cpu" : "", strcmp(group, "/") ? group : "");
-            const int n = quota_of(dir);
-            if (n && (!least || n < least))
-                least = n;
-            char *slash = strrchr(group, '/');
-            if (!slash || !*group)
-                break;
-            *slash = 0;
-        }
-    }
-    if (f)
-        fclose(f);
-    return least;
-}
-#else
-static int quota(void) { return 0; }
-#endif
-
-int lnrnn_cores(void)
-{
-    const int a = affinity(), q = quota();
-    return q && q < a ? q : a;
 }
 
 #if defined(_OPENMP) && defined(LNRNN_POSIX)
@@ -141,6 +52,14 @@ enum { alone = 0 };
 enum { LONG_WAIT = 400000, REST = 2000000, LONGEST_REST = 400000000 }; /* nanoseconds */
 
 static int64_t rest_until, rest_length;
+static int back_off = LNRNN_BACK_OFF;
+
+void lnrnn_back_off(int mode)
+{
+    __atomic_store_n(&back_off, mode, __ATOMIC_RELAXED);
+    __atomic_store_n(&rest_length, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&rest_until, 0, __ATOMIC_RELAXED);
+}
 
 static int64_t nanoseconds(void)
 {
@@ -157,7 +76,7 @@ static void rest(void)
 {
     const int64_t now = nanoseconds(), until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
     int64_t length = __atomic_load_n(&rest_length, __ATOMIC_RELAXED);
-    if (now < until)
+    if (now < until || __atomic_load_n(&back_off, __ATOMIC_RELAXED) != LNRNN_BACK_OFF)
         return;
     length = !length || now - until > 4 * length ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
     __atomic_store_n(&rest_length, length, __ATOMIC_RELAXED);
@@ -170,7 +89,203 @@ int lnrnn_crowded(void)
     return until && nanoseconds() < until;
 }
 
+/* --- starting a team ------------------------------------------------------------------------------------------
+ *
+ * OpenMP has no error for a thread that cannot be started, because of a limit on processes or on memory: libgomp ends the
+ * process. So before a team grows, plain threads are started here instead and, once all have been alive at the same time,
+ * ended; where some could not be started, the team is smaller. They are twice as many as the team will have: OpenMP ends
+ * threads when a smaller team follows, and starts others for the next large one before those are gone; and who takes
+ * the last of a limit makes the next fork or allocation fail.
+ *
+ * OpenMP keeps a team's threads waiting for the thread that called, so every calling thread tries for itself: once for every
+ * size that is larger than any before, and if ever a thread could not be started, for every team that grows. It is not
+ * certain: another process or library can take what was free, and while threads are tried it is taken from them. */
+
+static void (*shortage)(int wanted, int given);
+static unsigned trial = 1; /* counts what lnrnn_try_threads_again was called for */
+
+void lnrnn_on_shortage(void (*tell)(int wanted, int given)) { __atomic_store_n(&shortage, tell, __ATOMIC_RELEASE); }
+
+void lnrnn_try_threads_again(void) { __atomic_add_fetch(&trial, 1, __ATOMIC_RELAXED); }
+
 #ifdef _OPENMP
+/* What the calling thread has: threads that wait for its next call, and the most that could be started for it; the trial
+ * that could not start more; and the largest teams of its calls, for lnrnn_teams_had. */
+static _Thread_local struct {
+    int waiting, proven;
+    unsigned failed;
+    lnrnn_teams teams;
+} own;
+
+#if defined(LNRNN_POSIX)
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* held until a team has its threads: trials do not overlap */
+static int scarce;                                           /* has any not been started, ever? */
+static size_t stack_bytes;                                   /* of OpenMP's threads; 0: the system's default */
+
+typedef struct {
+    pthread_t thread;
+    long id;
+    pthread_mutex_t *end;
+} candidate;
+
+static void *live(void *ctx)
+{
+    candidate *c = ctx;
+#if defined(__linux__)
+    c->id = syscall(SYS_gettid);
+#endif
+    pthread_mutex_lock(c->end);
+    pthread_mutex_unlock(c->end);
+    return NULL;
+}
+
+/* A thread that has been joined still counts against the limits until the system has taken it off its lists. */
+static void wait_until_gone(long id)
+{
+#if defined(__linux__)
+    const struct timespec moment = {0, 50000};
+    for (int looks = 0; looks < 20000 && syscall(SYS_tgkill, getpid(), id, 0) == 0; looks++)
+        nanosleep(&moment, NULL);
+#else
+    (void)id;
+#endif
+}
+
+/* How many stacks fit into half of the address space that `ulimit -v` leaves? The other half is for what other threads
+ * allocate while these are there. */
+static int stacks_that_fit(size_t bytes)
+{
+#if defined(__linux__)
+    struct rlimit limit;
+    unsigned long pages;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        FILE *f = fopen("/proc/self/statm", "r");
+        const int known = f && fscanf(f, "%lu", &pages) == 1;
+        if (f)
+            fclose(f);
+        const rlim_t used = known ? (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) : 0;
+        const rlim_t fit = used < limit.rlim_cur ? (limit.rlim_cur - used) / 2 / bytes : 0;
+        return fit < INT_MAX ? (int)fit : INT_MAX;
+    }
+#endif
+    (void)bytes;
+    return INT_MAX;
+}
+
+/* How many of n threads can be alive at the same time, in addition to those that there are? */
+static int try_threads(int n)
+{
+    enum { ROOM = 1 << 20 }; /* OpenMP allocates some 100 bytes for a thread of a team, besides its stack */
+    candidate *c = calloc((size_t)n, sizeof *c);
+    void *room = malloc(ROOM);
+    pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int started = 0;
+    if (c && room && pthread_attr_init(&attributes) == 0) {
+        if (stack_bytes)
+            pthread_attr_setstacksize(&attributes, stack_bytes); /* one that is refused, OpenMP does not use either */
+        size_t bytes = 1 << 20;
+        pthread_attr_getstacksize(&attributes, &bytes);
+        const int fit = stacks_that_fit(bytes);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before); /* which the new threads inherit: signals are for the others */
+        pthread_mutex_lock(&end);
+        for (; started < n && started < fit; started++) {
+            c[started].end = &end;
+            if (pthread_create(&c[started].thread, &attributes, live, &c[started]))
+                break;
+        }
+        pthread_mutex_unlock(&end);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        for (int i = 0; i < started; i++)
+            pthread_join(c[i].thread, NULL);
+        for (int i = 0; i < started; i++)
+            wait_until_gone(c[i].id);
+        pthread_attr_destroy(&attributes);
+    }
+    free(room);
+    free(c);
+    return started;
+}
+
+/* A size as OMP_STACKSIZE has it: kilobytes, or what a letter B, K, M or G says. 0 if there is none. */
+static size_t size_in(const char *text)
+{
+    if (!text)
+        return 0;
+    text += strspn(text, " \t");
+    if (*text < '0' || *text > '9')
+        return 0;
+    char *end;
+    const unsigned long long n = strtoull(text, &end, 10);
+    end += strspn(end, " \t");
+    static const char units[] = "bBkKmMgG";
+    const char *unit = *end ? strchr(units, *end++) : units + 2;
+    const int shift = unit ? (int)(unit - units) / 2 * 10 : 0;
+    return unit && !end[strspn(end, " \t")] && n <= SIZE_MAX >> 1 >> shift ? (size_t)n << shift : 0;
+}
+
+__attribute__((constructor)) static void read_stack_size(void)
+{
+    stack_bytes = size_in(getenv("OMP_STACKSIZE"));
+    if (!stack_bytes)
+        stack_bytes = size_in(getenv("GOMP_STACKSIZE")); /* libgomp's older name for it */
+}
+
+/* The most of `threads` that a team may have. From here on until started(), no other thread gets past. */
+static int startable(int threads)
+{
+    const int limit = omp_get_thread_limit();
+    int helpers = (threads < limit ? threads : limit) - 1;
+    pthread_mutex_lock(&starting);
+    const unsigned now = __atomic_load_n(&trial, __ATOMIC_RELAXED);
+    if (helpers > own.proven && own.failed == now)
+        helpers = own.proven;
+    const int larger = helpers > own.proven, more = (larger ? 2 * helpers : helpers) - own.waiting;
+    if (more > 0 && (larger || scarce)) {
+        const int found = try_threads(more);
+        if (found < more) {
+            scarce = 1;
+            own.failed = now;
+            helpers = (own.waiting + found) / 2;
+        }
+        if (larger || found < more)
+            own.proven = helpers;
+    }
+    return 1 + helpers;
+}
+
+static void started(void) { pthread_mutex_unlock(&starting); }
+#else
+static int startable(int threads) { return threads; }
+static void started(void) {}
+#endif
+
+/* body(ctx, worker, team) in each thread of a team of at most `threads`. -> how many it was. */
+static int together(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)
+{
+    const int grows = threads - 1 > own.waiting, given = grows ? startable(threads) : threads;
+    int size = 1;
+#pragma omp parallel num_threads(given)
+    {
+        const int worker = omp_get_thread_num(), team = omp_get_num_threads();
+        if (!worker) { /* now all others have been started */
+            size = team;
+            if (grows)
+                started();
+        }
+        body(ctx, worker, team);
+    }
+    own.waiting = size - 1;
+    void (*const tell)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
+    if (given < threads && own.failed && tell)
+        tell(threads, given);
+    return size;
+}
+
+/* --- tasks ---------------------------------------------------------------------------------------------------- */
+
 /* Worker w of T takes the tasks w, w + T, w + 2 T .. first, so that the next call on the same data finds them in its own
  * cache, and then what the others have left. */
 enum { SHARES = 64 };
@@ -179,29 +294,44 @@ typedef struct {
     char apart[64 - sizeof(size_t)];
 } share;
 
-/* The time of one worker's tasks. */
 typedef struct {
+    size_t n, shares;
+    share *left;
+    void (*task)(void *ctx, size_t index, int worker);
+    void *ctx;
+    /* The time of worker 0's tasks. */
     size_t tasks;
     int64_t all, longest;
-} tally;
+} work;
 
-static void work_off(size_t n, size_t shares, share *left, void (*task)(void *ctx, size_t index, int worker), void *ctx,
-                     int worker, tally *time)
+static void work_off(void *ctx, int worker, int team)
 {
-    int64_t now = time ? nanoseconds() : 0;
-    for (size_t s = 0; s < shares; s++) {
-        const size_t own = ((size_t)worker + s) % shares;
-        for (size_t i; (i = own + shares * __atomic_fetch_add(&left[own].next, 1, __ATOMIC_RELAXED)) < n;) {
-            task(ctx, i, worker);
-            if (time) {
+    work *w = ctx;
+    int64_t now = worker ? 0 : nanoseconds();
+    (void)team;
+    for (size_t s = 0; s < w->shares; s++) {
+        const size_t of = ((size_t)worker + s) % w->shares;
+        for (size_t i; (i = of + w->shares * __atomic_fetch_add(&w->left[of].next, 1, __ATOMIC_RELAXED)) < w->n;) {
+            w->task(w->ctx, i, worker);
+            if (!worker) {
                 const int64_t before = now, took = (now = nanoseconds()) - before;
-                time->tasks++, time->all += took;
-                time->longest = took > time->longest ? took : time->longest;
+                w->tasks++, w->all += took;
+                w->longest = took > w->longest ? took : w->longest;
             }
         }
     }
 }
 #endif
+
+lnrnn_teams lnrnn_teams_had(void)
+{
+    lnrnn_teams had = {0, 0};
+#ifdef _OPENMP
+    had = own.teams;
+    own.teams = (lnrnn_teams){0, 0};
+#endif
+    return had;
+}
 
 void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx)
 {
@@ -209,20 +339,16 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
     if ((size_t)threads > n)
         threads = (int)n;
     if (threads > 1 && !alone && !omp_in_parallel()) {
-        const size_t shares = threads < SHARES ? (size_t)threads : SHARES;
         share left[SHARES];
-        for (size_t s = 0; s < shares; s++)
+        work w = {.n = n, .shares = threads < SHARES ? (size_t)threads : SHARES, .left = left, .task = task, .ctx = ctx};
+        for (size_t s = 0; s < w.shares; s++)
             left[s].next = 0;
         const int64_t start = nanoseconds();
-        tally time = {0, 0, 0};
-#pragma omp parallel num_threads(threads)
-        {
-            const int worker = omp_get_thread_num();
-            work_off(n, shares, left, task, ctx, worker, worker ? NULL : &time);
-        }
+        const int team = together(threads, work_off, &w);
+        own.teams.tasks = team > own.teams.tasks ? team : own.teams.tasks;
         /* What one thread would have taken: the longest task may be one in which the core was lost. */
-        const int64_t serial = time.tasks > 1 ? (time.all - time.longest) / (int64_t)(time.tasks - 1) * (int64_t)n
-                                              : time.all * (int64_t)n;
+        const int64_t serial = w.tasks > 1 ? (w.all - w.longest) / (int64_t)(w.tasks - 1) * (int64_t)n
+                                           : w.all * (int64_t)n;
         if (nanoseconds() - start > LONG_WAIT + serial)
             rest();
         return;
@@ -238,8 +364,8 @@ void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void
 {
 #ifdef _OPENMP
     if (threads > 1 && !alone && !omp_in_parallel()) {
-#pragma omp parallel num_threads(threads)
-        body(ctx, omp_get_thread_num(), omp_get_num_threads());
+        const int team = together(threads, body, ctx);
+        own.teams.units = team > own.teams.units ? team : own.teams.units;
         return;
     }
 #endif
@@ -274,6 +400,8 @@ void lnrnn_meet(lnrnn_barrier *b, int team)
         __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
         return;
     }
+    if (__atomic_load_n(&back_off, __ATOMIC_RELAXED) == LNRNN_BACK_OFF_ALWAYS)
+        __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);
     for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
         pause_core();
         if (spins % SPINS)

@@ -8,7 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from helpers import available_isas, using_isa  # noqa: E402
+from helpers import available_isas, isa_families, using_isa  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.
@@ -20,11 +20,20 @@ settings.load_profile("lnrnn")
 def pytest_generate_tests(metafunc):
     if "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", available_isas(), indirect=True)
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", isa_families(), indirect=True)
 
 
 @pytest.fixture
 def isa(request):
     """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
+    with using_isa(request.param) as name:
+        yield name
+
+
+@pytest.fixture
+def family(request):
+    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its product."""
     with using_isa(request.param) as name:
         yield name
 

@@ -32,6 +32,11 @@ def available_isas() -> list[str]:
     return list(lnrnn.cpu_info()["available"])
 
 
+def isa_families() -> list[str]:
+    """The ISAs of this machine that differ in more than the int8 product, which is all that avx512vnni adds."""
+    return [name for name in available_isas() if name != "avx512vnni"]
+
+
 @contextmanager
 def using_isa(name: str):
     """Run the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
@@ -67,6 +72,31 @@ def using_threads(n: int):
         yield
     finally:
         lnrnn.set_num_threads(before)
+
+
+@contextmanager
+def several_threads(n: int, divide: str = "tasks", had: int | None = None):
+    """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or of `had`:
+    that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or "either" of these. A
+    team of 1: every call ran alone.
+
+    Calls do not run alone here for having waited for a busy core before.
+    """
+    import lnrnn
+    from lnrnn import _core
+
+    with using_threads(n):
+        _core.back_off("never")
+        _core.teams_had()
+        try:
+            yield
+            teams = dict(zip(("tasks", "units"), _core.teams_had()))
+        finally:
+            _core.back_off("on")
+    had = n if had is None else had
+    if lnrnn.cpu_info()["openmp"]:
+        largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
+        assert largest == had, f"{had} of {n} threads were to divide {divide}; so many did: {teams}"
 
 
 # --- errors -------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import lnrnn
@@ -168,6 +167,19 @@ def run_python(code, timeout=120, **environment):
                           timeout=timeout, env=env)
 
 
+# Variables that say how many threads there are, on which cores and with what kernels: none of them.
+FREE = dict.fromkeys((
+    "LNRNN_ISA", "LNRNN_NUM_THREADS", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_PROC_BIND", "OMP_PLACES",
+    "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE"))
+
+
+def said(code, **environment):
+    """What code prints in a process of its own, whose environment says nothing of threads and kernels but this."""
+    done = run_python(code, **{**FREE, **environment})
+    assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
+    return done.stdout.strip()
+
+
 def run_apart(function, **environment):
     """Calls a function of a test module in a process of its own: a crash there does not end the suite."""
     done = run_python(f"from {function.__module__} import {function.__name__} as f; f()", **environment)
@@ -187,8 +199,3 @@ def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
         elif name.startswith("gain"):
             setattr(rnn, name, rng.uniform(0.5, 1, value.shape) * small.get(name.partition("_l")[0], 1))
     return learn(rnn, rng, trained, 64)
-
-
-def rested():
-    """Waits until several threads are used again: after a call that lost a core for long, the next 50 ms do without."""
-    time.sleep(0.06)

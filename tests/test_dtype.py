@@ -6,7 +6,7 @@ from __future__ import annotations
 import lnrnn
 import numpy as np
 import pytest
-from helpers import using_threads
+from helpers import several_threads
 from lnrnn.demos.speakers import Settings, SpeakerNetwork
 from networks import network, normal
 
@@ -79,7 +79,7 @@ def test_equal_bits_whatever_the_threads(rng, dtype, batch):
     x = normal(rng, 300 // batch + 40, batch, 100)
     want = rnn(x)[0]
     for threads in (1, 2, 3, 4):
-        with using_threads(threads):
+        with several_threads(threads, divide="either"):
             same(rnn(x)[0], want)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import lnrnn
 import numpy as np
 import pytest
-from helpers import using_threads
+from helpers import several_threads
 from lnrnn import reference as ref
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -126,7 +126,7 @@ def test_large_outputs_and_threads(isa, dtype):
     x = normal(np.random.default_rng(5), (13_000, 1009), dtype)
     want = np.concatenate([lnrnn.layer_norm(part, 1009) for part in np.array_split(x, 8)])
     for threads in (1, 2):
-        with using_threads(threads):
+        with several_threads(threads):
             np.testing.assert_array_equal(lnrnn.layer_norm(x, 1009), want)
 
 

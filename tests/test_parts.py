@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import lnrnn
 import numpy as np
 import pytest
-from helpers import using_threads
+from helpers import several_threads, using_threads
 from lnrnn import _core
-from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, rested, run_python
+from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
 
 same = np.testing.assert_array_equal
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
@@ -22,7 +22,7 @@ SIZES, WHOLE = (1, 2e6), 1e18
 
 # Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide. All are worth
 # two threads, LSTM and GRU with a third of the steps.
-SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 130, 1, 300)}
+SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
@@ -48,12 +48,11 @@ def drawn(variant, shape, ragged, **options):
     return rng, rnn, normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch), ends if ragged else None
 
 
-def on_threads(compute, want):
-    """compute() gives the arrays of `want` in parts of every size, on one thread and on two."""
+def on_threads(compute, want, had=None):
+    """compute() gives the arrays of `want` in parts of every size, on one thread and on two. had: what becomes of two."""
     for threads in (1, 2):
-        rested()
         for size in SIZES:
-            with using_threads(threads), parts_of(size):
+            with several_threads(threads, "either", had and min(had, threads)), parts_of(size):
                 for got, array in zip(compute(), want, strict=True):
                     same(got, array, err_msg=f"{threads} threads, parts of {size}")
 
@@ -105,7 +104,7 @@ def test_statistics_of_the_batch(cell):
 
     with using_threads(1), parts_of(WHOLE):
         want = compute()
-    on_threads(compute, want)
+    on_threads(compute, want, had=1)
 
 
 @each_shape

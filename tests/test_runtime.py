@@ -12,19 +12,9 @@ import lnrnn
 import numpy as np
 import pytest
 from helpers import available_isas, using_isa, using_threads
-from networks import NORMS, network, normal, run_apart, run_python
-
-FREE = dict(LNRNN_ISA=None, LNRNN_NUM_THREADS=None, OMP_NUM_THREADS=None, OMP_THREAD_LIMIT=None)
+from networks import FREE, NORMS, network, normal, run_apart, run_python, said
 
 openmp = pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
-linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
-
-
-def said(code, **environment):
-    """What code prints in a process of its own, whose environment says nothing but this."""
-    done = run_python(code, **{**FREE, **environment})
-    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
-    return done.stdout.strip()
 
 
 def refused(**environment):
@@ -107,17 +97,10 @@ def test_what_others_say_of_openmp_does_not_stop_the_import():
     assert done.returncode == 0 and one == two == cores
 
 
-@linux
-def test_one_core_of_the_affinity_mask_is_one_core():
-    code = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); {THREADS}"
-    assert said(code) == "1 1 1"
-    assert said(code, LNRNN_NUM_THREADS="2") == "2 2 1"
-
-
 def compute():
     """Threads that divide sequences, units, and gradients. -> the bits of all results."""
     x = np.random.default_rng(0).standard_normal((6, 130, 3)).astype(np.float32)
-    many, few = lnrnn.RNN(3, 300, seed=0), lnrnn.RNN(3, 800, seed=1)
+    many, few = lnrnn.RNN(3, 300, seed=0), lnrnn.RNN(3, 1200, seed=1)
     y, h, tape = many.forward_train(x)
     results = [many(x)[0], few(x[:, :2])[0], y, *many.backward(tape, y)[:2]]
     big = np.random.default_rng(1).standard_normal((2000, 300)).astype(np.float32)
@@ -132,12 +115,15 @@ def test_fewer_threads_than_were_asked_for():
     """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
 import hashlib, lnrnn, test_runtime as t
+lnrnn._core.back_off("never")
 lnrnn.set_num_threads(4)
-print(hashlib.sha256(t.compute()).hexdigest())
+print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 """
-    plenty = said(code)
-    assert said(code, OMP_THREAD_LIMIT="1") == said(code, OMP_THREAD_LIMIT="2") == plenty
-    assert said(code, OMP_DYNAMIC="true") == plenty
+    plenty, *teams = said(code).split()
+    assert teams == ["4", "4"]
+    assert said(code, OMP_THREAD_LIMIT="1").split() == [plenty, "1", "1"]
+    assert said(code, OMP_THREAD_LIMIT="2").split() == [plenty, "2", "2"]
+    assert said(code, OMP_DYNAMIC="true").split()[0] == plenty
     with using_isa(lnrnn.cpu_info()["available"][0]), using_threads(1):
         assert hashlib.sha256(compute()).hexdigest() == plenty
 
@@ -150,8 +136,10 @@ def forks():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)     # of forks with threads: that is the test
+    lnrnn._core.back_off("never")
     lnrnn.set_num_threads(3)
     want = compute()
+    assert lnrnn._core.teams_had() == (3, 3)
     for _ in range(2):
         child = os.fork()
         if not child:
@@ -164,7 +152,9 @@ def forks():
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
+        lnrnn._core.teams_had()
         assert compute() == want                            # and the parent goes on, with threads
+        assert lnrnn._core.teams_had() == (3, 3)
 
 
 def pools():
@@ -173,12 +163,15 @@ def pools():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)
+    lnrnn._core.back_off("never")
     lnrnn.set_num_threads(3)
     want = compute()
+    assert lnrnn._core.teams_had() == (3, 3)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
 
 
+@openmp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("way", [forks, pools])
 def test_a_fork_after_threads_were_used_does_not_hang(way):
@@ -221,11 +214,14 @@ def denormals():
 denormals()
 import lnrnn, test_runtime as t
 denormals()
+lnrnn._core.back_off("never")
 lnrnn.set_num_threads(3)
 t.compute()
 denormals()
 x = np.full((400, 512), 1e-40, np.float32)
+lnrnn._core.teams_had()
 assert (lnrnn.tanh(x) == x).all()                   # by threads, with the rounding that they have
+print(max(1, *lnrnn._core.teams_had()))
 def work():
     t.compute()
     denormals()
@@ -237,7 +233,7 @@ thread.join()
 assert not failures
 print("kept")
 """
-    assert said(code) == "kept"
+    assert said(code).split() == ["3" if lnrnn.cpu_info()["openmp"] else "1", "kept"]
 
 
 def test_the_callers_openmp_setting_is_its_own():
@@ -249,9 +245,11 @@ with open("/proc/self/maps") as f:
 path = next(p for p in maps if "libgomp" in p or "libomp" in p)
 omp = ctypes.CDLL(path)
 before = omp.omp_get_max_threads()
+lnrnn._core.back_off("never")
 lnrnn.set_num_threads(before + 3)
 import test_runtime as t
 t.compute()
+assert max(lnrnn._core.teams_had()) > 1
 print(omp.omp_get_max_threads() - before)
 """
     if not sys.platform.startswith("linux") or not lnrnn.cpu_info()["openmp"]:

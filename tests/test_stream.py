@@ -9,7 +9,7 @@ import tracemalloc
 import lnrnn
 import numpy as np
 import pytest
-from helpers import layouts, using_threads
+from helpers import layouts, several_threads, using_threads
 from networks import NORMS, network, normal, run_apart
 
 T = 9
@@ -205,11 +205,11 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 33, norm=norm, trained=T)
+    rnn = network(3, 450, norm=norm, trained=T)              # a step is worth four
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
-        with using_threads(1 + t % 4):
+        with several_threads(1 + t % 4):
             got.append(np.array(stream(row)))
     np.testing.assert_array_equal(got, rnn(x)[0])
 
@@ -243,16 +243,17 @@ def test_streams_in_several_threads(rng, norm):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("norm, known", [("layer", 0), (None, 0), ("batch", 400), ("batch", 5)])
-def test_a_call_allocates_nothing(rng, norm, known, threads):
+@pytest.mark.parametrize("norm, known, threads, hidden", [
+    ("layer", 0, 1, 64), (None, 0, 1, 64), ("batch", 400, 1, 64), ("batch", 5, 1, 64), ("layer", 0, 2, 1050),
+])
+def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
     """NumPy tells tracemalloc of its buffers. What remains are a few Python integers of 32 bytes."""
-    batch, hidden = 4, 64
+    batch = 4
     rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
     if norm == "batch":
         rnn.overrun = "last"
     stream, row = rnn.stream(batch), normal(rng, batch, 3)
-    with using_threads(threads):
+    with several_threads(threads, divide="units"):
         for _ in range(20):
             stream(row)
         gc.collect()

@@ -109,7 +109,7 @@ static inline size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t 
     return alive;
 }
 
-/* --- parts.c --------------------------------------------------------------------------------------------------- */
+/* --- parts.c: tasks with a limit --------------------------------------------------------------------------------------------------- */
 
 /* The position of a task that is finished. */
 #define LNRNN_DONE SIZE_MAX
@@ -117,7 +117,7 @@ static inline size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t 
 /* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if part is 0 or
  * all n cost no more than that, to their end. A task goes on from at[index], moves it on, spends what that cost, and stops when
  * nothing remains, because it or the others have spent it. -> whether all are finished. */
-int lnrnn_parts(size_t n, int threads, const size_t *at, double cost, double part,
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
                 void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
 static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(left, __ATOMIC_RELAXED); }
