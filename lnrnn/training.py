@@ -70,9 +70,7 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
 
     y, end = model._run(x, order, ends, start, note)
     if model._sides:
-        for suffix, run in zip(model._suffixes, runs, strict=True):
-            model._statistics[suffix] = model._statistics[suffix].updated(run.statistics, model.norm.momentum)
-        model._changed()  # the tables of steps are old now
+        model._learn([run.statistics for run in runs])
     shown = model._as_caller(y, unbatched)
     tape = Tape(model, order, ends, (unbatched, shown.shape), start, runs)
     return np.array(shown), model._as_state(end, unbatched), tape
