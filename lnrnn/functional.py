@@ -63,7 +63,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
     if out is None:
         return _core.empty_like(x)
-    output("out", out, x.shape, x.dtype)
+    out = output("out", out, x.shape, x.dtype)
     same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
     clash = (not same and np.may_share_memory(out, x)) or any(
         other is not None and np.may_share_memory(out, other) for other in others
@@ -76,7 +76,9 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 def _deliver(y: Array, out: Array | None) -> Array:
     if out is None or out is y:
         return y
-    out[...] = y
+    place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
+    if place.ctypes.data != y.ctypes.data:
+        place[...] = y
     return out
 
 
@@ -93,7 +95,8 @@ def layer_norm(
 
     x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and (biased) var are
     taken over each row, that is over normalized_shape. eps >= 0.
-    out: where to write, of x's shape and the result's dtype; it may be x itself. -> y, the shape of x.
+    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that needs no gradient;
+    it may be x itself, and is what is returned. -> y, the shape of x.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
     Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.

@@ -345,7 +345,9 @@ class Network(Closed):
         return other
 
     def save(self, path: Any) -> None:
-        """Writes parameters, statistics and configuration to a .safetensors file. Needs the safetensors package."""
+        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
+
+        Raises OSError; ImportError without the safetensors package."""
         save(copy.copy(self), path)  # of one version, whoever sets something meanwhile
 
     @property

@@ -15,11 +15,21 @@ Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 
 
+def refuse_packed(x: Any, batch_first: bool) -> None:
+    """Raises TypeError for a PackedSequence of torch, which has its lengths inside."""
+    if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
+        raise TypeError(
+            "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
+            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), and give lengths=lengths"
+        )
+
+
 def sequences(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
     """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
+        refuse_packed(x, batch_first)
         x = real("x", x)
     shape = x.shape
     if not 2 <= len(shape) <= 3 or shape[-1] != input_size:

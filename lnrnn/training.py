@@ -48,7 +48,7 @@ def _refuse(model: Network) -> None:
         raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
     norm, cell = model.norm, model._cell
     if isinstance(norm, LayerNormSpec) and norm != LayerNormSpec(eps=norm.eps).resolved(cell):
-        raise ValueError(f"forward_train does not know an {cell.name} with norm={norm}: train it with lnrnn.torch")
+        raise ValueError(f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch")
 
 
 def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, Tape]:

@@ -73,7 +73,7 @@ static void batch_backward(const backward_job *j, int s, size_t alive, size_t t,
     for (size_t o = 0; o < N; o++)
         at[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->f32.sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
+    j->k->norm[LNRNN_FLOAT32].sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - at[o], rvar = 1 / (var[o] + r->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -84,7 +84,7 @@ static void batch_backward(const backward_job *j, int s, size_t alive, size_t t,
         c2[o] = (float)slope;
     }
     for (size_t i = 0; i < alive; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
-        j->k->f32.gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
 }
 
 /* g (alive, values), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which may be g: that of
@@ -104,7 +104,7 @@ static void site_backward(const backward_job *j, int s, size_t alive, size_t t, 
     } else
         /* A GRU has one norm over r and z, and one over n. */
         for (size_t from = 0, end = r->cell == LNRNN_GRU ? 2 * r->H : n; from < n; from = end, end = n)
-            j->k->f32.layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
                                           to + from, gs, sum.gain + from, sum.bias + from, m->zeros);
 }
 
@@ -133,13 +133,13 @@ static void again(const backward_job *j, int s, size_t from, size_t n, size_t t,
     if (r->norm == LNRNN_NORM_BATCH) {
         const size_t at = t * values(r, s) + from, H = r->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->f32.fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, mean, scale, shift);
+        j->k->norm[LNRNN_FLOAT32].fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, mean, scale, shift);
         g.how = LNRNN_AFFINE, g.mean = mean, g.gain = scale, g.bias = shift;
     }
-    j->k->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+    j->k->cells->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
-/* k->lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
+/* lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
 static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t earlier, lnrnn_gates_backward b)
 {
     const lnrnn_rnn *r = j->r;
@@ -150,7 +150,7 @@ static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t ea
         b.rows = alive - i < TILE ? alive - i : TILE;
         for (size_t q = i; q < i + b.rows; q++)
             before[q - i] = t ? r->tape + (earlier + q) * j->tape.width + j->tape.c : r->c0 + (size_t)r->order[r0 + q] * r->H;
-        j->k->lstm_backward(&b);
+        j->k->cells->lstm_backward(&b);
         b.gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
     }
 }
@@ -170,20 +170,20 @@ static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t
                               .gx = j->gx + pos * j->wide, .ga = j->ga + pos * j->wide, .as = (ptrdiff_t)j->wide};
     if (r->cell == LNRNN_RNN) {
         for (size_t i = 0; i < alive; i++)
-            k->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
+            k->cells->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
     } else if (r->cell == LNRNN_LSTM) {
         if (r->cell_norm)
             again(j, AT_C, 0, alive, t, tape + j->tape.c, as, m);
         else
             b.u = tape + j->tape.c, b.us = as;
-        k->lstm_out_backward(&b);
+        k->cells->lstm_out_backward(&b);
         if (r->cell_norm)
             site_backward(j, AT_C, alive, t, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
         carry_backward(j, r0, t, earlier, b);
     } else {
         b.before = j->g->rows + j->rows + pos;
         again(j, AT_H, 2 * H, alive, t, tape + j->tape.h + 2 * H, as, m);
-        k->gru_backward(&b);
+        k->cells->gru_backward(&b);
     }
 }
 
@@ -237,7 +237,7 @@ static void backward_group(void *ctx, size_t index, int worker)
             const float *rows[TILE];
             for (size_t q = 0; q < n; q++)
                 rows[q] = ga + (i + q) * wide;
-            k->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->mm_panels(H), r->cell == LNRNN_GRU, 0,
+            k->product->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->product->panels(H), r->cell == LNRNN_GRU, 0,
                       m.gh + i * narrow, (ptrdiff_t)narrow, NULL);
         }
     }
@@ -255,12 +255,12 @@ static void backward_group(void *ctx, size_t index, int worker)
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const lnrnn_kernels *k = j->k;
-    const size_t D = j->r->D, wide = k->mm_width(D), first = index * TILE;
+    const size_t D = j->r->D, wide = k->product->width(D), first = index * TILE;
     const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
+    k->product->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->product->panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
@@ -274,7 +274,7 @@ static void weight_gradient(const backward_job *j, size_t block, int hidden, flo
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = j->k;
     const size_t N = outputs(r), o0 = block * GRADIENT_ROWS, m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? r->H : r->D, wide = k->mm_width(n);
+    const size_t n = hidden ? r->H : r->D, wide = k->product->width(n);
     float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
     const float *left[GRADIENT_ROWS];
@@ -286,8 +286,8 @@ static void weight_gradient(const backward_job *j, size_t block, int hidden, flo
         for (size_t d = 0; d < depth; d++)
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
-        k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
+        k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
+        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
                   (ptrdiff_t)wide, NULL);
     }
     for (size_t o = 0; o < m; o++)
@@ -308,7 +308,7 @@ static void products(void *ctx, size_t index, int worker)
 /* What `products` wants. */
 static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H), tile = TILE * k->mm_width(r->D);
+    const size_t widest = k->product->width(r->D > r->H ? r->D : r->H), tile = TILE * k->product->width(r->D);
     const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
     return tile > weights ? tile : weights;
 }
@@ -318,7 +318,7 @@ static backward_job prepare(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g, fl
 {
     const lnrnn_kernels *k = lnrnn_active();
     backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
-    j.wide = k->mm_width(outputs(r)), j.narrow = k->mm_width(r->H);
+    j.wide = k->product->width(outputs(r)), j.narrow = k->product->width(r->H);
     j.tape = tape_record(r, j.wide, j.narrow);
     const size_t through = divide(&j, NULL, NULL), after = products_work(k, r);
     const size_t sums = 2 + 2 * (groups(r) + 1) * group_sums(r), rows = j.rows * j.wide;

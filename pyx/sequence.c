@@ -29,23 +29,26 @@ enum { LARGE = 1 << 30 };
 /* Multiply-adds of a step that are worth a meeting of threads. */
 enum { STEP = 1 << 15 };
 
-size_t lnrnn_packed_size(int dtype, size_t n, size_t k) { return lnrnn_active()->mm_size(dtype, n, k); }
+size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
+{
+    return lnrnn_product_of(lnrnn_active(), dtype)->size(dtype, n, k);
+}
 
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
 {
-    lnrnn_active()->mm_pack(dtype, n, k, w, rs, cs, packed);
+    lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    return tape_record(r, k->mm_width(outputs(r)), k->mm_width(r->H)).width;
+    return tape_record(r, k->product->width(outputs(r)), k->product->width(r->H)).width;
 }
 
 /* What the product wants for rows of either size. */
 static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    return k->mm_scratch(r->dtype, r->D > r->H ? r->D : r->H);
+    return lnrnn_product_of(k, r->dtype)->scratch(r->dtype, r->D > r->H ? r->D : r->H);
 }
 
 /* Is the side of W x made step by step? With a tape W x itself must stay; statistics of the batch are those of a step. */
@@ -61,7 +64,7 @@ typedef struct {
 /* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
 static size_t divide(const lnrnn_kernels *k, const lnrnn_rnn *r, float *base, room *m)
 {
-    const size_t rows = r->group * k->mm_width(outputs(r));
+    const size_t rows = r->group * k->product->width(outputs(r));
     const size_t b = r->tape ? 0 : r->chunk * rows, side = b + (two(r) && !r->tape ? rows : 0);
     const size_t statistics = side + (late_side(r) ? rows : 0), cell = statistics + statistics_work(r);
     const size_t scratch = cell + cell_work(r);
@@ -75,13 +78,13 @@ static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r) { return d
 /* Where threads divide the units: what a thread has for itself. */
 static size_t split_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    return r->B * k->mm_width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
+    return r->B * k->product->width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
 }
 
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t n = outputs(r), width = k->mm_width(n);
+    const size_t n = outputs(r), width = k->product->width(n);
     const double products = (double)all_rows(r) * (double)n * (double)(r->D + r->H);
     if (r->threads > 1 + products / SHARE)
         r->threads = 1 + (int)(products / SHARE);
@@ -90,7 +93,7 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
     /* Few sequences to a thread are bound by reading the weights: dividing these is worth a meeting a step, if the step is
      * long enough (tests/benchmarks, rnn with two threads). */
     r->split = r->threads > 1 && !synchronous(r) && !r->tape && r->B < (size_t)r->threads * 4 && r->B <= TILE
-        && r->B * n * r->H >= STEP && k->mm_panels(n) >= (size_t)r->threads;
+        && r->B * n * r->H >= STEP && k->product->panels(n) >= (size_t)r->threads;
     r->group = synchronous(r) || r->split ? r->B : TILE;
     /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's order, and
      * backward, which may have another number of threads, must find the same. */
@@ -123,7 +126,7 @@ typedef struct {
     size_t p0, p1;
 } part;
 
-static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->mm_panels(outputs(r))}; }
+static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->product->panels(outputs(r))}; }
 
 /* rows: n pointers, at most TILE, to inputs (inputs) -> a (n, G*H), as apart: the product with w, added to what a holds
  * (add), to the inner biases (if not NULL), or alone. back: through the weights from their end. */
@@ -133,11 +136,11 @@ static void product(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t n, size_t
 {
     const size_t N = outputs(r);
     if (inner) {
-        const size_t from = k->mm_start(N, p.p0), end = k->mm_start(N, p.p1), to = end < N ? end : N;
+        const size_t from = k->product->start(N, p.p0), end = k->product->start(N, p.p1), to = end < N ? end : N;
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
     }
-    k->matmul(r->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, scratch);
+    lnrnn_product_of(k, r->dtype)->matmul(r->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, scratch);
 }
 
 /* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the living rows, packed, as apart. */
@@ -209,8 +212,8 @@ static void late_out(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, cons
 static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, ptrdiff_t as,
                  room *m)
 {
-    const ptrdiff_t width = (ptrdiff_t)k->mm_width(outputs(r)), bs = r->tape ? as : width;
-    const record e = tape_record(r, (size_t)width, k->mm_width(r->H));
+    const ptrdiff_t width = (ptrdiff_t)k->product->width(outputs(r)), bs = r->tape ? as : width;
+    const record e = tape_record(r, (size_t)width, k->product->width(r->H));
     float *const b = !two(r) ? a : r->tape ? a + e.h : m->b, *x = a;
     ptrdiff_t xs = as;
     const float *before[TILE];
@@ -272,7 +275,7 @@ static void forward_group(void *ctx, size_t g, int worker)
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
     const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
-    const size_t as = r->tape ? lnrnn_tape_width(r) : k->mm_width(outputs(r));
+    const size_t as = r->tape ? lnrnn_tape_width(r) : k->product->width(outputs(r));
     float *tape = r->tape ? r->tape + rows_before(r, r0) * as : NULL;
     size_t alive = living(r, r0, rows, r->begin);
     room m;
@@ -314,7 +317,7 @@ static void split_units(void *ctx, int worker, int team)
     split_job *j = ctx;
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t B = r->B, H = r->H, width = k->mm_width(outputs(r)), narrow = k->mm_width(H), all = whole(k, r).p1;
+    const size_t B = r->B, H = r->H, width = k->product->width(outputs(r)), narrow = k->product->width(H), all = whole(k, r).p1;
     const ptrdiff_t as = (ptrdiff_t)width;
     part p = {all * (size_t)worker / (size_t)team, all * ((size_t)worker + 1) / (size_t)team};
     float *const chunk = r->work, *const apart = chunk + r->chunk * B * width;

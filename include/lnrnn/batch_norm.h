@@ -78,11 +78,11 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
         const size_t many = rows - r >= most ? most : 1;
         const S *p = x + r * C, *g = LNRNN_AT(gy, r * C);
         if (many == 8)
-            LNRNN_ROW(head, n, LNRNN_OF_8);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_8);
         else if (many == 4)
-            LNRNN_ROW(head, n, LNRNN_OF_4);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_4);
         else
-            LNRNN_ROW(head, n, LNRNN_OF_1);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_1);
         r += many;
         if (r % 64 == 0 || r == rows)
             for (int j = 0; j < (has_gy ? 4 : 2); j++)
@@ -241,7 +241,7 @@ LNRNN_INLINE void F(batch_affine_columns)(const int rows, size_t n, const S *x, 
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(batch_affine_part)(rows, k, whole, x + (i), n, y + (i), F(get_real)(at + (i), k, whole),                          \
                          F(get_real)(scale + (i), k, whole), F(get_real)(shift + (i), k, whole))
-    LNRNN_ROW(F(to_whole_lines)(y, n), n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(F(to_whole_lines)(y, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 
@@ -338,7 +338,7 @@ LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, 
 #define LNRNN_PART(i, k, whole)                                                                                   \
     F(gx_part)(rows, k, whole, gy + (i), x + (i), s, gx + (i), F(get_real)(mean + (i), k, whole),                 \
                F(get_real)(scale + (i), k, whole), F(get_real)(c1 + (i), k, whole), F(get_real)(c2 + (i), k, whole))
-    LNRNN_ROW(F(to_whole_lines)(gx, n), n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(F(to_whole_lines)(gx, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 

@@ -24,12 +24,7 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
                                       R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
 {
     R mean[4], m1[4], var[4], rstd[4], rest[4];
-    if (rows == 4 && n <= LNRNN_BLOCK(4))
-        F(four_moments)(n, x, xs, mean, m1, var, centred);
-    else
-#pragma GCC unroll 1
-        for (int j = 0; j < rows; j++)
-            F(moments_about)(n, x + j * xs, mean + j, m1 + j, var + j, centred);
+    F(moments)(rows, n, x, xs, mean, m1, var, centred);
     for (int j = 0; j < rows; j++) {
         rstd[j] = 1 / ROOT(var[j] + eps);
         rest[j] = -m1[j] * rstd[j];
@@ -41,7 +36,7 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(layer_norm_part)(rows, k, whole, x + (i), xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + (i), ys, m, r, c,         \
                        has_gain, has_bias, centred)
-    LNRNN_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0, n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0, n, LNRNN_PART);
 #undef LNRNN_PART
 }
 
@@ -50,7 +45,7 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
 LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, R eps, S *y, const int centred)
 {
     R m0, m1, var;
-    F(moments_about)(n, x, &m0, &m1, &var, centred);
+    F(moments)(1, n, x, 0, &m0, &m1, &var, centred);
     const R rstd = 1 / ROOT(var + eps);
     const VT m = V(set1)(m0), r = V(set1)(rstd), c = V(set1)(-m1 * rstd);
     const size_t head = F(to_aligned)(y, n);
@@ -193,7 +188,7 @@ LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(layer_norm_gx_part)(rows, k, whole, gy + (i), gs, x + (i), xs, LNRNN_AT(gain, i), gx + (i), os, pg + (i),         \
                           pb + (i), p, has_gain)
-    LNRNN_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0, n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0, n, LNRNN_PART);
 #undef LNRNN_PART
 }
 

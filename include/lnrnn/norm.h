@@ -106,9 +106,26 @@ LNRNN_INLINE void F(four_moments)(size_t n, const S *x, ptrdiff_t xs, R *m0, R *
             F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, centred);
 }
 
-LNRNN_INLINE void F(row_moments)(size_t n, const S *x, R *m0, R *m1, R *var)
+LNRNN_OUTLINE void F(row_moments)(size_t n, const S *x, R *m0, R *m1, R *var)
 {
     F(moments_about)(n, x, m0, m1, var, 1);
+}
+
+/* The moments of one row, or of four if n <= LNRNN_BLOCK(4), for the norms: many of their loops begin with them. */
+LNRNN_OUTLINE void F(moments)(const int rows, size_t n, const S *x, ptrdiff_t xs, R *m0, R *m1, R *var, int centred)
+{
+    if (rows == 4 && n <= LNRNN_BLOCK(4)) {
+        if (centred)
+            F(four_moments)(n, x, xs, m0, m1, var, 1);
+        else
+            F(four_moments)(n, x, xs, m0, m1, var, 0);
+        return;
+    }
+    for (int j = 0; j < rows; j++)
+        if (centred)
+            F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, 1);
+        else
+            F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, 0);
 }
 
 /* x (LANES) -> (x - mean) * rstd. m0 as above, c = -m1 * rstd. */
@@ -126,8 +143,8 @@ LNRNN_INLINE size_t F(to_aligned)(const S *y, size_t n)
 LNRNN_INLINE size_t F(to_whole_lines)(const S *y, size_t n) { return n * sizeof(S) < 2048 ? 0 : F(to_aligned)(y, n); }
 
 /* part(i, k, whole) for all of a row: its head, whole vectors, its tail. */
-#ifndef LNRNN_ROW
-#define LNRNN_ROW(head, n, part)                  \
+#ifndef LNRNN_WHOLE_ROW
+#define LNRNN_WHOLE_ROW(head, n, part)                  \
     do {                                          \
         size_t at_ = (head);                      \
         if (at_)                                  \
@@ -173,9 +190,11 @@ LNRNN_INLINE void F(flush)(size_t n, R *part, double *total)
     }
 }
 
+#ifdef LNRNN_PART_NORM /* the cells have use for what stands above alone */
 #include "layer_norm.h"
 #include "batch_norm.h"
 #include "step_norm.h"
+#endif
 
 #undef S
 #undef R

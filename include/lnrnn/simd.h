@@ -60,6 +60,10 @@
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
 
+/* For what a kernel calls in many places and rarely or slowly enough that a call costs nothing beside it: a copy in each
+ * place is what most of the compiler's time and the module's size would go to. */
+#define LNRNN_OUTLINE static __attribute__((noinline, unused))
+
 #include "half.h"
 
 #if defined(LNRNN_ISA_AVX512)
