@@ -45,6 +45,5 @@ def calibrate(model: Network, batches: Iterable[Any]) -> None:
 
     model._run(x, order, ends, model._states("h0", None, B, False), note)
     nothing = StepStatistics.empty(model._sides, max(T, model.norm.max_steps or 0))
-    for suffix, batch in zip(model._suffixes, seen, strict=True):
-        model._statistics[suffix] = nothing.updated(batch, None)
-    model._changed()
+    found = {end: nothing.updated(batch, None) for end, batch in zip(model._suffixes, seen, strict=True)}
+    model._change(lambda old: old.changed(statistics=found))

@@ -99,9 +99,7 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
     tape = Tape(model, order, ends, (unbatched, shown.shape), tuple(start), tuple(runs))
     found = np.array(shown), model._as_state(end, unbatched), tape
     if model._sides:  # last of all: who interrupts the call finds the statistics as they were
-        for suffix, run in zip(model._suffixes, runs, strict=True):
-            model._statistics[suffix] = model._statistics[suffix].updated(run.statistics, model.norm.momentum)
-        model._changed()  # the tables of steps are old now
+        model._learn([run.statistics for run in runs])
     return found
 
 

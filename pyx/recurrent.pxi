@@ -312,16 +312,31 @@ cdef class Step:
         self.threads = num_threads
         return 0
 
-    def __call__(self, size_t step):
-        """step: how many came before, for the statistics of batch norm."""
+    cdef int run(self, size_t step, float *y) except -1:
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
         # One stream belongs to one thread; another that breaks this rule may get nonsense, but not freed memory.
         cdef lnrnn_rnn r = self.r
         kept, work = self.kept, self.work
         r.start = step
+        if y != NULL:
+            r.y = y
         with nogil:
             lnrnn_rnn_forward(&r)
+        return 0
+
+    def inside(self, size_t step):
+        """Writes the y that it keeps. step: how many came before, for the statistics of batch norm."""
+        self.run(step, NULL)
+
+    def into(self, size_t step, y):
+        """Writes y, a contiguous array of B * H values, instead of the one that it keeps."""
+        self.run(step, out_floats(y, self.r.B * self.r.H))
+
+
+def takes_floats(y, like):
+    """Is y a plain array, C-contiguous, aligned and writeable, of float32 and of the shape of `like`?"""
+    return plain(y, cnp.NPY_FLOAT32) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>y) and alike(y, like)
 
 
 cdef inline const uint32_t *words(object array) except? NULL:
