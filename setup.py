@@ -47,7 +47,8 @@ ISAS = {
     "neon": (ARM, PARTS, []),
 }
 ONCE = [
-    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c", "backward.c",
+    "dispatch.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
+    "backward.c",
 ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ def batch_norm_backward(
     gy: Any, x: Any, mean: Any, var: Any, gain: Any, training: Any, eps: Any
 ) -> tuple[ndarray, ndarray | None, ndarray] | None: ...
 
+def set_part(part: float) -> None: ...
+
 Statistics = dict[str, Any]  # side -> (mean, var), each (T, width) float64; "count" -> (T,) int64
 
 class Layer:

@@ -116,8 +116,8 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype."""
-    array = real(name, value)
+    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody else can set."""
+    array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
     return np.require(array, dtype, ["C", "A"])

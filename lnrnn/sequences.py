@@ -1,4 +1,8 @@
-"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first."""
+"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
+
+What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any time, so
+shapes are read from a view of its own and lengths from a copy.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ def sequences(
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
+    x = x[...]
     shape = x.shape
     if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
         axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
@@ -46,7 +51,7 @@ def sequences(
     if lengths is None:
         return x, None, unbatched
     T, B = x.shape[:2]
-    given = real("lengths", lengths)
+    given = np.array(real("lengths", lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("lengths", "an array of integers", given)
     if given.shape != (B,) and not (unbatched and given.shape == ()):

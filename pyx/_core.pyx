@@ -15,6 +15,8 @@ from libc.string cimport memcpy, memset, strcpy
 
 from lnrnn_c cimport *
 
+from time import perf_counter
+
 import numpy as np
 
 cnp.import_array()

@@ -23,13 +23,16 @@ typedef struct {
     record tape;
     double *sums;   /* (groups + 1, group_sums): each group's, and their total */
     float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
+    float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
+    size_t *back;   /* (groups) steps that each has gone back */
+    size_t *tasks;  /* (tasks_after) how far each of the products over all rows is */
     float *work;    /* (threads, worker) */
     size_t worker;
 } backward_job;
 
-/* A worker's memory on its way through time, for a group. */
+/* What a worker has for a group: its rows of the state's gradient, and memory for a step. */
 typedef struct {
-    float *gh, *gc;    /* (group, narrow): the gradient of the state; gc: LSTM */
+    float *gh, *gc;    /* (group, narrow) */
     float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
     float *zeros;      /* (2, G*H), as the kernels want them and leave them */
     float *batch;      /* batch_work(r) */
@@ -110,15 +113,14 @@ static void site_backward(const backward_job *j, int s, size_t alive, size_t t, 
 
 /* --- through time ------------------------------------------------------------------------------------------------ */
 
-/* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
-static size_t divide(const backward_job *j, float *base, room *m)
+/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. -> how many floats. */
+static size_t divide(const backward_job *j, size_t r0, float *base, room *m)
 {
     const lnrnn_rnn *r = j->r;
     const size_t state = r->group * j->narrow, gated = r->cell != LNRNN_RNN, lstm = r->cell == LNRNN_LSTM;
-    const size_t gc = state, u = gc + lstm * state, gu = u + gated * state, zeros = gu + lstm * state;
-    const size_t batch = zeros + 2 * outputs(r);
+    const size_t gu = gated * state, zeros = gu + lstm * state, batch = zeros + 2 * outputs(r);
     if (base)
-        *m = (room){base, base + gc, base + u, base + gu, base + zeros, base + batch};
+        *m = (room){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
     return batch + batch_work(r);
 }
 
@@ -187,7 +189,7 @@ static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t
     }
 }
 
-static void backward_group(void *ctx, size_t index, int worker)
+static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
     const lnrnn_rnn *r = j->r;
@@ -196,19 +198,26 @@ static void backward_group(void *ctx, size_t index, int worker)
     const size_t H = r->H, narrow = j->narrow, wide = j->wide, width = j->tape.width, r0 = index * r->group;
     const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group;
     double *sums = j->sums + index * group_sums(r);
+    float *const work = j->work + (size_t)worker * j->worker;
     room m;
-    const size_t floats = divide(j, j->work + (size_t)worker * j->worker, &m);
-    memset(sums, 0, group_sums(r) * sizeof *sums);
-    memset(m.gh, 0, floats * sizeof *m.gh);
-    size_t pos = rows_before(r, r0 + count), alive = 0;
-    for (size_t i = 0; i < count; i++) {
+    memset(work, 0, divide(j, r0, work, &m) * sizeof *work);
+    if (j->back[index] == 0) {
+        memset(sums, 0, group_sums(r) * sizeof *sums);
+        memset(m.gh, 0, count * narrow * sizeof *m.gh);
+        if (r->cell == LNRNN_LSTM)
+            memset(m.gc, 0, count * narrow * sizeof *m.gc);
+    }
+    for (size_t i = 0; j->back[index] == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
         if (g->ghn)
             memcpy(m.gh + i * narrow, g->ghn + row, H * sizeof *m.gh);
         if (g->gcn && r->cell == LNRNN_LSTM)
             memcpy(m.gc + i * narrow, g->gcn + row, H * sizeof *m.gc);
     }
-    for (size_t t = (size_t)r->length[r0]; t-- > 0;) {
+    size_t t = (size_t)r->length[r0] - j->back[index], alive = 0;
+    size_t pos = rows_before(r, r0) + rows_until(r, r0, count, t);
+    while (t > 0 && remaining(left) > 0) {
+        t--;
         while (alive < count && (size_t)r->length[r0 + alive] > t)
             alive++;
         pos -= alive;
@@ -240,8 +249,10 @@ static void backward_group(void *ctx, size_t index, int worker)
             k->product->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->product->panels(H), r->cell == LNRNN_GRU, 0,
                       m.gh + i * narrow, (ptrdiff_t)narrow, NULL);
         }
+        spend(left, step_cost(r, (double)alive, H));
     }
-    for (size_t i = 0; i < count; i++) {
+    j->back[index] = t ? (size_t)r->length[r0] - t : LNRNN_DONE;
+    for (size_t i = 0; t == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
         memcpy(g->gh0 + row, m.gh + i * narrow, H * sizeof *m.gh);
         if (r->cell == LNRNN_LSTM)
@@ -268,8 +279,8 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
 static size_t blocks(const lnrnn_rnn *r) { return (outputs(r) + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
 
 /* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in order, g the
- * gradient of the product and v its input. */
-static void weight_gradient(const backward_job *j, size_t block, int hidden, float *work)
+ * gradient of the product and v its input. Begins at row p of these, stops when *left is used up. -> where. */
+static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work, int64_t *left)
 {
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = j->k;
@@ -277,32 +288,43 @@ static void weight_gradient(const backward_job *j, size_t block, int hidden, flo
     const size_t n = hidden ? r->H : r->D, wide = k->product->width(n);
     float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
-    const float *left[GRADIENT_ROWS];
+    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
+    const float *columns[GRADIENT_ROWS];
     for (size_t o = 0; o < m; o++)
-        left[o] = turned + o * GRADIENT_DEPTH;
+        columns[o] = turned + o * GRADIENT_DEPTH;
     memset(sum, 0, m * wide * sizeof *sum);
-    for (size_t p = 0; p < j->rows; p += GRADIENT_DEPTH) {
-        const size_t depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
+    for (size_t o = 0; p && o < m; o++)
+        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
+    for (size_t depth; p < j->rows && remaining(left) > 0; p += depth) {
+        depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
         for (size_t d = 0; d < depth; d++)
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
         k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
+        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
                   (ptrdiff_t)wide, NULL);
+        spend(left, (double)depth * (double)m * (double)n);
     }
     for (size_t o = 0; o < m; o++)
-        memcpy((hidden ? j->g->gw_hh : j->g->gw_ih) + (o0 + o) * n, sum + o * wide, n * sizeof *sum);
+        memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
+    return p;
 }
 
-static void products(void *ctx, size_t index, int worker)
+static size_t tasks_after(const lnrnn_rnn *r, size_t rows) { return 2 * blocks(r) + (rows + TILE - 1) / TILE; }
+
+static void products(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
     const size_t n = blocks(j->r);
     float *work = j->work + (size_t)worker * j->worker;
+    size_t row = j->rows;
     if (index < 2 * n)
-        weight_gradient(j, index % n, index >= n, work);
-    else
+        row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
+    else {
         input_gradient(j, index - 2 * n, work);
+        spend(left, (double)TILE * (double)outputs(j->r) * (double)j->r->D);
+    }
+    j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
 }
 
 /* What `products` wants. */
@@ -320,15 +342,20 @@ static backward_job prepare(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g, fl
     backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
     j.wide = k->product->width(outputs(r)), j.narrow = k->product->width(r->H);
     j.tape = tape_record(r, j.wide, j.narrow);
-    const size_t through = divide(&j, NULL, NULL), after = products_work(k, r);
+    const size_t through = divide(&j, 0, NULL, NULL), after = products_work(k, r);
     const size_t sums = 2 + 2 * (groups(r) + 1) * group_sums(r), rows = j.rows * j.wide;
+    const size_t state = r->B * j.narrow, lstm = r->cell == LNRNN_LSTM, at = groups(r) + tasks_after(r, j.rows);
     j.worker = through > after ? through : after;
-    *floats = sums + (two(r) ? 2 : 1) * rows + (size_t)r->threads * j.worker;
+    *floats = sums + (two(r) ? 2 : 1) * rows + (1 + lstm) * state + 2 * at + 2 + (size_t)r->threads * j.worker;
     if (work) {
         j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
         j.ga = work + sums;
         j.gx = two(r) ? j.ga + rows : j.ga;
-        j.work = j.gx + rows;
+        j.gh = j.gx + rows;
+        j.gc = j.gh + lstm * state;
+        j.back = sizes_at(j.gc + state);
+        j.tasks = j.back + groups(r);
+        j.work = j.gc + state + 2 * at + 2;
     }
     return j;
 }
@@ -340,17 +367,17 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
     return floats;
 }
 
-void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+/* The sites' gradients: the sums of all groups. */
+static void sum_groups(const backward_job *j)
 {
-    size_t floats;
-    backward_job j = prepare(r, g, g->work, &floats);
-    lnrnn_parallel(groups(r), r->threads, backward_group, &j);
+    const lnrnn_rnn *r = j->r;
+    const lnrnn_rnn_gradients *g = j->g;
     const size_t n = group_sums(r);
-    double *total = j.sums + groups(r) * n;
+    double *total = j->sums + groups(r) * n;
     memset(total, 0, n * sizeof *total);
     for (size_t i = 0; i < groups(r); i++)
         for (size_t o = 0; o < n; o++)
-            total[o] += j.sums[i * n + o];
+            total[o] += j->sums[i * n + o];
     const lnrnn_site_gradients all[SITES] = {[AT_H] = g->at_h, [AT_X] = g->at_x, [AT_C] = g->at_c};
     for (int s = 0; s < SITES; s++) {
         const lnrnn_site_gradients sum = share(r, total, s);
@@ -359,5 +386,19 @@ void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
         if (all[s].bias)
             memcpy(all[s].bias, sum.bias, values(r, s) * sizeof *total);
     }
-    lnrnn_parallel(2 * blocks(r) + (j.rows + TILE - 1) / TILE, r->threads, products, &j);
+}
+
+int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+{
+    size_t floats;
+    backward_job j = prepare(r, g, g->work, &floats);
+    const size_t after = tasks_after(r, j.rows);
+    const double products_cost = (double)j.rows * (double)outputs(r) * (double)(2 * r->D + r->H);
+    if (!r->resumed)
+        memset(j.back, 0, (groups(r) + after) * sizeof *j.back);
+    if (!lnrnn_parts(groups(r), r->threads, j.back, all_steps_cost(r, r->H), r->part, backward_group, &j)
+        || !lnrnn_parts(after, r->threads, j.tasks, products_cost, r->part, products, &j))
+        return 0;
+    sum_groups(&j);
+    return 1;
 }

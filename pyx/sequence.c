@@ -81,6 +81,13 @@ static size_t split_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
     return r->B * k->product->width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
 }
 
+static size_t threads_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+{
+    if (r->split)
+        return (r->chunk + (two(r) ? 2 : 0)) * r->B * k->product->width(outputs(r)) + (size_t)r->threads * split_work(k, r);
+    return (size_t)r->threads * worker_work(k, r);
+}
+
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
@@ -109,16 +116,20 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
         r->chunk = r->T;
     if (r->chunk < 1)
         r->chunk = 1;
-    if (r->split)
-        return (r->chunk + (two(r) ? 2 : 0)) * r->B * width + (size_t)r->threads * split_work(k, r);
-    return (size_t)r->threads * worker_work(k, r);
+    return threads_work(k, r) + 2 * groups(r) + 2;
 }
 
-/* Where the group that starts at row r0 stops. */
-static size_t last_step(const lnrnn_rnn *r, size_t r0)
+/* The steps that each group has taken, behind what the threads work with. */
+static size_t *positions(const lnrnn_kernels *k, const lnrnn_rnn *r) { return sizes_at(r->work + threads_work(k, r)); }
+
+/* Of steps t0 .. t1 - 1 of so many rows those for which enough remains, one at least: spends it. -> where to stop. */
+static size_t afford(const lnrnn_rnn *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
-    const size_t n = (size_t)r->length[r0];
-    return n < r->end ? n : r->end;
+    const double one = step_cost(r, (double)rows, r->D + r->H), all = (double)remaining(left);
+    if (all < one * (double)(t1 - t0))
+        t1 = t0 + 1 + (size_t)((all > 0 ? all : 0) / one);
+    spend(left, one * (double)(t1 - t0));
+    return t1;
 }
 
 /* Panels p0 .. p1 - 1 of the units: one thread's part of a product, or all of it. */
@@ -255,7 +266,7 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
 /* Before step 0: the cell states from which rows r0 .. start. */
 static void begin(const lnrnn_rnn *r, size_t r0, size_t rows)
 {
-    for (size_t i = r0; r->cn && r->cn != r->c0 && r->begin == 0 && i < r0 + rows; i++)
+    for (size_t i = r0; r->cn && r->cn != r->c0 && i < r0 + rows; i++)
         memmove(c_row(r, i), r->c0 + (size_t)r->order[i] * r->H, r->H * sizeof(float));
 }
 
@@ -270,19 +281,21 @@ static void finish(const lnrnn_rnn *r, size_t r0, size_t rows)
     }
 }
 
-static void forward_group(void *ctx, size_t g, int worker)
+static void forward_group(void *ctx, size_t g, int worker, int64_t *left)
 {
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
+    const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
     const size_t as = r->tape ? lnrnn_tape_width(r) : k->product->width(outputs(r));
-    float *tape = r->tape ? r->tape + rows_before(r, r0) * as : NULL;
-    size_t alive = living(r, r0, rows, r->begin);
+    size_t *const at = positions(k, r) + g, t0 = *at, alive = rows;
+    float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * as : NULL;
     room m;
     divide(k, r, r->work + (size_t)worker * worker_work(k, r), &m);
-    begin(r, r0, rows);
-    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
-        const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
+    if (t0 == 0)
+        begin(r, r0, rows);
+    for (size_t t1; t0 < steps && remaining(left) > 0; t0 = t1) {
+        alive = living(r, r0, alive, t0);
+        t1 = afford(r, alive, t0, steps - t0 < r->chunk ? steps : t0 + r->chunk, left);
         float *a = tape ? tape : m.a;
         project(k, r, r0, alive, t0, t1, whole(k, r), a, (ptrdiff_t)as, m.product);
         if (has_side(r) && !late_side(r))
@@ -295,8 +308,11 @@ static void forward_group(void *ctx, size_t g, int worker)
         if (tape)
             tape = a;
     }
-    if (r->end >= r->T)
+    *at = t0;
+    if (t0 >= steps) {
         finish(r, r0, rows);
+        *at = LNRNN_DONE;
+    }
 }
 
 /* --- few sequences: threads divide the units ------------------------------------------------------------------ */
@@ -311,7 +327,8 @@ typedef struct {
  * meet, once a step. After that each has all of the products, and makes of them all of the state, for itself: normalising
  * twice what another has normalised too costs less than meeting twice. Worker 0's h is y, its c is cn; the others' are
  * rows of their own. W h that stays apart from W x has two places, for one step and the next: who is early writes to the
- * other. Every number is computed in the order in which one thread would compute it. */
+ * other. Every number is computed in the order in which one thread would compute it. A part of a call ends for all of them
+ * at the same step, for all count what it costs in the same way. */
 static void split_units(void *ctx, int worker, int team)
 {
     split_job *j = ctx;
@@ -324,18 +341,21 @@ static void split_units(void *ctx, int worker, int team)
     float *const own = apart + (two(r) ? 2 * B * width : 0) + (size_t)worker * split_work(k, r), *const own_c = own + B * narrow;
     float *const cell = own_c + (r->cell == LNRNN_LSTM ? B * narrow : 0);
     uint32_t *const scratch = (uint32_t *)(cell + cell_work(r));
-    const size_t steps = B ? last_step(r, 0) : 0;
+    size_t *const at = positions(k, r), from = *at; /* worker 0 moves it on when all have met */
+    const size_t steps = (size_t)r->length[0];
     const float *before[TILE];
     float *c[TILE], *h[TILE];
-    size_t alive = living(r, 0, B, r->begin);
+    size_t t0 = from, alive = living(r, 0, B, from);
+    int64_t left = r->part > 0 ? whole_number(r->part * team) : INT64_MAX;
     for (size_t i = 0; worker && r->cn && i < alive; i++)
-        memcpy(own_c + i * narrow, (r->begin ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
+        memcpy(own_c + i * narrow, (from ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
     if (team > 1 && r->cn) /* before worker 0 changes them */
         lnrnn_meet(&j->barrier, team);
-    if (!worker)
+    if (!worker && from == 0)
         begin(r, 0, B);
-    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
-        const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
+    for (size_t t1; t0 < steps && left > 0; t0 = t1) {
+        alive = living(r, 0, alive, t0);
+        t1 = afford(r, alive, t0, steps - t0 < r->chunk ? steps : t0 + r->chunk, &left);
         float *a = chunk;
         project(k, r, 0, alive, t0, t1, p, a, as, scratch);
         if (has_side(r)) {
@@ -347,7 +367,7 @@ static void split_units(void *ctx, int worker, int team)
             alive = living(r, 0, alive, t);
             point(r, 0, alive, t, before, c, h);
             for (size_t i = 0; worker && i < alive; i++) {
-                before[i] = t > r->begin ? own + i * narrow : before[i];
+                before[i] = t > from ? own + i * narrow : before[i];
                 c[i] = own_c + i * narrow;
                 h[i] = own + i * narrow;
             }
@@ -372,15 +392,24 @@ static void split_units(void *ctx, int worker, int team)
                 team = 1, p = whole(k, r);
         }
     }
-    if (!worker && r->end >= r->T)
+    if (worker)
+        return;
+    *at = t0;
+    if (t0 >= steps) {
         finish(r, 0, B);
+        *at = LNRNN_DONE;
+    }
 }
 
-void lnrnn_rnn_forward(const lnrnn_rnn *r)
+int lnrnn_rnn_forward(const lnrnn_rnn *r)
 {
+    size_t *const at = positions(lnrnn_active(), r);
+    if (!r->resumed)
+        memset(at, 0, groups(r) * sizeof *at);
     if (r->split) {
         split_job j = {.r = r};
         lnrnn_team(r->threads, split_units, &j);
-    } else
-        lnrnn_parallel(groups(r), r->threads, forward_group, (void *)r);
+        return *at == LNRNN_DONE;
+    }
+    return lnrnn_parts(groups(r), r->threads, at, all_steps_cost(r, r->D + r->H), r->part, forward_group, (void *)r);
 }

@@ -34,7 +34,7 @@ static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
     float *x = read_floats(T * B * D), *w_ih = read_floats(n * D), *w_hh = read_floats(n * H);
     uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, n, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, n, H), 4);
     lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
-                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1, .end = T,
+                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1,
                    .dtype = dtype, .cell = cell, .placement = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT,
                    .cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
