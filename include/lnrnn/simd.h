@@ -59,6 +59,8 @@
 #include <string.h>
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
+/* Compiled to be small, away from what is called often. */
+#define LNRNN_SELDOM static __attribute__((noinline, cold))
 
 #include "half.h"
 
