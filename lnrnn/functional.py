@@ -6,6 +6,12 @@ once, to what `np.result_type(x, np.float32)` says. The result has the dtype of 
 computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
 non-contiguous one is copied once.
 
+Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a power of two, so
+that every finite row gives its norm and its gradients, from the smallest subnormal to the largest number. What remains is
+the range of the results: a gradient of x grows as x gets smaller and becomes infinite beyond the dtype, a variance
+written to a float32 running_var beyond 3.4e38. Sums of gradients, and their products with x where batch norm's statistics
+are given, are formed in the dtype of the computation and must not overflow there; nor may x - running_mean.
+
 Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge pages where the
 system allows them. When such an array and all its views are gone, its block is kept for the next result, for clearing the
 pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept. Those of more than 16 MiB

@@ -34,7 +34,8 @@ class RNN(Network):
     H) and count_l0 (steps,).
 
     Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but overrun="batch") the
-    result for a sequence does not depend on the rest of the batch, to the last bit.
+    result for a sequence does not depend on the rest of the batch, to the last bit. What a norm inside takes, W x and W h,
+    may be as large as 1e38; beyond the largest float32 it is infinite, and layer norm makes the whole row NaN.
     """
 
     __slots__ = ("nonlinearity",)

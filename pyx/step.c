@@ -22,7 +22,7 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn *r, const lnrnn_site *site, siz
             site->var[t * n + i] = m2[i] / (double)alive;
         r->count[t] = (int64_t)alive;
     }
-    k->norm[LNRNN_FLOAT32].fold(n, mean, m2, (double)alive, site->gain, site->bias, r->eps, fold, fold + n, fold + 2 * n);
+    k->norm[LNRNN_FLOAT32].fold(n, mean, m2, (double)alive, site->gain, site->bias, r->eps, NULL, fold, fold + n, fold + 2 * n);
     return (lnrnn_fold){fold, fold + n, fold + 2 * n};
 }
 

@@ -24,11 +24,12 @@ typedef struct {
     void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
     void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *, void *);
     size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
+    size_t (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
     void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *, const void *,
-                         double, int, void *, void *, void *, void *, double *, double *);
+                         double, const double *, int, void *, void *, void *, void *, double *, double *);
     void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int, int);
-    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, void *, void *,
-                 void *);
+    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, const double *,
+                 void *, void *, void *);
     void (*gx_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
                        const void *, void *);
     void (*gx_planes)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
@@ -179,7 +180,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 
 #define LNRNN_NORM_ROW(s)                                                                        \
     {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,    \
-     batch_slopes_##s, batch_affine_##s, fold_##s,                                                   \
+     batch_scales_##s, batch_slopes_##s, batch_affine_##s, fold_##s,                                                   \
      gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
 
 const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
