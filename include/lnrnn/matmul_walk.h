@@ -55,8 +55,12 @@ static void F(rows)(int fetch, const mm_job *job, int rows, int vecs, A const *a
     case m:                                                                                          \
         if (m > ROWS)                                                                                \
             return;                                                                                  \
-        if (vecs == MM_VECS)                                                                         \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, fetch, job, a, o, c, cs);                            \
+        if (vecs == MM_VECS && fetch == MM_FETCH_WEIGHTS)                                            \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_WEIGHTS, job, a, o, c, cs);                 \
+        else if (vecs == MM_VECS && fetch == MM_FETCH_ROWS)                                          \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_ROWS, job, a, o, c, cs);                    \
+        else if (vecs == MM_VECS)                                                                    \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_NONE, job, a, o, c, cs);                    \
         else if (vecs == 1)                                                                          \
             F(tile)(m <= ROWS ? m : 1, 0, 1, 1, MM_FETCH_NONE, job, a, o, c, cs);                    \
         else                                                                                         \
