@@ -1,5 +1,5 @@
-"""Training and gates far from where they are at ease: saturated activations, norms of values whose mean is much larger than
-they differ. All numbers are exact in float32, so that the reference sees the same ones."""
+"""Values that float32 subtracts badly: saturated activations, and norms of values whose mean is much larger than their
+differences. All numbers given are exact in float32, so that the reference sees the same ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def test_the_slope_of_a_saturated_tanh(isa):
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
-# Whole numbers around 10,000; one that is not a power of two apart keeps the mean from being one itself.
+# The mean of whole numbers around it is none itself, and has no exact float32.
 FAR = 10_000
 
 
 def one_step(rnn, rng, batch):
     """x (1, batch, inputs) whose product with W_ih is whole numbers around FAR, and W_hh h is 0."""
     rnn.weight_hh_l0 = np.zeros(rnn.weight_hh_l0.shape)
-    rnn.weight_ih_l0 = np.concatenate([np.full((len(rnn.weight_ih_l0), 1), FAR), rng.integers(-3, 4, (len(rnn.weight_ih_l0), 4))], 1)
+    rows = len(rnn.weight_ih_l0)
+    rnn.weight_ih_l0 = np.concatenate([np.full((rows, 1), FAR), rng.integers(-3, 4, (rows, 4))], 1)
     x = rng.integers(-2, 3, (1, batch, 5)).astype(np.float32)
     x[..., 0] = 1
     return x

@@ -132,8 +132,8 @@ def test_training(cell, norm, shape):
 
 @contextmanager
 def ticking(handler, seconds=0.003):
-    """A signal again and again, which Python hands to handler() as soon as it can."""
-    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    """A signal again and again, which Python hands to handler(frame) as soon as it can."""
+    before = signal.signal(signal.SIGALRM, lambda _, frame: handler(frame))
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
@@ -142,15 +142,16 @@ def ticking(handler, seconds=0.003):
         signal.signal(signal.SIGALRM, before)
 
 
-def long_call(what, cell="LSTM"):
-    """A network whose one layer has work for about half a second on one thread, and the call."""
+def long_call(what):
+    """A call of a network whose one layer has work for about half a second on one thread."""
     norm = "batch" if what == "calibrate" else "layer"
-    rnn = network(128, 256, cell=cell, norm=norm)
+    rnn = network(128, 256, cell="LSTM", norm=norm)
     x = normal(np.random.default_rng(0), 200 if what == "backward" else 500, 32, 128)
     if what == "backward":
         y, _, tape = rnn.forward_train(x)
-        return rnn, lambda: rnn.backward(tape, y)
-    return rnn, {"call": lambda: rnn(x), "forward_train": lambda: rnn.forward_train(x), "calibrate": lambda: rnn.calibrate([x])}[what]
+        return lambda: rnn.backward(tape, y)
+    return lambda: {"call": rnn, "forward_train": rnn.forward_train, "calibrate": rnn.calibrate}[what](
+        [x] if what == "calibrate" else x)
 
 
 @needs_a_timer
@@ -158,11 +159,11 @@ def long_call(what, cell="LSTM"):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_within_a_call(what, threads):
     """Not only at its end: no pause between two of them is as long as half of the call."""
-    _, call = long_call(what)
+    call = long_call(what)
     with using_threads(threads), parts_of(2**25):
         call()
         times = [time.perf_counter()]
-        with ticking(lambda: times.append(time.perf_counter())):
+        with ticking(lambda _: times.append(time.perf_counter())):
             call()
         times.append(time.perf_counter())
     assert max(np.diff(times)) < (times[-1] - times[0]) / 2
@@ -185,10 +186,11 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
     twin = network(64, 128, cell=cell, norm=norm, num_layers=2)
     twin.load_state_dict(before)
     want_y, _, want_tape = twin.forward_train(x)
-    want = twin.backward(want_tape, y)
+    want, after = twin.backward(want_tape, y), twin.state_dict()
 
-    def interrupt():
-        raise Interrupted
+    def interrupt(frame):  # not in whatever else may be running, as a destructor
+        if frame.f_code.co_filename.endswith(("network.py", "training.py")):
+            raise Interrupted
 
     with parts_of(2**20):
         for delay in (0.001, 0.003, 0.01):              # in the first layer, and later
@@ -196,9 +198,9 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
                 while True:
                     rnn.load_state_dict(before)
                     rnn.forward_train(x)
-                    rnn.load_state_dict(before)
-            for name, value in rnn.state_dict().items() if norm != "batch" else ():
-                same(value, before[name], err_msg=name)
+            found = rnn.state_dict()                    # as before the call, or as after it
+            assert any(all(np.array_equal(found[name], value) for name, value in state.items())
+                       for state in (before, after))
         rnn.load_state_dict(before)
         got_y, _, tape = rnn.forward_train(x)
         same(got_y, want_y)
@@ -209,7 +211,7 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
         gx, gh0, grads = rnn.backward(tape, y)
     for got, array in zip((gx, gh0, *grads.values()), (want[0], want[1], *want[2].values()), strict=True):
         same(got, array)
-    for name, value in twin.state_dict().items():
+    for name, value in after.items():
         same(rnn.state_dict()[name], value, err_msg=name)
 
 
