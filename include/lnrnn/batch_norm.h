@@ -210,20 +210,20 @@ static size_t F(batch_moments)(size_t n, double count, const double *sums, void 
 
 /* mean, var (n) of the batch -> scales (n): the powers of two by which channels must be multiplied whose squares left the
  * range of R, 1 for the others; and what batch_affine needs to do that. -> 0 if all are 1: then nothing is written. */
-static size_t F(batch_scales)(size_t n, const double *mean, const double *var, double eps, double *scales, void *at_,
+static int F(batch_scales)(size_t n, const double *mean, const double *var, double eps, double *scales, void *at_,
                               void *scale_, void *shift_)
 {
     const double least = F(least_spread)();
     R *at = at_, *scale = scale_, *shift = shift_;
-    double lost = 0;
+    uint64_t lost = 0; /* as wide as a double, so that the loop is vectorised */
     for (size_t i = 0; i < n; i++)
-        lost += var[i] + eps >= least && var[i] + eps < INFINITY ? 0 : 1;
-    for (size_t i = 0; i < n && lost > 0; i++) {
+        lost |= (uint64_t)!(var[i] + eps >= least) | (uint64_t)!(var[i] + eps < INFINITY);
+    for (size_t i = 0; i < n && lost; i++) {
         scale[i] = F(row_scale)((R)(1 / sqrt(var[i] + eps)), (R)mean[i]);
         scales[i] = scale[i];
         at[i] = shift[i] = 0;
     }
-    return (size_t)lost;
+    return lost != 0;
 }
 
 /* mean, m2 (n): sums of squared deviations over count values; gain, bias (n) or NULL -> what a pass over x needs:

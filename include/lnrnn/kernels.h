@@ -24,7 +24,7 @@ typedef struct {
     void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
     void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *, void *);
     size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
-    size_t (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
+    int (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
     void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *, const void *,
                          double, const double *, int, void *, void *, void *, void *, double *, double *);
     void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int, int);
