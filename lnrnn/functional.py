@@ -79,6 +79,14 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     return out
 
 
+def _done(result: Any) -> Any:
+    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None, and then
+    nothing was computed."""
+    if result is None:
+        raise RuntimeError("an array was changed by another thread during the call")
+    return result
+
+
 def _deliver(y: Array, out: Array | None) -> Array:
     if out is None or out is y:
         return y
@@ -117,7 +125,7 @@ def layer_norm(
     eps = number("eps", eps, 0)
     y = _result(out, x, weight, bias)
     if x.size:
-        _core.layer_norm(x, shape, weight, bias, eps, y)
+        _done(_core.layer_norm(x, shape, weight, bias, eps, y))
     return _deliver(y, out)
 
 
@@ -145,7 +153,7 @@ def rms_norm(
     eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
     y = _result(out, x, weight)
     if x.size:
-        _core.layer_norm(x, shape, weight, None, eps, y, False)
+        _done(_core.layer_norm(x, shape, weight, None, eps, y, False))
     return _deliver(y, out)
 
 
@@ -172,7 +180,7 @@ def layer_norm_backward(
     bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
     if x.size:
-        return _core.layer_norm_backward(gy, x, shape, weight, bias, eps)
+        return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
     return np.empty_like(x), *(None if p is None else np.zeros_like(p) for p in (weight, bias))
 
 
@@ -239,7 +247,7 @@ def batch_norm(
     y = _result(out, x, weight, bias, *running)
     if x.size:
         plain = [None if r is None else np.array(r, np.float64) for r in running]
-        _core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y)
+        _done(_core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y))
         if training:
             for old, new in zip(running, plain):
                 if old is not None:
@@ -276,7 +284,7 @@ def batch_norm_backward(
         running_mean = shaped("running_mean", running_mean, (C,), np.float64)
         running_var = shaped("running_var", running_var, (C,), np.float64)
     if x.size:
-        return _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
+        return _done(_core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps))
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 

@@ -7,10 +7,13 @@ import copy
 import os
 import pickle
 import sys
+import threading
+import time
 
 import lnrnn
 import numpy as np
 import pytest
+from helpers import using_threads
 from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
 
 same = np.testing.assert_array_equal
@@ -19,7 +22,7 @@ T, B, D, H = 7, 5, 3, 17
 
 def at_every_line(call, change, restore):
     """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the second, ...: as
-    another thread may do it, but every time. -> its results, or ValueErrors."""
+    another thread may do it, but every time. -> its results, or errors."""
     done, results = False, []
     while not done:
         left = len(results)
@@ -38,7 +41,7 @@ def at_every_line(call, change, restore):
         sys.settrace(trace)
         try:
             results.append(call())
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             results.append(error)
         finally:
             sys.settrace(None)
@@ -92,6 +95,46 @@ def change_shapes():
 @pytest.mark.parametrize("attack", [change_lengths, change_shapes])
 def test_within_a_call(attack):
     run_apart(attack)
+
+
+def test_statistics_that_get_another_dtype_while_they_are_computed():
+    """Their bytes are those that were checked: nothing is written beside them."""
+    x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
+    memory = np.zeros(3 * 64, np.float32)
+    mean = memory[64:128]
+    want = np.zeros(64, np.float32)
+    lnrnn.batch_norm(x, want, None, training=True)
+    started, threads = threading.Event(), lnrnn.get_num_threads()
+
+    def change():
+        started.wait()
+        time.sleep(0.003)
+        mean.dtype = np.float64
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    with using_threads(1):
+        started.set()
+        lnrnn.batch_norm(x, mean, None, training=True)
+    changing.join()
+    assert mean.dtype == np.float64 and lnrnn.get_num_threads() == threads
+    same(memory[64:128], want)
+    assert not memory[:64].any() and not memory[128:].any()
+
+
+def test_shapes_that_change_within_a_norm():
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    want = lnrnn.layer_norm(x, 4)
+    strided = np.zeros((6, 8), np.float32)[:, ::2]
+
+    def restore():
+        x.shape = 6, 4
+
+    def change():
+        x.shape = 4, 6
+
+    for result in at_every_line(lambda: lnrnn.layer_norm(x, 4, out=strided).copy(), change, restore):
+        assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
 
 
 def test_lengths_are_read_once():
