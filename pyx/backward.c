@@ -133,7 +133,8 @@ static void again(const backward_job *j, int s, size_t from, size_t n, size_t t,
     if (r->norm == LNRNN_NORM_BATCH) {
         const size_t at = t * values(r, s) + from, H = r->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->f32.fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, NULL, mean, scale, shift);
+        j->k->f32.fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, NULL,
+                       mean, scale, shift);
         g.how = LNRNN_AFFINE, g.mean = mean, g.gain = scale, g.bias = shift;
     }
     j->k->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);

@@ -24,7 +24,8 @@ def extremes(rng, n, dtype):
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [normal(rng, n, np.float64) * large, rng.uniform(-1, 1, n) * info.max, normal(rng, n, np.float64),
             normal(rng, n, np.float64) * small, rng.integers(-1000, 1000, n) * info.smallest_subnormal,
-            large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20), small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20)]
+            large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+            small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20)]
     rows[1][0] = info.max
     for row in rows[2:]:
         row[0] *= 1.5  # no row is constant
@@ -157,8 +158,9 @@ def test_any_magnitude(data):
         most = SCALE[dtype] * scale + unit * (1 + rstd)
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
-    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=np.longdouble(eps)), ref.rms_norm(*wide(x), n, None, np.longdouble(eps))
-    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), np.longdouble(eps))
+    e = np.longdouble(eps)
+    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
+    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
     held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
 
