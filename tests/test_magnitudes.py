@@ -153,9 +153,10 @@ def test_any_magnitude(data):
     spread = wide(x)[0].var(1, keepdims=True) + np.longdouble(eps)
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
-    def near(got, want, scale, rstd, isa):
-        """Besides the usual error: a mean, and the result, are multiples of the smallest subnormal."""
-        most = SCALE[dtype] * scale + unit * (1 + rstd)
+    def near(got, want, scale, gain, rstd, isa):
+        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are multiples of the
+        smallest subnormal."""
+        most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
     e = np.longdouble(eps)
@@ -167,11 +168,11 @@ def test_any_magnitude(data):
     for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(lambda: (
             lnrnn.layer_norm(x, n, weight, None, eps), lnrnn.rms_norm(x, n, None, eps),
             lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps))).items():
-        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight) / np.sqrt(spread), isa)
-        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1 / np.sqrt(square), isa)
-        near(got_gx[held], gx[held], BACKWARD * size[held], size[held], isa)
-        z = (1 + unit / np.sqrt(spread)).max()
-        near(got_gweight, gweight, BACKWARD * np.abs(gy).sum(0).max(), np.abs(gy).sum() * z / np.sqrt(spread).min(), isa)
+        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight), 1 / np.sqrt(spread), isa)
+        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1, 1 / np.sqrt(square), isa)
+        near(got_gx[held], gx[held], BACKWARD * size[held], 1, size[held], isa)
+        gain = np.abs(gy).sum(0)
+        near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
 
 
 # --- batch norm ---------------------------------------------------------------------------------------------
