@@ -96,7 +96,8 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
 
 def test_bfloat16_ties_go_to_even(isa):
     """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or just beside."""
-    half = np.array([0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000], np.uint32)
+    half = np.array([0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
+                    np.uint32)
     w = np.concatenate([half - 1, half, half + 1]).view(np.float32)
     n = len(w)
     rnn = network(3, n, norm=None, nonlinearity="identity", bias=False)
@@ -107,7 +108,8 @@ def test_bfloat16_ties_go_to_even(isa):
 
 def test_a_bfloat16_nan_stays_one(isa):
     """Whatever else its bits are: rounding must not carry into the sign."""
-    nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32).view(np.float32)
+    nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
+    nans = nans.view(np.float32)
     rnn = network(2, 7, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[:6, 1] = nans

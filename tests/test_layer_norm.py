@@ -289,9 +289,10 @@ def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
     weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
     room = np.empty(x.size + 64, dtype)
     parts = np.array_split(x, 4)
-    for call in (lambda x, **k: lnrnn.layer_norm(x, n, weight, bias, **k), lambda x, **k: lnrnn.layer_norm(x, n, weight, **k),
-                 lambda x, **k: lnrnn.layer_norm(x, n, None, bias, **k), lambda x, **k: lnrnn.layer_norm(x, n, **k),
-                 lambda x, **k: lnrnn.rms_norm(x, n, weight, **k), lambda x, **k: lnrnn.rms_norm(x, n, **k)):
+    calls = [lambda x, p=p, **k: lnrnn.layer_norm(x, n, *p, **k)
+             for p in ((weight, bias), (weight, None), (None, bias), (None, None))]
+    calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
+    for call in calls:
         want = np.concatenate([call(part) for part in parts])
         for skip in (0, 1):
             out = room[skip:skip + x.size].reshape(x.shape)

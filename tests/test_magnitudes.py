@@ -24,7 +24,8 @@ def extremes(rng, n, dtype):
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [normal(rng, n, np.float64) * large, rng.uniform(-1, 1, n) * info.max, normal(rng, n, np.float64),
             normal(rng, n, np.float64) * small, rng.integers(-1000, 1000, n) * info.smallest_subnormal,
-            large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20), small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20)]
+            large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+            small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20)]
     rows[1][0] = info.max
     for row in rows[2:]:
         row[0] *= 1.5  # no row is constant
@@ -152,24 +153,26 @@ def test_any_magnitude(data):
     spread = wide(x)[0].var(1, keepdims=True) + np.longdouble(eps)
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
-    def near(got, want, scale, rstd, isa):
-        """Besides the usual error: a mean, and the result, are multiples of the smallest subnormal."""
-        most = SCALE[dtype] * scale + unit * (1 + rstd)
+    def near(got, want, scale, gain, rstd, isa):
+        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are multiples of the
+        smallest subnormal."""
+        most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
-    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=np.longdouble(eps)), ref.rms_norm(*wide(x), n, None, np.longdouble(eps))
-    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), np.longdouble(eps))
+    e = np.longdouble(eps)
+    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
+    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
     held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
 
     for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(lambda: (
             lnrnn.layer_norm(x, n, weight, None, eps), lnrnn.rms_norm(x, n, None, eps),
             lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps))).items():
-        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight) / np.sqrt(spread), isa)
-        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1 / np.sqrt(square), isa)
-        near(got_gx[held], gx[held], BACKWARD * size[held], size[held], isa)
-        z = (1 + unit / np.sqrt(spread)).max()
-        near(got_gweight, gweight, BACKWARD * np.abs(gy).sum(0).max(), np.abs(gy).sum() * z / np.sqrt(spread).min(), isa)
+        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight), 1 / np.sqrt(spread), isa)
+        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1, 1 / np.sqrt(square), isa)
+        near(got_gx[held], gx[held], BACKWARD * size[held], 1, size[held], isa)
+        gain = np.abs(gy).sum(0)
+        near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
 
 
 # --- batch norm ---------------------------------------------------------------------------------------------

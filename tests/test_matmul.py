@@ -42,14 +42,15 @@ def test_every_tile(isa, rng, dtype):
 
 @each_dtype
 def test_weights_of_every_size(isa, rng, dtype):
-    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves), and above; and
-    more than stays in L2. The third number: words to an output."""
+    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves), and above;
+    and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
+    to_word = {"float32": 1, "bfloat16": 2, "int8": 4}[dtype]
     for outputs in WIDTHS[5:]:
+        padded = outputs if outputs <= 8 else -(-outputs // 16) * 16
         for words in (10_000, 12_600, 14_300, 16_000, 18_000):
-            per = {"float32": 1, "bfloat16": 2, "int8": 4}[dtype]
-            check(rng, dtype, outputs, per * (words // (-(-outputs // 16) * 16)) if outputs > 8 else words // outputs, (1, 2))
+            check(rng, dtype, outputs, to_word * (words // padded), (1, 2))
     for outputs, inputs in ((500, 400), (70, 2600), (193, 900)):
-        check(rng, dtype, outputs, inputs * {"float32": 1, "bfloat16": 2, "int8": 4}[dtype], (1, 2, 9))
+        check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -61,7 +61,8 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
 
 /* One row. y holds the scaled row before it holds the result; float16 cannot hold every scaled row, but has no values whose
  * squares leave the range of float. */
-static void F(layer_norm_scaled)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y, R scale, int centred)
+static void F(layer_norm_scaled)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y, R scale,
+                                 int centred)
 {
     if (scale != 1) {
 #define LNRNN_PART(i, k, whole) F(put)(y + (i), V(mul)(F(get)(x + (i), k, whole), V(set1)(scale)), k, whole)
@@ -74,7 +75,8 @@ static void F(layer_norm_scaled)(size_t n, const S *x, const R *gain, const R *b
 
 /* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
  * which is in the next row. */
-LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y, const int centred)
+LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y,
+                                     const int centred)
 {
     R m0, m1, var;
     F(moments)(1, n, x, 0, &m0, &m1, &var, centred);
@@ -136,7 +138,8 @@ static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, co
         F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 0, past);
 }
 
-/* What the gradient of a row needs: gx = rstd (u - mean - d slope) s, d = (x s - m0) - m1, u = gy gain, s the row's scale. */
+/* What the gradient of a row needs: gx = rstd (u - mean - d slope) s, d = (x s - m0) - m1, u = gy gain, s the row's
+ * scale. */
 typedef struct { R m0, m1, rstd, mean, slope, scale; } F(row_gradient);
 
 LNRNN_INLINE VT F(get_scaled)(const S *x, size_t k, const int whole, R scale, const int scaled)
@@ -146,8 +149,8 @@ LNRNN_INLINE VT F(get_scaled)(const S *x, size_t k, const int whole, R scale, co
 
 /* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as moments_about.
  * scale: 1 unless scaled, a constant. */
-LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, double eps, const int has_gain,
-                                         R scale, const int scaled)
+LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, double eps,
+                                         const int has_gain, R scale, const int scaled)
 {
 #define LNRNN_ADD(c, i, k, whole)                                                              \
     do {                                                                                       \
