@@ -1,37 +1,53 @@
 # Two commands for everybody: make demo, make test. Each makes .venv and installs what it needs into it.
+#   make test [K=pattern]    only the tests whose names fit
+#   make build               after a change of C or Cython; compiles what has changed (make test does it too)
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
 
 SOURCES = setup.py pyproject.toml $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
 
-.PHONY: demo test bench peers clean
+.PHONY: demo test build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
+	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
+
+build: $(VENV)/.build
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)
 
 peers: $(VENV)/.bench
-	$(BIN)/python -m pip install torch==2.13.0
-	$(BIN)/python -m pip install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
+	$(PIP) install torch==2.13.0
+	$(PIP) install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
 
-# Editable: the Python below .venv is the Python here. The C is built again when a source is newer than the stamp.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/python -m pip install -e ".[$*]"
+# One build for all, editable: the Python below .venv is the Python here. Without pip's own environment for builds, so that
+# a change of one header compiles what includes it and nothing else.
+$(VENV)/.build: $(VENV)/.tools $(SOURCES)
+	$(PIP) install --quiet --no-build-isolation --no-deps -e .
 	touch $@
 
-$(VENV)/bin/python:
+# The packages of an extra, as pyproject.toml names them.
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
+	$(BIN)/python -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
+	    if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
+	$(PIP) install --quiet -r $(VENV)/$*.txt
+	touch $@
+
+$(VENV)/.tools: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "setuptools>=77" "cython>=3.1" "numpy>=2"
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info pyx/_core.c lnrnn/*.so .pytest_cache .hypothesis benchmarks-results

@@ -1,13 +1,23 @@
-"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per instruction set."""
+"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per instruction set.
+
+Objects are kept in build/objects and compiled again only when their text, a header that they include, the compiler or its
+flags have changed: see `Objects`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 
+import Cython
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -15,26 +25,66 @@ from setuptools.command.build_ext import build_ext
 
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so that a
 # multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may keep the copy of a
-# shared function that was compiled for another instruction set.
-CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto", "-fvisibility=hidden", "-g0"]
+# shared function that was compiled for another instruction set. The kernels say themselves what is to be unrolled: -O3
+# makes them no faster and takes the compiler half as long again.
+CFLAGS = [
+    "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto",
+    "-fvisibility=hidden", "-g0",
+]  # fmt: skip
 
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
-# instruction set: (machines, flags). dispatch.c has the same rows and the question to the CPU.
+# What of lnrnn/kernels.h a unit holds: LNRNN_PART_NORM and so on.
+PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
+# instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
 ISAS = {
-    "scalar": (X86 + ARM, []),
-    "sse2": (X86, []),
-    "avx2": (X86, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
-    "avx512": (X86, AVX512),
-    "avx512vnni": (X86, AVX512 + ["-mavx512vnni"]),
-    "neon": (ARM, []),
+    "scalar": (X86 + ARM, PARTS, []),
+    "sse2": (X86, PARTS, []),
+    "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
+    "avx512": (X86, PARTS, AVX512),
+    "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
+    "neon": (ARM, PARTS, []),
 }
 ONCE = [
-    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "sequence.c", "step.c",
+    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
     "backward.c",
-]
-HEADERS = sorted(glob("include/*.h") + glob("include/lnrnn/*.h"))
+]  # fmt: skip
+
+
+class Objects:
+    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and a hash of
+    every file that the compiler read. Contents decide and not times, which a checkout or a copy does not keep."""
+
+    def __init__(self, compiler, folder: Path) -> None:
+        self.compiler, self.folder = compiler, folder
+        command = compiler.compiler_so
+        self.version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def compile(self, name: str, source: str, flags: list[str], include: list[str], versions: str = "") -> str:
+        """-> the object's path. include: folders of headers. Files outside this one are not looked at: `versions` names
+        what stands for them."""
+        target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
+        made_by = [self.version, *self.compiler.compiler_so, *flags, source, versions]
+        try:
+            old = json.loads(record.read_text())
+            if target.exists() and old["made_by"] == made_by and all(_hash(f) == h for f, h in old["files"].items()):
+                return str(target)
+        except (OSError, ValueError):
+            pass
+        record.unlink(missing_ok=True)  # an interrupted run leaves no record of an object half written
+        found = self.folder / f"{name}.d"
+        command = [*self.compiler.compiler_so, *flags, *(f"-I{path}" for path in include)]
+        subprocess.run([*command, "-MMD", "-MF", str(found), "-c", source, "-o", str(target)], check=True)
+        read = found.read_text().partition(":")[2].replace("\\\n", " ").split()
+        files = {f: _hash(f) for f in read if not os.path.isabs(f)}
+        record.write_text(json.dumps({"made_by": made_by, "files": files}))
+        return str(target)
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 class BuildExt(build_ext):
@@ -43,14 +93,25 @@ class BuildExt(build_ext):
         openmp = self.openmp_flags()
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
-        args = dict(output_dir=self.build_temp, include_dirs=["include"], depends=HEADERS)
-        units = [(f"pyx/isa_{isa}.c", flags) for isa, (machines, flags) in ISAS.items() if machine in machines]
-        units += [(f"pyx/{name}", openmp) for name in ONCE]
-        # Each unit is a process of the compiler.
+        folder = Path("build/objects") / f"{self.plat_name}-{sys.implementation.cache_tag}"
+        objects = Objects(self.compiler, folder)
+        python = [*self.include_dirs, *ext.include_dirs]
+        macros = [f"-D{name}={value}" for name, value in ext.define_macros]
+        versions = f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
+        # The longest first: each unit is a process of the compiler.
+        units = [("_core", ext.sources[0], [*CFLAGS, *macros], python, versions)]
+        for isa, (machines, parts, flags) in reversed(ISAS.items()):
+            if machine in machines:
+                units += [
+                    (f"{isa}_{part.lower()}", f"pyx/isa_{isa}.c", [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"], ["include"])
+                    for part in parts
+                ]
+        units += [(name.removesuffix(".c"), f"pyx/{name}", [*CFLAGS, *openmp], ["include"]) for name in ONCE]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            compiled = pool.map(lambda u: self.compiler.compile([u[0]], extra_postargs=CFLAGS + u[1], **args), units)
-            ext.extra_objects = sum(compiled, [])
-        ext.extra_link_args = openmp + ["-lm"]
+            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), units))
+        ext.sources = []
+        ext.extra_link_args = [*openmp, "-lm"]
+        self.force = True  # linking takes no time, and setuptools does not know what it depends on
         super().build_extension(ext)
 
     def openmp_flags(self) -> list[str]:
@@ -75,8 +136,7 @@ core = Extension(
     ["pyx/_core.pyx"],
     include_dirs=["include", numpy.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION")],
-    extra_compile_args=CFLAGS,
-    depends=HEADERS + sorted(glob("pyx/*.c") + glob("pyx/*.px[di]")),
+    depends=sorted(glob("pyx/*.px[di]")),
 )
 
 setup(

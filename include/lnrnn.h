@@ -103,7 +103,7 @@ typedef struct {
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
 /* -> y (N, C, L), which may be x. */
 void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
-/* gy (N, C, L) -> gx (N, C, L), which may be gy or x; ggain, gbias (C). */
+/* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training);
 
 /* --- sequence.c: the recurrent layer ------------------------------------------------------------------------- */
@@ -162,22 +162,25 @@ typedef struct {
     int64_t *count;           /* batch norm in training: (T) living sequences, written */
     /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width(r) floats for every living step. */
     float *tape;
-    size_t begin, end;        /* steps begin .. end - 1 of every sequence, the earlier ones being done; the last part (end >= T)
-                                 also writes hn and the zeros. With a tape: 0 and T. */
+    double part;              /* a call returns, its work unfinished, when each thread has done about so many multiply-adds;
+                                 0: it does all of it. A step of a group of sequences is always finished. */
+    int resumed;              /* 0; 1 in a call that goes on with the work of one that has returned 0 */
     int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
     size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once, */
     int split;                /* and whether threads divide the units of a step instead of the sequences */
-    float *work;              /* lnrnn_rnn_plan(r) floats */
+    float *work;              /* lnrnn_rnn_plan(r) floats, kept between the calls that do one work in parts */
 } lnrnn_rnn;
 
 /* Floats of a record of the tape: what backward.c says. */
 size_t lnrnn_tape_width(const lnrnn_rnn *r);
 size_t lnrnn_rnn_plan(lnrnn_rnn *r);
-void lnrnn_rnn_forward(const lnrnn_rnn *r);
+/* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all else as it was.
+ * How the work was cut into parts changes no bit of the result. hn, and zeros past an end, are complete with the last part. */
+int lnrnn_rnn_forward(const lnrnn_rnn *r);
 
 /* Back through time: r as it was for the forward call, tape and y filled in, and if it was a training batch norm, count and
  * the sites' mean and var. For no norm, batch norm, and layer norm in the paper's places: RNN joint, LSTM split and out,
- * GRU split. */
+ * GRU split. r, but for its work, is only read. */
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
 } lnrnn_site_gradients;
@@ -197,6 +200,7 @@ typedef struct {
 } lnrnn_rnn_gradients;
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r);
-void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g);
+/* -> as lnrnn_rnn_forward; g too stays as it is from part to part. */
+int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g);
 
 #endif

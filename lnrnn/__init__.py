@@ -53,6 +53,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    dunders = (name for name in globals() if name.startswith("__") and name.endswith("__"))
+    return sorted({*__all__, "torch", *dunders})
+
+
 def __getattr__(name: str) -> Any:
     if name == "torch":  # lnrnn.torch needs PyTorch, and takes a second to import
         return importlib.import_module("lnrnn.torch")

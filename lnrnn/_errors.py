@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,14 @@ def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
 def _array(value: Any) -> np.ndarray:
     """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which NumPy knows
     only through ml_dtypes."""
-    if type(value).__module__.partition(".")[0] == "torch" and str(value.dtype) == "torch.bfloat16":
+    if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import ml_dtypes
         import torch
 
@@ -111,17 +116,25 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype."""
-    array = real(name, value)
+    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody else can set."""
+    array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
     return np.require(array, dtype, ["C", "A"])
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value, if it is an array that a result of that shape and dtype can be written to."""
+    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor, its memory."""
     if not isinstance(value, np.ndarray):
-        raise bad_type(name, f"a numpy array of shape {shape} and dtype {np.dtype(dtype)}", value)
+        kind, why = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}", ""
+        tensor = _is_tensor(value)
+        if tensor:
+            try:
+                value = _array(value)
+            except Exception as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
+                tensor, why = False, f" ({error})"
+        if not tensor:
+            raise bad_type(name, kind + why, value)
     if value.dtype != dtype:
         raise bad_type(name, f"of dtype {np.dtype(dtype)}", value)
     if value.shape != shape:

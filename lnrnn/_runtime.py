@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from pathlib import PurePath
 from typing import Any
 
 from . import _core
@@ -68,4 +71,21 @@ def cpu_info() -> dict[str, Any]:
     }
 
 
-_from_environment()
+def _is_command() -> bool:
+    """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
+    argv = getattr(sys, "argv", None) or [""]
+    if argv[0] != "-m":
+        return PurePath(argv[0]).stem == "lnrnn"
+    # With -m, Python puts this first while it locates and imports the module's package. The module's name is
+    # then the word before the rest of argv, or the end of the option: -mlnrnn.
+    return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None
+
+
+try:
+    _from_environment()
+except ImportError as error:
+    # Both commands import lnrnn before any line of lnrnn.cli runs, so the message cannot be left to that.
+    if not _is_command():
+        raise
+    print(f"lnrnn: error: {error}", file=sys.stderr)
+    raise SystemExit(2) from None

@@ -25,7 +25,8 @@ def calibrate(model: Network, batches: Iterable[Any]) -> None:
     for batch in batches:
         x, lengths = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
         x, lengths, _ = sequences(x, lengths, model.input_size, model.batch_first)
-        parts.append((x, np.full(x.shape[1], len(x)) if lengths is None else lengths))
+        # A copy: an iterator may fill one array again and again.
+        parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths))
     lengths = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
     if T == 0:
@@ -44,6 +45,5 @@ def calibrate(model: Network, batches: Iterable[Any]) -> None:
 
     model._run(x, order, ends, model._states("h0", None, B, False), note)
     nothing = StepStatistics.empty(model._sides, max(T, model.norm.max_steps or 0))
-    for suffix, batch in zip(model._suffixes, seen, strict=True):
-        model._statistics[suffix] = nothing.updated(batch, None)
-    model._changed()
+    found = {end: nothing.updated(batch, None) for end, batch in zip(model._suffixes, seen, strict=True)}
+    model._change(lambda old: old.changed(statistics=found))

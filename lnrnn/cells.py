@@ -17,6 +17,9 @@ class Cell:
     placement: str
     placements: tuple[str, ...] = ("joint", "split", "gate")
 
+    def __reduce__(self) -> str:
+        return self.name  # a copy, pickled or not, is the one of this module: cells are compared by `is`
+
 
 RNN = Cell("RNN", 0, 1, 1, "joint")
 LSTM = Cell("LSTM", 1, 4, 2, "split")

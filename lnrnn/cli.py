@@ -7,11 +7,13 @@ import os
 import platform
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 import lnrnn
 from lnrnn import demos
+from lnrnn._files import check_replaceable, replacing
 from lnrnn.network import Network
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
@@ -23,12 +25,13 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
     argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
+    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `_runtime`.)
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
         arguments.command(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
     except BrokenPipeError:
         # Whoever read the output has stopped, as `head` does. Python would complain again at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,7 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=demos.CELLS[0],
         help=f"kind of network (default: {demos.CELLS[0]})",
     )
-    demo.add_argument("--no-figure", action="store_true", help="tables only; does without matplotlib")
+    demo.add_argument(
+        "--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm"
+    )
     demo.set_defaults(command=run_demo)
 
     info = commands.add_parser(
@@ -165,7 +170,7 @@ def describe_model(model: Network) -> dict[str, object]:
 
 def run_model(arguments: argparse.Namespace) -> None:
     """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
-    check_output(arguments.output)
+    check_replaceable(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
     lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
@@ -210,26 +215,8 @@ def read_lengths(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: a length does not fit 64 bits") from None
 
 
-def check_output(path: Path) -> None:
-    """Raises OSError if no file can be put at ``path``, before a long computation rather than after it."""
-    target = path.resolve()
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no directory {target.parent}")
-    if target.exists() and not target.is_file():
-        # A directory cannot be replaced by a file, and a device such as /dev/null must not be.
-        raise OSError(f"{path} is there already and is not a file")
-
-
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all: into a new file beside ``path``, which then takes its place."""
-    target = path.resolve()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with part.open("xb") as file:
-        try:
-            np.save(file, array, allow_pickle=False)
-            file.close()  # Windows replaces no open file
-            os.replace(part, target)
-        except BaseException:
-            file.close()
-            part.unlink(missing_ok=True)
-            raise
+    with replacing(path) as write:
+        # To a file itself NumPy writes in a way that loses the number of an error.
+        np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

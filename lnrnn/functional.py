@@ -6,6 +6,12 @@ once, to what `np.result_type(x, np.float32)` says. The result has the dtype of 
 computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
 non-contiguous one is copied once.
 
+Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a power of two, so
+that every finite row gives its norm and its gradients, from the smallest subnormal to the largest number. What remains is
+the range of the results: a gradient of x grows as x gets smaller and becomes infinite beyond the dtype, a variance
+written to a float32 running_var beyond 3.4e38. Sums of gradients, and their products with x where batch norm's statistics
+are given, are formed in the dtype of the computation and must not overflow there; nor may x - running_mean.
+
 Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge pages where the
 system allows them. When such an array and all its views are gone, its block is kept for the next result, for clearing the
 pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept. Those of more than 16 MiB
@@ -63,7 +69,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
     if out is None:
         return _core.empty_like(x)
-    output("out", out, x.shape, x.dtype)
+    out = output("out", out, x.shape, x.dtype)
     same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
     clash = (not same and np.may_share_memory(out, x)) or any(
         other is not None and np.may_share_memory(out, other) for other in others
@@ -73,10 +79,20 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     return out
 
 
+def _done(result: Any) -> Any:
+    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None, and then
+    nothing was computed."""
+    if result is None:
+        raise RuntimeError("an array was changed by another thread during the call")
+    return result
+
+
 def _deliver(y: Array, out: Array | None) -> Array:
     if out is None or out is y:
         return y
-    out[...] = y
+    place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
+    if place.ctypes.data != y.ctypes.data:
+        place[...] = y
     return out
 
 
@@ -93,7 +109,8 @@ def layer_norm(
 
     x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and (biased) var are
     taken over each row, that is over normalized_shape. eps >= 0.
-    out: where to write, of x's shape and the result's dtype; it may be x itself. -> y, the shape of x.
+    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that needs no gradient;
+    it may be x itself, and is what is returned. -> y, the shape of x.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
     Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
@@ -108,7 +125,7 @@ def layer_norm(
     eps = number("eps", eps, 0)
     y = _result(out, x, weight, bias)
     if x.size:
-        _core.layer_norm(x, shape, weight, bias, eps, y)
+        _done(_core.layer_norm(x, shape, weight, bias, eps, y))
     return _deliver(y, out)
 
 
@@ -136,7 +153,7 @@ def rms_norm(
     eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
     y = _result(out, x, weight)
     if x.size:
-        _core.layer_norm(x, shape, weight, None, eps, y, False)
+        _done(_core.layer_norm(x, shape, weight, None, eps, y, False))
     return _deliver(y, out)
 
 
@@ -163,7 +180,7 @@ def layer_norm_backward(
     bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
     eps = number("eps", eps, 0)
     if x.size:
-        return _core.layer_norm_backward(gy, x, shape, weight, bias, eps)
+        return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
     return np.empty_like(x), *(None if p is None else np.zeros_like(p) for p in (weight, bias))
 
 
@@ -230,7 +247,7 @@ def batch_norm(
     y = _result(out, x, weight, bias, *running)
     if x.size:
         plain = [None if r is None else np.array(r, np.float64) for r in running]
-        _core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y)
+        _done(_core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y))
         if training:
             for old, new in zip(running, plain):
                 if old is not None:
@@ -267,7 +284,7 @@ def batch_norm_backward(
         running_mean = shaped("running_mean", running_mean, (C,), np.float64)
         running_var = shaped("running_var", running_var, (C,), np.float64)
     if x.size:
-        return _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
+        return _done(_core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps))
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 

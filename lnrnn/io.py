@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._errors import flag, integer
+from ._files import replacing
 from .norms import BatchNormSpec, LayerNormSpec, norm_spec
 from .parameters import shapes, sides, suffixes
 from .statistics import named_shapes
@@ -23,11 +24,18 @@ def _safetensors() -> Any:
         import safetensors
         import safetensors.numpy
     except ImportError:
-        raise ImportError("saving and loading models needs safetensors: pip install 'lnrnn[safetensors]'") from None
+        raise ImportError("saving and loading models needs safetensors: pip install safetensors") from None
     return safetensors
 
 
 def save(model: Network, path: str | os.PathLike[str]) -> None:
+    """Writes model to path.
+
+    The file is written whole or not at all: a new file beside path takes its place when it is complete and on
+    the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them.
+    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written or
+    if what stands there is no regular file; then that stays as it was.
+    """
     norm: dict[str, Any] | None = None
     if model.norm is not None:
         kind = "layer" if isinstance(model.norm, LayerNormSpec) else "batch"
@@ -37,13 +45,16 @@ def save(model: Network, path: str | os.PathLike[str]) -> None:
     config = {name: getattr(model, name) for name in ("dtype", *model._arguments)}
     config |= {"cell": model._cell.name, "norm": norm}
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
-    _safetensors().numpy.save_file(model.state_dict(), os.fspath(path), metadata)
+    safetensors = _safetensors()
+    with replacing(path) as write:  # some versions of safetensors would write over the old file
+        write(safetensors.numpy.save(model.state_dict(), metadata))
 
 
 def load(path: str | os.PathLike[str]) -> Network:
     """The model, an RNN, LSTM or GRU, that `save` wrote to path.
 
-    Raises FileNotFoundError, or ValueError if the file is damaged, not an lnrnn model, or of a newer schema.
+    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged,
+    not an lnrnn model, or of a newer schema.
     """
     safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):

@@ -8,15 +8,54 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import functional as F
-from ._errors import flag, integer, number, shaped
-from ._state import load_into
+from ._errors import bad_value, flag, integer, number, real, shaped
+from ._state import CHANGES, MOST_COUNTED, Closed, checked, counted
+
+Array = np.ndarray
 
 
-class _Norm:
-    """What the two layers share: a mode, and a state dict."""
+def _tensor(name: str) -> Any:
+    """The attribute of that name, which is checked when it is assigned."""
+    return property(
+        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
+    )
 
-    training = True
-    _state: tuple[str, ...] = ()
+
+class _Norm(Closed):
+    """What the two layers share: a mode, tensors, and a state dict.
+
+    Threads: a call computes with the tensors that were there when it began, and `load_state_dict` puts all of
+    them there in one step. (A parameter that is written to in place, as in weight[...] = w, is not
+    protected.)
+    """
+
+    __slots__ = ("training", "eps", "_tensors")
+    _checks: dict[str, Any] = {  # of attributes that may be set at any time
+        "training": lambda value: flag("training", value), "eps": lambda value: number("eps", value, 0),
+    }  # fmt: skip
+    _tensors: dict[str, Array | None]  # by torch's names, in torch's order; not changed, but replaced
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
+
+    def _shape(self) -> tuple[int, ...]:
+        """Of weight and bias, and of running statistics."""
+        raise NotImplementedError
+
+    def _kept(self, name: str, value: Any) -> Array | None:
+        """What is kept of a tensor that is assigned: an array of floats as it is, not copied; others in
+        float32."""
+        if value is None:
+            return None
+        array = real(name, value)
+        if array.shape != self._shape():
+            raise bad_value(name, f"of shape {self._shape()}", array)
+        floats = hasattr(value, "dtype") and array.dtype.kind not in "biu"
+        return array if floats else np.array(array, np.float32)
+
+    def _replace(self, new: dict[str, Array | None]) -> None:
+        with CHANGES:
+            object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
     def train(self, mode: bool = True) -> Any:
         """Switches to training (the default mode of a new layer), as in torch.nn. -> self."""
@@ -29,12 +68,15 @@ class _Norm:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of parameters and statistics, by torch's names."""
-        named = ((name, getattr(self, name)) for name in self._state)
-        return {name: np.array(value) for name, value in named if value is not None}
+        return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
 
     def load_state_dict(self, state: dict[str, ArrayLike]) -> None:
-        """Sets parameters and statistics; every name must be there, with its shape. On an error nothing changes."""
-        load_into(self, state, self.state_dict())
+        """Sets parameters and statistics, all in one step; every name must be there, with its shape. On an
+        error nothing changes."""
+        new = checked(state, self.state_dict())
+        if "num_batches_tracked" in new:
+            counted("num_batches_tracked", new["num_batches_tracked"])
+        self._replace(new)
 
 
 class LayerNorm(_Norm):
@@ -42,9 +84,15 @@ class LayerNorm(_Norm):
 
     normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight (ones) and
     bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*, *normalized_shape).
+
+    weight, bias, eps and training may be assigned, and are checked then; a misspelt name raises
+    AttributeError.
     """
 
-    _state = ("weight", "bias")
+    __slots__ = ("normalized_shape", "elementwise_affine")
+    _fixed = __slots__
+    weight = _tensor("weight")
+    bias = _tensor("bias")
 
     def __init__(
         self,
@@ -54,14 +102,20 @@ class LayerNorm(_Norm):
         bias: bool = True,
     ) -> None:
         self.normalized_shape = F._normalized(normalized_shape)
-        self.eps = number("eps", eps, 0)
+        self.eps, self.training = eps, True
         self.elementwise_affine = flag("elementwise_affine", elementwise_affine)
         with_bias = flag("bias", bias) and self.elementwise_affine
-        self.weight = np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None
-        self.bias = np.zeros(self.normalized_shape, np.float32) if with_bias else None
+        self._tensors = {
+            "weight": np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None,
+            "bias": np.zeros(self.normalized_shape, np.float32) if with_bias else None,
+        }
+
+    def _shape(self) -> tuple[int, ...]:
+        return self.normalized_shape
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, out=out)
+        tensors = self._tensors
+        return F.layer_norm(x, self.normalized_shape, tensors["weight"], tensors["bias"], self.eps, out=out)
 
     def __repr__(self) -> str:
         return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine})"
@@ -73,9 +127,23 @@ class BatchNorm(_Norm):
     num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1], or None
     for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,). track_running_stats=False: no
     running statistics, the batch's own are used in inference too. Call with x (N, C, *).
+
+    weight, bias, running_mean, running_var (C,), num_batches_tracked (0 to 2**53, where it stays), eps,
+    momentum and training may be assigned, and are checked then; a misspelt name raises AttributeError.
+    Training makes new arrays of the running statistics. Where several threads train one layer, each batch is
+    added to what is there when it is done.
     """
 
-    _state = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    __slots__ = ("num_features", "momentum", "affine", "track_running_stats")
+    _fixed = ("num_features", "affine", "track_running_stats")
+    _checks = _Norm._checks | {
+        "momentum": lambda value: None if value is None else number("momentum", value, 0, 1),
+    }  # fmt: skip
+    weight = _tensor("weight")
+    bias = _tensor("bias")
+    running_mean = _tensor("running_mean")
+    running_var = _tensor("running_var")
+    num_batches_tracked = _tensor("num_batches_tracked")
 
     def __init__(
         self,
@@ -86,31 +154,68 @@ class BatchNorm(_Norm):
         track_running_stats: bool = True,
     ) -> None:
         self.num_features = integer("num_features", num_features, 0, F.LARGEST)
-        self.eps = number("eps", eps, 0)
-        self.momentum = None if momentum is None else number("momentum", momentum, 0, 1)
+        self.eps, self.training = eps, True
+        self.momentum = momentum
         self.affine = flag("affine", affine)
         self.track_running_stats = flag("track_running_stats", track_running_stats)
         C, tracks = self.num_features, self.track_running_stats
-        self.weight = np.ones(C, np.float32) if self.affine else None
-        self.bias = np.zeros(C, np.float32) if self.affine else None
-        self.running_mean = np.zeros(C, np.float32) if tracks else None
-        self.running_var = np.ones(C, np.float32) if tracks else None
-        self.num_batches_tracked = np.array(0, np.int64) if tracks else None
+        self._tensors = {
+            "weight": np.ones(C, np.float32) if self.affine else None,
+            "bias": np.zeros(C, np.float32) if self.affine else None,
+            "running_mean": np.zeros(C, np.float32) if tracks else None,
+            "running_var": np.ones(C, np.float32) if tracks else None,
+            "num_batches_tracked": np.array(0, np.int64) if tracks else None,
+        }
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.num_features,)
+
+    def _kept(self, name: str, value: Any) -> Array | None:
+        if name in ("weight", "bias"):
+            return super()._kept(name, value)
+        if (value is not None) != self.track_running_stats:
+            wanted = "None where no running statistics are tracked" if value is not None else "an array"
+            raise bad_value(name, wanted, value)
+        if value is None or name != "num_batches_tracked":
+            return super()._kept(name, value)
+        return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         x = F._stored("x", x)
         if x.ndim >= 2 and x.shape[1] != self.num_features:
             shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
-        updates = self.training and self.track_running_stats
-        seen = int(self.num_batches_tracked) + 1 if updates else 1
-        momentum = 1 / seen if self.momentum is None else self.momentum
+        tensors, training = self._tensors, self.training
+        mean, var = tensors["running_mean"], tensors["running_var"]
+        updates = training and self.track_running_stats
+        momentum = self.momentum
+        if updates:
+            # The batch's statistics, times momentum, apart from the running ones: other threads may be
+            # reading those.
+            seen = np.zeros((2, self.num_features))
+            mean, var = seen
         y = F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or not self.track_running_stats, momentum, self.eps, out=out,
+            x, mean, var, tensors["weight"], tensors["bias"], training or not self.track_running_stats,
+            1.0 if momentum is None else momentum, self.eps, out=out,
         )  # fmt: skip
         if updates:
-            self.num_batches_tracked = np.array(seen, np.int64)
+            self._learn(seen, momentum)
         return y
+
+    def _learn(self, seen: Array, momentum: float | None) -> None:
+        """seen (2, C): mean and unbiased variance of one batch, times momentum unless that is None."""
+        with CHANGES:
+            old = self._tensors
+            tracked = min(int(old["num_batches_tracked"]) + 1, MOST_COUNTED)
+            if momentum is None:
+                momentum = 1 / tracked
+                seen *= momentum
+            mean, var = old["running_mean"], old["running_var"]
+            # In double precision, as batch_norm does it: (1 - momentum) * running + momentum * batch.
+            seen += (1 - momentum) * np.array((mean, var), np.float64)
+            self._replace({
+                "running_mean": seen[0].astype(mean.dtype), "running_var": seen[1].astype(var.dtype),
+                "num_batches_tracked": np.array(tracked, np.int64),
+            })  # fmt: skip
 
     def __repr__(self) -> str:
         return (

@@ -4,37 +4,60 @@ reference.py, readable, and in sequence.c, fast."""
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core, calibration, training
+from . import calibration, training
 from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
-from ._state import checked
+from ._state import CHANGES, Closed, checked, counted, no_attribute
 from .cells import Cell
 from .io import save
-from .norms import OVERRUNS, PLACEMENTS, BatchNormSpec, LayerNormSpec, norm_spec
+from .norms import OVERRUNS, BatchNormSpec, norm_spec
 from .parameters import shapes, sides, suffixes
 from .sequences import FLOAT32, longest_first, sequences, states
+from .snapshot import DTYPES, Architecture, Snapshot, frozen
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
 
 Array = np.ndarray
 State = Array | tuple[Array, Array]
-DTYPES = ("float32", "bfloat16", "int8")
+_OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
+DRAWN = 2**16  # values that are drawn at a time, in double precision
 
 
-def _frozen(array: Array) -> Array:
-    array.setflags(write=False)
-    return array
+def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
+    """rng.uniform(-bound, bound, shape) in float32, without a whole array in float64 beside it."""
+    values = np.empty(shape, FLOAT32)
+    flat = values.reshape(-1)
+    for at in range(0, flat.size, DRAWN):
+        part = flat[at : at + DRAWN]
+        part[...] = rng.uniform(-bound, bound, part.size)
+    return values
 
 
-class Network:
-    """The base of RNN, LSTM and GRU, which say what they compute and how they are made."""
+class Network(Closed):
+    """The base of RNN, LSTM and GRU, which say what they compute and how they are made.
 
+    Attributes: a name that a network does not have raises AttributeError, whether it is read or set. A
+    subclass may have attributes of its own, by any name that does not end as parameters' names do (_l0,
+    _l1_reverse); to have one that does, it defines it in its class.
+
+    Threads: all that is set is set in one step, and a call computes with one version of the network, the one
+    that was there when it began. So `load_state_dict`, `calibrate`, `overrun` and each assignment to a
+    parameter may run beside calls of other threads; parameters that belong together are set together by
+    `load_state_dict` only. `forward_train` adds the statistics of its batch to those that are there when it is
+    done.
+    """
+
+    __slots__ = (
+        "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
+        "num_directions", "_suffixes", "_sides", "_snapshot",
+    )  # fmt: skip
     _cell: Cell
     _arguments: tuple[str, ...] = (
         "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
@@ -60,14 +83,9 @@ class Network:
         self.num_directions = 2 if self.bidirectional else 1
         self._suffixes = suffixes(self.num_layers, self.bidirectional)
         self._sides = sides(self._cell, self.hidden_size) if isinstance(self.norm, BatchNormSpec) else {}
-        self._generation = object()
-        self._compiled: tuple[object, tuple[Any, ...]] = (None, ())
-        self._parameters: dict[str, Array] = {}
-        self._statistics: dict[str, StepStatistics] = {}
-        self._dtype = "float32"
-        self._overrun = self.norm.overrun if self._sides else None
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
+        parameters: dict[str, Array] = {}
         for name, shape in shapes(
             self._cell, self.input_size, self.hidden_size, self.num_layers, self.bidirectional, self.norm, self.bias
         ).items():
@@ -76,55 +94,73 @@ class Network:
             elif name.startswith("bias") and self.norm is not None:
                 value = np.zeros(shape, np.float32)
             else:
-                value = rng.uniform(-bound, bound, shape).astype(np.float32)
-            self._parameters[name] = _frozen(value)
-        if self._sides:
-            for suffix in self._suffixes:
-                self._statistics[suffix] = StepStatistics.empty(self._sides, self.norm.max_steps or 0)
+                value = _uniform(rng, bound, shape)
+            parameters[name] = frozen(value)
+        room = self.norm.max_steps or 0 if self._sides else 0
+        statistics = {end: StepStatistics.empty(self._sides, room) for end in self._suffixes if self._sides}
+        made = Architecture(
+            self._cell, self._act, self.norm, self.input_size, self.hidden_size, self._suffixes, self._sides
+        )
+        overrun = self.norm.overrun if self._sides else None
+        self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32")
 
     # --- parameters and state ---------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        own = self.__dict__
-        if name in own.get("_parameters", ()):
-            return own["_parameters"][name]
-        for suffix, statistics in own.get("_statistics", {}).items():
-            short = name.removesuffix(suffix)
-            if short != name and short in statistics.arrays:
-                return statistics.arrays[short]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if not name.startswith("_"):
+            found = self._state().get(name)
+            if found is not None:
+                return found
+        return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        parameters = self.__dict__.get("_parameters", {})
-        if name in parameters:
-            parameters[name] = _frozen(np.array(shaped(name, value, parameters[name].shape, np.float32)))
-            self._changed()
-        elif name in self.__dict__ and (name in self._arguments or name == "num_directions"):
-            raise AttributeError(f"{name} is fixed when the network is made")
-        elif name.startswith(("running_mean_", "running_var_", "count_l")):
+        state = self._state() if _OF_A_LAYER.search(name) and not hasattr(type(self), name) else {}
+        if not state:
+            super().__setattr__(name, value)
+        elif name in self._snapshot.parameters:
+            new = frozen(np.array(shaped(name, value, state[name].shape, np.float32)))
+            self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
+        elif name in state:
             raise AttributeError(f"{name} is set by training, calibrate or load_state_dict")
         else:
-            super().__setattr__(name, value)
+            raise no_attribute(self, name, self._public())
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.state_dict()]
+        return [*super().__dir__(), *self._state()]
+
+    def _state(self) -> dict[str, Array]:
+        """Parameters and statistics by name, not copied; none while the network is being made."""
+        snapshot = getattr(self, "_snapshot", None)
+        return {} if snapshot is None else snapshot.state()
+
+    def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
+        """Puts another version of the network in the place of the current one."""
+        with CHANGES:
+            self._snapshot = change(self._snapshot)
+
+    @property
+    def _fixed(self) -> tuple[str, ...]:
+        return *self._arguments, "num_directions"
+
+    @property
+    def _parameters(self) -> Mapping[str, Array]:
+        return self._snapshot.parameters
 
     def parameters(self) -> dict[str, Array]:
         """What training changes, by name: read-only arrays, not copies."""
-        return dict(self._parameters)
+        return dict(self._snapshot.parameters)
 
     def state_dict(self) -> dict[str, Array]:
         """Copies of parameters and statistics, by name."""
-        state = dict(self._parameters)
-        for suffix, statistics in self._statistics.items():
-            state |= {name + suffix: value for name, value in statistics.arrays.items()}
-        return {name: np.array(value) for name, value in state.items()}
+        return {name: np.array(value) for name, value in self._state().items()}
 
     def load_state_dict(self, state: dict[str, ArrayLike]) -> None:
-        """Sets parameters and statistics. Every name must be there, with its shape; statistics may have any number of
-        steps that max_steps allows. On an error nothing changes."""
-        expected: dict[str, Array] = dict(self._parameters)
-        for suffix in self._statistics:
+        """Sets parameters and statistics, all in one step. Every name must be there, with its shape;
+        statistics may have any number of steps that max_steps allows, and counts up to 2**53. On an error
+        nothing changes."""
+        expected: dict[str, Array] = dict(self._snapshot.parameters)
+        endings = self._suffixes if self._sides else ()
+        for suffix in endings:
             steps = 0
             if isinstance(state, Mapping) and f"count{suffix}" in state:
                 count = real(f"count{suffix}", state[f"count{suffix}"])
@@ -136,14 +172,12 @@ class Network:
             for name, like in StepStatistics.empty(self._sides, steps).arrays.items():
                 expected[name + suffix] = like
         arrays = checked(state, expected)
-        for suffix in self._statistics:
+        for suffix in endings:
             self._check_statistics(suffix, arrays)
-        for name in self._parameters:
-            self._parameters[name] = _frozen(arrays[name])
-        for suffix in self._statistics:
-            own = {name: arrays[name + suffix] for name in named_shapes(self._sides, 0)}
-            self._statistics[suffix] = StepStatistics(own)
-        self._changed()
+        parameters = {name: frozen(arrays[name]) for name in self._snapshot.parameters}
+        names = named_shapes(self._sides, 0)
+        statistics = {end: StepStatistics({name: arrays[name + end] for name in names}) for end in endings}
+        self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
 
     def _check_statistics(self, suffix: str, arrays: Mapping[str, Array]) -> None:
         most, count = self.norm.max_steps, arrays[f"count{suffix}"]
@@ -151,8 +185,8 @@ class Network:
             raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
         if not np.array_equal(count, arrays["count_l0"]):
             raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
-        if np.any(count < 0) or np.any(np.diff(count) > 0):
-            raise ValueError(f"count{suffix} must not be negative and must not rise from step to step")
+        if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
+            raise ValueError(f"count{suffix} must not rise from step to step")
         for name in named_shapes(self._sides, 0):
             if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
                 raise ValueError(f"{name}{suffix} must not be negative")
@@ -160,54 +194,29 @@ class Network:
     @property
     def known_steps(self) -> int | None:
         """Batch norm: for how many time steps there are statistics. None without batch norm."""
-        return min(s.known for s in self._statistics.values()) if self._statistics else None
+        statistics = self._snapshot.statistics
+        return min(s.known for s in statistics.values()) if statistics else None
 
     @property
     def overrun(self) -> str | None:
         """Batch norm: what happens past the known steps; may be set. None without batch norm."""
-        return self._overrun
+        return self._snapshot.overrun
 
     @overrun.setter
     def overrun(self, value: str) -> None:
-        if not self._statistics:
+        if not self._sides:
             raise ValueError("overrun belongs to batch norm, and this network has none")
-        self._overrun = choice("overrun", value, OVERRUNS)
-        self._changed()
+        choice("overrun", value, OVERRUNS)
+        self._change(lambda old: old.changed(overrun=value))
 
-    def _changed(self) -> None:
-        """Called after a parameter or statistic was set. A thread that was packing the old ones meanwhile keeps what it
-        packed under the old generation, where nobody will find it."""
-        self._generation = object()
-
-    def _layers(self) -> tuple[Any, ...]:
-        """The compiled form of every layer and direction, made when it is first needed after a change."""
-        generation = self._generation  # before any parameter is read: see _changed
-        kept, layers = self._compiled
-        if kept is not generation:
-            layers = tuple(map(self._layer, self._suffixes))
-            self._compiled = generation, layers
-        return layers
-
-    def _layer(self, suffix: str) -> Any:
-        cut = len(suffix)
-        own = {name[:-cut]: value for name, value in self._parameters.items() if name.endswith(suffix)}
-        norm, w_ih, w_hh = self.norm, own.pop("weight_ih"), own.pop("weight_hh")
-        options: dict[str, Any] = {"norm": 0, "eps": 0.0}
-        if isinstance(norm, LayerNormSpec):
-            options = {
-                "norm": 1, "eps": norm.eps, "placement": PLACEMENTS.index(norm.placement),
-                "span": int(norm.span == "all"), "cell_norm": (None, "out", "carry").index(norm.cell),
-            }  # fmt: skip
-        elif self._sides:
-            split = int("ih" in self._sides)
-            options = {"norm": 2, "eps": norm.eps, "placement": split, "cell_norm": int("c" in self._sides)}
-        layer = _core.Layer(
-            self._cell.number, w_ih, w_hh, own, act=self._act, reverse=suffix.endswith("_reverse"),
-            dtype=DTYPES.index(self._dtype), **options,
-        )  # fmt: skip
-        if self._sides:
-            layer.set_steps(*self._statistics[suffix].folded(own, norm.eps, self._overrun))
-        return layer
+    def _learn(self, seen: list[dict[str, Any]]) -> None:
+        """Adds the statistics of one training batch, by layer and direction as statistics.blank has them, to
+        those that are there now: of batches that several threads train with at once, none is lost."""
+        momentum = self.norm.momentum
+        batches = dict(zip(self._suffixes, seen, strict=True))
+        self._change(lambda old: old.changed(
+            statistics={end: old.statistics[end].updated(batch, momentum) for end, batch in batches.items()}
+        ))  # fmt: skip
 
     # --- computing --------------------------------------------------------------------------------------------
 
@@ -231,19 +240,21 @@ class Network:
         return y[:, 0] if unbatched else y.swapaxes(0, 1) if self.batch_first else y
 
     def _run(
-        self, x: Array, order: Array, ends: Array, start: list[Array], note: Callable[..., Any] | None = None
-    ) -> tuple[Array, list[Array]]:
+        self, x: Array, order: Array, ends: Array, start: list[Array], note: Callable[..., Any] | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> tuple[Array, list[Array]]:  # fmt: skip
         """All layers and directions. x (T, B, D) -> y (T, B, directions * H), and the states at the sequences' ends.
 
         note: called with each layer, its input and its output before it runs; gives the statistics and the tape that the
-        layer writes, each an array or None.
+        layer writes, each an array or None. snapshot: what to compute with, if the caller has taken one
+        already.
         """
         T, B, _ = x.shape
         directions, H = self.num_directions, self.hidden_size
         end = [np.empty_like(s) for s in start]
         c0 = cn = statistics = tape = None
         y = x
-        for k, layer in enumerate(self._layers()):
+        for k, layer in enumerate((snapshot or self._snapshot).layers()):
             d = k % directions
             if d == 0:
                 x = y
@@ -272,18 +283,18 @@ class Network:
         T, B, _ = x.shape
         order, ends = longest_first(lengths, T, B)
         start = self._states("h0", h0, B, unbatched)
-        for statistics in self._statistics.values():
-            statistics.refuse_overrun(order, ends, self._overrun)
-        y, end = self._run(x, order, ends, start)
+        snapshot = self._snapshot
+        snapshot.refuse_overrun(order, ends)
+        y, end = self._run(x, order, ends, start, None, snapshot)
         return self._as_caller(y, unbatched), self._as_state(end, unbatched)
 
     def stream(self, batch_size: int = 1) -> Stream:
-        """The network one step a call, for ever, in constant memory: see Stream."""
+        """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
+        array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
         if self.bidirectional:
             raise ValueError("a bidirectional network cannot stream: its second direction starts at the sequence's end")
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
-        return Stream(self._layers(), self._cell, batch_size, self.input_size, self.hidden_size,
-                      self._statistics.get("_l0"), self._overrun)  # fmt: skip
+        return Stream(self._snapshot, batch_size)
 
     def forward_train(
         self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None
@@ -310,14 +321,15 @@ class Network:
 
         batches yields x, or (x, lengths). All sequences go through time together; each step is normalised by the mean
         and biased variance over all that live at it, and these are stored, with their number. How the sequences were
-        divided into batches does not matter. All are held in memory at once. Old statistics are replaced.
+        divided into batches does not matter. All are held in memory at once. Old statistics are replaced. The
+        parameters are those that the network had when it began to compute.
         """
         calibration.calibrate(self, batches)
 
     @property
     def dtype(self) -> str:
         """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
-        return self._dtype
+        return self._snapshot.dtype
 
     def to_dtype(self, dtype: str) -> Any:
         """A network like this one that computes with weight matrices of another type: a new object.
@@ -328,35 +340,20 @@ class Network:
         reads, sets and saves: rounding is part of packing. For inference; `forward_train` wants float32.
         """
         other = copy.copy(self)
-        other._dtype = choice("dtype", dtype, DTYPES)
+        choice("dtype", dtype, DTYPES)
+        other._change(lambda old: old.changed(dtype=dtype))
         return other
-
-    def __copy__(self) -> Any:
-        """A network of its own. The arrays are shared, for none of them is ever written to."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__getstate__())
-        return other
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What is packed is packed for this machine, and made again where it is needed.
-        own = {"_compiled": (None, ()), "_parameters": dict(self._parameters), "_statistics": dict(self._statistics)}
-        return self.__dict__ | own
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        for name, value in self._parameters.items():
-            self._parameters[name] = _frozen(value)
-        for suffix, s in self._statistics.items():
-            self._statistics[suffix] = StepStatistics(s.arrays)
 
     def save(self, path: Any) -> None:
-        """Writes parameters, statistics and configuration to a .safetensors file. Needs the safetensors package."""
-        save(self, path)
+        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
+
+        Raises OSError; ImportError without the safetensors package."""
+        save(copy.copy(self), path)  # of one version, whoever sets something meanwhile
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of the weights in the form in which they are computed with, which the first call makes; 0 before it."""
-        return sum(layer.nbytes for layer in self._compiled[1])
+        return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
         named = [f"{name}={getattr(self, name)!r}" for name in (*self._arguments[2:], "dtype", "packed_bytes")]

@@ -6,14 +6,16 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from ._errors import bad_type, bad_value, choice, flag, integer, number
+from ._state import Named, frozen_by_name
 from .cells import GRU, LSTM, Cell
 
 OVERRUNS = ("raise", "last", "mean", "batch")
 PLACEMENTS = ("joint", "split", "gate")
 
 
+@frozen_by_name
 @dataclass(frozen=True)
-class LayerNormSpec:
+class LayerNormSpec(Named):
     """Layer norm inside a cell. x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, of G gates by H units.
 
     placement: which rows are normalised. "split": x_ and h_, each for itself, before they are added. "joint": their sum,
@@ -54,8 +56,9 @@ class LayerNormSpec:
         return replace(self, placement=placement, cell=self.cell if cell is LSTM else None)
 
 
+@frozen_by_name
 @dataclass(frozen=True)
-class BatchNormSpec:
+class BatchNormSpec(Named):
     """Batch norm inside a cell, with statistics of its own for every time step.
 
     max_steps: for how many steps there is room; None: as many as the longest training sequence. overrun: what a sequence

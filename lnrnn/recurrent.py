@@ -29,13 +29,16 @@ class RNN(Network):
 
     Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and biases above,
     each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They read as read-only float32
-    arrays; assign to set one (it is copied, and packed again at the next call). Batch norm's statistics are attributes too:
-    running_mean_l0, running_var_l0 (steps, H) and count_l0 (steps,).
+    arrays; assign to set one (it is copied, and packed again at the next call). A name that is none of these
+    raises AttributeError. Batch norm's statistics are attributes too: running_mean_l0, running_var_l0 (steps,
+    H) and count_l0 (steps,).
 
     Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but overrun="batch") the
-    result for a sequence does not depend on the rest of the batch, to the last bit.
+    result for a sequence does not depend on the rest of the batch, to the last bit. What a norm inside takes, W x and W h,
+    may be as large as 1e38; beyond the largest float32 it is infinite, and layer norm makes the whole row NaN.
     """
 
+    __slots__ = ("nonlinearity",)
     _cell = cells.RNN
     _arguments = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
 
@@ -87,6 +90,7 @@ class LSTM(Network):
     (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend on the batch holds here.
     """
 
+    __slots__ = ()
     _cell = cells.LSTM
 
     def __init__(
@@ -129,6 +133,7 @@ class GRU(Network):
     do not depend on the batch holds here.
     """
 
+    __slots__ = ()
     _cell = cells.GRU
 
     def __init__(

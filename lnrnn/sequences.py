@@ -1,4 +1,8 @@
-"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first."""
+"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
+
+What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any time, so
+shapes are read from a view of its own and lengths from a copy.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,23 @@ Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 
 
+def refuse_packed(x: Any, batch_first: bool) -> None:
+    """Raises TypeError for a PackedSequence of torch, which has its lengths inside."""
+    if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
+        raise TypeError(
+            "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
+            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), and give lengths=lengths"
+        )
+
+
 def sequences(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
     """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
+        refuse_packed(x, batch_first)
         x = real("x", x)
+    x = x[...]
     shape = x.shape
     if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
         axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
@@ -36,7 +51,7 @@ def sequences(
     if lengths is None:
         return x, None, unbatched
     T, B = x.shape[:2]
-    given = real("lengths", lengths)
+    given = np.array(real("lengths", lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("lengths", "an array of integers", given)
     if given.shape != (B,) and not (unbatched and given.shape == ()):

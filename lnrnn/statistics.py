@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ._errors import SequenceTooLongError
+from ._state import MOST_COUNTED
 
 Array = np.ndarray
 
@@ -74,12 +75,13 @@ class StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.
 
         A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
-        pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one batch.
+        pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one batch. Counts
+        end at 2**53.
         """
         count = batch["count"]
         steps = int(np.count_nonzero(count))
         more = max(steps - len(self.count), 0)
-        new_count = np.pad(self.count, (0, more))
+        new_count = np.minimum(np.pad(self.count, (0, more)), MOST_COUNTED)
         seen, here = new_count[:steps, None], count[:steps, None]
         arrays = {}
         for side in self.sides:
@@ -96,7 +98,7 @@ class StepStatistics:
             for name, array, values in zip(names, old, joined, strict=True):
                 array[:steps] = values
                 arrays[name] = array
-        new_count[:steps] += count[:steps]
+        new_count[:steps] += np.minimum(count[:steps], MOST_COUNTED - new_count[:steps])
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, order: Array, ends: Array, overrun: str) -> None:

@@ -21,7 +21,7 @@ except ImportError:
 from . import recurrent
 from ._errors import bad_type, bad_value, choice
 from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec
-from .sequences import longest_first, sequences, states
+from .sequences import longest_first, refuse_packed, sequences, states
 from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
@@ -139,6 +139,7 @@ class Twin(torch.nn.Module):
         it, and the running statistics are updated; in evaluation with the running ones, as BatchNormSpec says.
         """
         if not isinstance(x, Tensor):
+            refuse_packed(x, self.batch_first)
             raise bad_type("x", "a torch tensor", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +30,42 @@ class Run:
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, H)
 
+    def arrays(self) -> Iterator[Array]:
+        yield from (self.record, self.x, self.y)
+        for value in (self.statistics or {}).values():
+            yield from value if isinstance(value, tuple) else (value,)
+
 
 @dataclass(frozen=True)
 class Tape:
-    """What `forward_train` keeps for `backward`."""
+    """What `forward_train` keeps for `backward`. Its arrays are read-only; it can be read as often as one likes.
+
+    It belongs to the network that made it, in the process that did: copy.copy gives the tape itself, pickle and
+    copy.deepcopy raise TypeError.
+    """
 
     owner: Network
     order: Array
     ends: Array  # lengths in that order
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
-    start: list[Array]  # h0, or h0 and c0
-    runs: list[Run]  # by layer and direction
+    start: tuple[Array, ...]  # h0, or h0 and c0
+    runs: tuple[Run, ...]  # by layer and direction
+
+    def __post_init__(self) -> None:
+        for array in (self.order, self.ends, *self.start):
+            array.setflags(write=False)
+        for run in self.runs:
+            for array in run.arrays():
+                array.setflags(write=False)
+
+    def __copy__(self) -> Tape:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a Tape cannot be pickled or deep-copied: it belongs to the network that made it; keep the arguments of "
+            "forward_train instead, and call it again"
+        )
 
 
 def _refuse(model: Network) -> None:
@@ -48,7 +74,7 @@ def _refuse(model: Network) -> None:
         raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
     norm, cell = model.norm, model._cell
     if isinstance(norm, LayerNormSpec) and norm != LayerNormSpec(eps=norm.eps).resolved(cell):
-        raise ValueError(f"forward_train does not know an {cell.name} with norm={norm}: train it with lnrnn.torch")
+        raise ValueError(f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch")
 
 
 def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, Tape]:
@@ -58,7 +84,7 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
     x = np.array(x, order="C")  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
     start = [np.array(s) for s in model._states("h0", h0, B, unbatched)]
-    order, ends = longest_first(lengths, T, B)
+    order, ends = map(np.array, longest_first(lengths, T, B))  # copies, as of x
     if model._sides:
         refuse_beyond(model.norm.max_steps, order, ends)
     alive, runs = int(ends.sum()), []
@@ -69,13 +95,12 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
         return run.statistics, run.record
 
     y, end = model._run(x, order, ends, start, note)
-    if model._sides:
-        for suffix, run in zip(model._suffixes, runs, strict=True):
-            model._statistics[suffix] = model._statistics[suffix].updated(run.statistics, model.norm.momentum)
-        model._changed()  # the tables of steps are old now
     shown = model._as_caller(y, unbatched)
-    tape = Tape(model, order, ends, (unbatched, shown.shape), start, runs)
-    return np.array(shown), model._as_state(end, unbatched), tape
+    tape = Tape(model, order, ends, (unbatched, shown.shape), tuple(start), tuple(runs))
+    found = np.array(shown), model._as_state(end, unbatched), tape
+    if model._sides:  # last of all: who interrupts the call finds the statistics as they were
+        model._learn([run.statistics for run in runs])
+    return found
 
 
 def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, dict[str, Array]]:

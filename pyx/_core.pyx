@@ -17,6 +17,7 @@ from lnrnn_c cimport *
 
 import os
 import warnings
+from time import perf_counter
 
 import numpy as np
 

@@ -23,13 +23,16 @@ typedef struct {
     record tape;
     double *sums;   /* (groups + 1, group_sums): each group's, and their total */
     float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
+    float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
+    size_t *back;   /* (groups) steps that each has gone back */
+    size_t *tasks;  /* (tasks_after) how far each of the products over all rows is */
     float *work;    /* (threads, worker) */
     size_t worker;
 } backward_job;
 
-/* A worker's memory on its way through time, for a group. */
+/* What a worker has for a group: its rows of the state's gradient, and memory for a step. */
 typedef struct {
-    float *gh, *gc;    /* (group, narrow): the gradient of the state; gc: LSTM */
+    float *gh, *gc;    /* (group, narrow) */
     float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
     float *zeros;      /* (2, G*H), as the kernels want them and leave them */
     float *batch;      /* batch_work(r) */
@@ -73,7 +76,7 @@ static void batch_backward(const backward_job *j, int s, size_t alive, size_t t,
     for (size_t o = 0; o < N; o++)
         at[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->f32.sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
+    j->k->norm[LNRNN_FLOAT32].sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - at[o], rvar = 1 / (var[o] + r->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -84,7 +87,7 @@ static void batch_backward(const backward_job *j, int s, size_t alive, size_t t,
         c2[o] = (float)slope;
     }
     for (size_t i = 0; i < alive; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
-        j->k->f32.gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
 }
 
 /* g (alive, values), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which may be g: that of
@@ -104,21 +107,20 @@ static void site_backward(const backward_job *j, int s, size_t alive, size_t t, 
     } else
         /* A GRU has one norm over r and z, and one over n. */
         for (size_t from = 0, end = r->cell == LNRNN_GRU ? 2 * r->H : n; from < n; from = end, end = n)
-            j->k->f32.layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
                                           to + from, gs, sum.gain + from, sum.bias + from, m->zeros);
 }
 
 /* --- through time ------------------------------------------------------------------------------------------------ */
 
-/* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
-static size_t divide(const backward_job *j, float *base, room *m)
+/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. -> how many floats. */
+static size_t divide(const backward_job *j, size_t r0, float *base, room *m)
 {
     const lnrnn_rnn *r = j->r;
     const size_t state = r->group * j->narrow, gated = r->cell != LNRNN_RNN, lstm = r->cell == LNRNN_LSTM;
-    const size_t gc = state, u = gc + lstm * state, gu = u + gated * state, zeros = gu + lstm * state;
-    const size_t batch = zeros + 2 * outputs(r);
+    const size_t gu = gated * state, zeros = gu + lstm * state, batch = zeros + 2 * outputs(r);
     if (base)
-        *m = (room){base, base + gc, base + u, base + gu, base + zeros, base + batch};
+        *m = (room){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
     return batch + batch_work(r);
 }
 
@@ -133,13 +135,14 @@ static void again(const backward_job *j, int s, size_t from, size_t n, size_t t,
     if (r->norm == LNRNN_NORM_BATCH) {
         const size_t at = t * values(r, s) + from, H = r->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->f32.fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps, mean, scale, shift);
+        j->k->norm[LNRNN_FLOAT32].fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps,
+                                       NULL, mean, scale, shift);
         g.how = LNRNN_AFFINE, g.mean = mean, g.gain = scale, g.bias = shift;
     }
-    j->k->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+    j->k->cells->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
-/* k->lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
+/* lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
 static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t earlier, lnrnn_gates_backward b)
 {
     const lnrnn_rnn *r = j->r;
@@ -150,7 +153,7 @@ static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t ea
         b.rows = alive - i < TILE ? alive - i : TILE;
         for (size_t q = i; q < i + b.rows; q++)
             before[q - i] = t ? r->tape + (earlier + q) * j->tape.width + j->tape.c : r->c0 + (size_t)r->order[r0 + q] * r->H;
-        j->k->lstm_backward(&b);
+        j->k->cells->lstm_backward(&b);
         b.gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
     }
 }
@@ -170,24 +173,24 @@ static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t
                               .gx = j->gx + pos * j->wide, .ga = j->ga + pos * j->wide, .as = (ptrdiff_t)j->wide};
     if (r->cell == LNRNN_RNN) {
         for (size_t i = 0; i < alive; i++)
-            k->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
+            k->cells->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
     } else if (r->cell == LNRNN_LSTM) {
         if (r->cell_norm)
             again(j, AT_C, 0, alive, t, tape + j->tape.c, as, m);
         else
             b.u = tape + j->tape.c, b.us = as;
-        k->lstm_out_backward(&b);
+        k->cells->lstm_out_backward(&b);
         if (r->cell_norm)
             site_backward(j, AT_C, alive, t, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
         carry_backward(j, r0, t, earlier, b);
     } else {
         b.before = j->g->rows + j->rows + pos;
         again(j, AT_H, 2 * H, alive, t, tape + j->tape.h + 2 * H, as, m);
-        k->gru_backward(&b);
+        k->cells->gru_backward(&b);
     }
 }
 
-static void backward_group(void *ctx, size_t index, int worker)
+static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
     const lnrnn_rnn *r = j->r;
@@ -196,19 +199,26 @@ static void backward_group(void *ctx, size_t index, int worker)
     const size_t H = r->H, narrow = j->narrow, wide = j->wide, width = j->tape.width, r0 = index * r->group;
     const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group;
     double *sums = j->sums + index * group_sums(r);
+    float *const work = j->work + (size_t)worker * j->worker;
     room m;
-    const size_t floats = divide(j, j->work + (size_t)worker * j->worker, &m);
-    memset(sums, 0, group_sums(r) * sizeof *sums);
-    memset(m.gh, 0, floats * sizeof *m.gh);
-    size_t pos = rows_before(r, r0 + count), alive = 0;
-    for (size_t i = 0; i < count; i++) {
+    memset(work, 0, divide(j, r0, work, &m) * sizeof *work);
+    if (j->back[index] == 0) {
+        memset(sums, 0, group_sums(r) * sizeof *sums);
+        memset(m.gh, 0, count * narrow * sizeof *m.gh);
+        if (r->cell == LNRNN_LSTM)
+            memset(m.gc, 0, count * narrow * sizeof *m.gc);
+    }
+    for (size_t i = 0; j->back[index] == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
         if (g->ghn)
             memcpy(m.gh + i * narrow, g->ghn + row, H * sizeof *m.gh);
         if (g->gcn && r->cell == LNRNN_LSTM)
             memcpy(m.gc + i * narrow, g->gcn + row, H * sizeof *m.gc);
     }
-    for (size_t t = (size_t)r->length[r0]; t-- > 0;) {
+    size_t t = (size_t)r->length[r0] - j->back[index], alive = 0;
+    size_t pos = rows_before(r, r0) + rows_until(r, r0, count, t);
+    while (t > 0 && remaining(left) > 0) {
+        t--;
         while (alive < count && (size_t)r->length[r0 + alive] > t)
             alive++;
         pos -= alive;
@@ -237,11 +247,13 @@ static void backward_group(void *ctx, size_t index, int worker)
             const float *rows[TILE];
             for (size_t q = 0; q < n; q++)
                 rows[q] = ga + (i + q) * wide;
-            k->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->mm_panels(H), r->cell == LNRNN_GRU, 0,
+            k->product->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->product->panels(H), r->cell == LNRNN_GRU, 0,
                       m.gh + i * narrow, (ptrdiff_t)narrow, NULL);
         }
+        spend(left, step_cost(r, (double)alive, H));
     }
-    for (size_t i = 0; i < count; i++) {
+    j->back[index] = t ? (size_t)r->length[r0] - t : LNRNN_DONE;
+    for (size_t i = 0; t == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
         memcpy(g->gh0 + row, m.gh + i * narrow, H * sizeof *m.gh);
         if (r->cell == LNRNN_LSTM)
@@ -255,12 +267,12 @@ static void backward_group(void *ctx, size_t index, int worker)
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const lnrnn_kernels *k = j->k;
-    const size_t D = j->r->D, wide = k->mm_width(D), first = index * TILE;
+    const size_t D = j->r->D, wide = k->product->width(D), first = index * TILE;
     const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->mm_panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
+    k->product->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->product->panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
@@ -268,47 +280,58 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
 static size_t blocks(const lnrnn_rnn *r) { return (outputs(r) + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
 
 /* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in order, g the
- * gradient of the product and v its input. */
-static void weight_gradient(const backward_job *j, size_t block, int hidden, float *work)
+ * gradient of the product and v its input. Begins at row p of these, stops when *left is used up. -> where. */
+static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work, int64_t *left)
 {
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = j->k;
     const size_t N = outputs(r), o0 = block * GRADIENT_ROWS, m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? r->H : r->D, wide = k->mm_width(n);
+    const size_t n = hidden ? r->H : r->D, wide = k->product->width(n);
     float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
-    const float *left[GRADIENT_ROWS];
+    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
+    const float *columns[GRADIENT_ROWS];
     for (size_t o = 0; o < m; o++)
-        left[o] = turned + o * GRADIENT_DEPTH;
+        columns[o] = turned + o * GRADIENT_DEPTH;
     memset(sum, 0, m * wide * sizeof *sum);
-    for (size_t p = 0; p < j->rows; p += GRADIENT_DEPTH) {
-        const size_t depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
+    for (size_t o = 0; p && o < m; o++)
+        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
+    for (size_t depth; p < j->rows && remaining(left) > 0; p += depth) {
+        depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
         for (size_t d = 0; d < depth; d++)
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
-        k->mm_pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->matmul(LNRNN_WEIGHT_F32, m, n, depth, left, (const uint32_t *)packed, 0, k->mm_panels(n), 1, 0, sum,
+        k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
+        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
                   (ptrdiff_t)wide, NULL);
+        spend(left, (double)depth * (double)m * (double)n);
     }
     for (size_t o = 0; o < m; o++)
-        memcpy((hidden ? j->g->gw_hh : j->g->gw_ih) + (o0 + o) * n, sum + o * wide, n * sizeof *sum);
+        memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
+    return p;
 }
 
-static void products(void *ctx, size_t index, int worker)
+static size_t tasks_after(const lnrnn_rnn *r, size_t rows) { return 2 * blocks(r) + (rows + TILE - 1) / TILE; }
+
+static void products(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
     const size_t n = blocks(j->r);
     float *work = j->work + (size_t)worker * j->worker;
+    size_t row = j->rows;
     if (index < 2 * n)
-        weight_gradient(j, index % n, index >= n, work);
-    else
+        row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
+    else {
         input_gradient(j, index - 2 * n, work);
+        spend(left, (double)TILE * (double)outputs(j->r) * (double)j->r->D);
+    }
+    j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
 }
 
 /* What `products` wants. */
 static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    const size_t widest = k->mm_width(r->D > r->H ? r->D : r->H), tile = TILE * k->mm_width(r->D);
+    const size_t widest = k->product->width(r->D > r->H ? r->D : r->H), tile = TILE * k->product->width(r->D);
     const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
     return tile > weights ? tile : weights;
 }
@@ -318,17 +341,22 @@ static backward_job prepare(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g, fl
 {
     const lnrnn_kernels *k = lnrnn_active();
     backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
-    j.wide = k->mm_width(outputs(r)), j.narrow = k->mm_width(r->H);
+    j.wide = k->product->width(outputs(r)), j.narrow = k->product->width(r->H);
     j.tape = tape_record(r, j.wide, j.narrow);
-    const size_t through = divide(&j, NULL, NULL), after = products_work(k, r);
+    const size_t through = divide(&j, 0, NULL, NULL), after = products_work(k, r);
     const size_t sums = 2 + 2 * (groups(r) + 1) * group_sums(r), rows = j.rows * j.wide;
+    const size_t state = r->B * j.narrow, lstm = r->cell == LNRNN_LSTM, at = groups(r) + tasks_after(r, j.rows);
     j.worker = through > after ? through : after;
-    *floats = sums + (two(r) ? 2 : 1) * rows + (size_t)r->threads * j.worker;
+    *floats = sums + (two(r) ? 2 : 1) * rows + (1 + lstm) * state + 2 * at + 2 + (size_t)r->threads * j.worker;
     if (work) {
         j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
         j.ga = work + sums;
         j.gx = two(r) ? j.ga + rows : j.ga;
-        j.work = j.gx + rows;
+        j.gh = j.gx + rows;
+        j.gc = j.gh + lstm * state;
+        j.back = sizes_at(j.gc + state);
+        j.tasks = j.back + groups(r);
+        j.work = j.gc + state + 2 * at + 2;
     }
     return j;
 }
@@ -340,17 +368,17 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
     return floats;
 }
 
-void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+/* The sites' gradients: the sums of all groups. */
+static void sum_groups(const backward_job *j)
 {
-    size_t floats;
-    backward_job j = prepare(r, g, g->work, &floats);
-    lnrnn_parallel(groups(r), r->threads, backward_group, &j);
+    const lnrnn_rnn *r = j->r;
+    const lnrnn_rnn_gradients *g = j->g;
     const size_t n = group_sums(r);
-    double *total = j.sums + groups(r) * n;
+    double *total = j->sums + groups(r) * n;
     memset(total, 0, n * sizeof *total);
     for (size_t i = 0; i < groups(r); i++)
         for (size_t o = 0; o < n; o++)
-            total[o] += j.sums[i * n + o];
+            total[o] += j->sums[i * n + o];
     const lnrnn_site_gradients all[SITES] = {[AT_H] = g->at_h, [AT_X] = g->at_x, [AT_C] = g->at_c};
     for (int s = 0; s < SITES; s++) {
         const lnrnn_site_gradients sum = share(r, total, s);
@@ -359,5 +387,19 @@ void lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
         if (all[s].bias)
             memcpy(all[s].bias, sum.bias, values(r, s) * sizeof *total);
     }
-    lnrnn_parallel(2 * blocks(r) + (j.rows + TILE - 1) / TILE, r->threads, products, &j);
+}
+
+int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+{
+    size_t floats;
+    backward_job j = prepare(r, g, g->work, &floats);
+    const size_t after = tasks_after(r, j.rows);
+    const double products_cost = (double)j.rows * (double)outputs(r) * (double)(2 * r->D + r->H);
+    if (!r->resumed)
+        memset(j.back, 0, (groups(r) + after) * sizeof *j.back);
+    if (!lnrnn_limited_tasks(groups(r), r->threads, j.back, all_steps_cost(r, r->H), r->part, backward_group, &j)
+        || !lnrnn_limited_tasks(after, r->threads, j.tasks, products_cost, r->part, products, &j))
+        return 0;
+    sum_groups(&j);
+    return 1;
 }

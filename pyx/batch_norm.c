@@ -28,7 +28,7 @@ static size_t samples_to_block(const lnrnn_batch *b)
     return lnrnn_least(some, b->N);
 }
 
-enum { ROWS = 8 }; /* of C doubles: near, at, scale, shift, slope, and two that nobody asked for */
+enum { ROWS = 8 }; /* of C doubles: near, at, scale, shift, slope, two that nobody asked for, and the channels' scales */
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
 {
@@ -130,26 +130,49 @@ static void batch_rows(batch_job *j)
     lnrnn_parallel(lnrnn_parts(rows, j->rows), lnrnn_threads_for(values(j), b->threads), rows_task, j);
 }
 
-void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training)
+/* Mean and var of the batch. If squares of a channel left the range of the arithmetic (norm.h), j->out gets x with such
+ * channels multiplied by powers of two, b->x becomes j->out, whose mean and var these are, and the powers (C) are returned;
+ * else NULL. float16 cannot hold every scaled channel, but has no values whose squares leave the range of float. */
+static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
-    batch_job j = job_of(b);
-    if (training)
-        batch_sums(&j, b->mean, b->var);
-    j.kernels->fold(b->C, b->mean, b->var, 1, b->gain, b->bias, b->eps, j.at, j.scale, j.shift);
-    j.out = y;
-    j.past = lnrnn_writes_past(b->x, y, b->N * b->C * b->L * j.size);
-    batch_rows(&j);
+    double *scales = b->work + 7 * b->C;
+    const char *gy = j->gy;
+    batch_sums(j, b->mean, b->var);
+    if (!j->kernels->batch_scales(b->C, b->mean, b->var, b->eps, scales, j->at, j->scale, j->shift))
+        return NULL;
+    j->gy = NULL;
+    batch_rows(j);
+    j->gy = gy, b->x = j->out;
+    batch_sums(j, b->mean, b->var);
+    return scales;
 }
 
-void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training)
+void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
 {
-    batch_job j = job_of(b);
+    lnrnn_batch b = *given;
+    batch_job j = job_of(&b);
+    j.out = y;
+    j.past = lnrnn_writes_past(b.x, y, b.N * b.C * b.L * j.size);
+    const double *scales = training ? training_sums(&j, &b) : NULL;
+    j.kernels->fold(b.C, b.mean, b.var, 1, b.gain, b.bias, b.eps, scales, j.at, j.scale, j.shift);
+    j.past = j.past && b.x != y;
+    batch_rows(&j);
+    for (size_t c = 0; scales && c < b.C; c++) /* the square of a scale may be beyond double precision */
+        b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];
+}
+
+void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain, double *gbias,
+                               int training)
+{
+    lnrnn_batch b = *given;
+    batch_job j = job_of(&b);
+    const double *scales = NULL;
     j.gy = gy, j.out = gx;
     if (training)
-        batch_sums(&j, b->mean, b->var);
+        scales = training_sums(&j, &b);
     else /* the batch's own statistics are not asked for */
-        batch_sums(&j, b->work + 5 * b->C, b->work + 6 * b->C);
-    j.kernels->batch_slopes(b->C, (double)b->N * (double)b->L, j.sums, j.near, b->mean, b->var, b->gain, b->eps, training,
+        batch_sums(&j, b.work + 5 * b.C, b.work + 6 * b.C);
+    j.kernels->batch_slopes(b.C, (double)b.N * (double)b.L, j.sums, j.near, b.mean, b.var, b.gain, b.eps, scales, training,
                             j.at, j.scale, j.shift, j.slope, ggain, gbias);
     batch_rows(&j);
 }

@@ -42,20 +42,24 @@ cdef void read_statistic(object p, size_t C, double *values) noexcept:
             values[i] = f[i]
 
 
-cdef void update_statistic(object p, size_t C, double momentum, const double *batch, double factor) noexcept:
-    """p = (1 - momentum) p + momentum * factor * batch"""
+cdef void update_statistic(void *p, int kind, size_t C, double momentum, const double *batch, double factor) noexcept:
+    """p = (1 - momentum) p + momentum * factor * batch. p: the data of a statistic of that type, or NULL."""
     cdef size_t i
-    cdef float *f = <float *>data(p)
-    cdef double *d = <double *>data(p)
+    cdef float *f = <float *>p
+    cdef double *d = <double *>p
     cdef double old = 1 - momentum, new = momentum * factor
-    if p is None:
+    if p == NULL:
         return
-    if cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64:
+    if kind == cnp.NPY_FLOAT64:
         for i in range(C):
             d[i] = old * d[i] + new * batch[i]
     else:
         for i in range(C):
             f[i] = <float>(old * f[i] + new * batch[i])
+
+
+cdef inline int kind_of(object p) noexcept:
+    return 0 if p is None else cnp.PyArray_TYPE(<cnp.ndarray>p)
 
 
 cdef bint updatable(object p, x, gain, bias, out) noexcept:
@@ -71,6 +75,9 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     cdef size_t need, count
     cdef bint train
     cdef void *py
+    cdef void *pm
+    cdef void *pv
+    cdef int mean_kind, var_kind
     if type(training) is not bool or type(momentum) is not float or not 0 <= momentum <= 1:
         return None
     if not cnp.PyArray_CheckExact(x):
@@ -88,6 +95,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
             return None
     elif mean is None or var is None:
         return None
+    # Before other threads run, which may give the arrays another dtype.
+    pm, pv, mean_kind, var_kind = data(mean), data(var), kind_of(mean), kind_of(var)
     y = empty_like(x) if out is None else out
     py = data(y)
     need = lnrnn_batch_work(&b, train)
@@ -96,14 +105,14 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     if not train:
         read_statistic(mean, b.C, b.mean)
         read_statistic(var, b.C, b.var)
-    if b.threads == 1:
+    if b.N * b.C * b.L < SHORT:
         lnrnn_batch_norm(&b, py, train)
     else:
         with nogil:
             lnrnn_batch_norm(&b, py, train)
     if train:
-        update_statistic(mean, b.C, momentum, b.mean, 1)
-        update_statistic(var, b.C, momentum, b.var, <double>count / <double>(count - 1))
+        update_statistic(pm, mean_kind, b.C, momentum, b.mean, 1)
+        update_statistic(pv, var_kind, b.C, momentum, b.var, <double>count / <double>(count - 1))
     leave(&r)
     return y
 
@@ -139,7 +148,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
     if not train:
         read_statistic(mean, b.C, b.mean)
         read_statistic(var, b.C, b.var)
-    if b.threads == 1:
+    if b.N * b.C * b.L < SHORT:
         lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
     else:
         with nogil:

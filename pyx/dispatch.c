@@ -7,10 +7,19 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
 
+/* What the units of an instruction set define. */
+#define TABLES(isa)                                    \
+    extern const lnrnn_norm lnrnn_norm_##isa[];        \
+    extern const lnrnn_cells lnrnn_cells_##isa;        \
+    extern const lnrnn_product lnrnn_product_##isa, lnrnn_int8_##isa;
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-extern const lnrnn_kernels lnrnn_kernels_sse2, lnrnn_kernels_avx2, lnrnn_kernels_avx512, lnrnn_kernels_avx512vnni;
+TABLES(sse2)
+TABLES(avx2)
+TABLES(avx512)
+extern const lnrnn_product lnrnn_int8_avx512vnni;
 
 /* The parts of the register file that the operating system saves. XGETBV faults unless OSXSAVE is set. */
 static unsigned saved_state(void)
@@ -46,29 +55,33 @@ static int has_avx512vnni(void)
     return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_AVX512VNNI);
 }
 #elif defined(__aarch64__)
-extern const lnrnn_kernels lnrnn_kernels_neon;
+TABLES(neon)
 static int has_neon(void) { return 1; } /* part of the architecture */
 #endif
 
-extern const lnrnn_kernels lnrnn_kernels_scalar;
+TABLES(scalar)
 static int has_scalar(void) { return 1; }
+
+/* A set by its name, the instruction set whose kernels it has, and the one whose int8 product it has. */
+#define SET(name, isa, int8) \
+    {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_int8_##int8}
 
 /* Best first. */
 static const struct {
-    const lnrnn_kernels *kernels;
+    lnrnn_kernels kernels;
     int (*runs)(void);
-} tables[] = {
+} sets[] = {
 #if defined(__x86_64__)
-    {&lnrnn_kernels_avx512vnni, has_avx512vnni},
-    {&lnrnn_kernels_avx512, has_avx512},
-    {&lnrnn_kernels_avx2, has_avx2},
-    {&lnrnn_kernels_sse2, has_sse2},
+    {SET(avx512vnni, avx512, avx512vnni), has_avx512vnni},
+    {SET(avx512, avx512, avx512), has_avx512},
+    {SET(avx2, avx2, avx2), has_avx2},
+    {SET(sse2, sse2, sse2), has_sse2},
 #elif defined(__aarch64__)
-    {&lnrnn_kernels_neon, has_neon},
+    {SET(neon, neon, neon), has_neon},
 #endif
-    {&lnrnn_kernels_scalar, has_scalar},
+    {SET(scalar, scalar, scalar), has_scalar},
 };
-enum { TABLES = sizeof tables / sizeof *tables };
+enum { SETS = sizeof sets / sizeof *sets };
 
 static const lnrnn_kernels *active;
 
@@ -76,18 +89,18 @@ const lnrnn_kernels *lnrnn_active(void)
 {
     /* Two threads that come here first find the same table: the race is between equal stores. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
-    for (size_t i = 0; !k && i < TABLES; i++)
-        if (tables[i].runs())
-            __atomic_store_n(&active, k = tables[i].kernels, __ATOMIC_RELAXED);
+    for (size_t i = 0; !k && i < SETS; i++)
+        if (sets[i].runs())
+            __atomic_store_n(&active, k = &sets[i].kernels, __ATOMIC_RELAXED);
     return k;
 }
 
 size_t lnrnn_isa_list(const char *names[8])
 {
     size_t n = 0;
-    for (size_t i = 0; i < TABLES; i++)
-        if (tables[i].runs())
-            names[n++] = tables[i].kernels->name;
+    for (size_t i = 0; i < SETS; i++)
+        if (sets[i].runs())
+            names[n++] = sets[i].kernels.name;
     return n;
 }
 
@@ -95,9 +108,9 @@ const char *lnrnn_isa_name(void) { return lnrnn_active()->name; }
 
 int lnrnn_isa_use(const char *name)
 {
-    for (size_t i = 0; i < TABLES; i++)
-        if (!strcmp(tables[i].kernels->name, name) && tables[i].runs()) {
-            __atomic_store_n(&active, tables[i].kernels, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < SETS; i++)
+        if (!strcmp(sets[i].kernels.name, name) && sets[i].runs()) {
+            __atomic_store_n(&active, &sets[i].kernels, __ATOMIC_RELAXED);
             return 0;
         }
     return -1;

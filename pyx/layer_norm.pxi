@@ -56,12 +56,12 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
         return None
     if dtype < 0 or not 0 <= e < INFINITY:
         return None
+    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)  # first: other threads may run meanwhile
     n = row_size(<cnp.ndarray>x, shape)
     size = cnp.PyArray_SIZE(<cnp.ndarray>x)
     if n == 0 or size == 0:
         return None
     kind = real_kind(dtype)
-    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)
     if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
         return None
     if out is not None and not (writes_to(out, x) and apart(out, gain) and apart(out, bias)):
@@ -91,12 +91,12 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     e = eps
     if dtype < 0 or not 0 <= e < INFINITY or not plain(gy, cnp.PyArray_TYPE(<cnp.ndarray>x)) or not alike(gy, x):
         return None
+    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)  # first: other threads may run meanwhile
     n = row_size(<cnp.ndarray>x, shape)
     size = cnp.PyArray_SIZE(<cnp.ndarray>x)
     if n == 0 or size == 0:
         return None
     kind = real_kind(dtype)
-    gain, bias = widened(gain, x, dtype), widened(bias, x, dtype)
     if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
         return None
     gx = empty_like(x)

@@ -94,15 +94,15 @@ cdef extern from "lnrnn.h" nogil:
         ptrdiff_t beyond
         int64_t *count
         float *tape
-        size_t begin, end
-        int threads
+        double part
+        int resumed, threads
         size_t group, chunk
         int split
         float *work
 
     size_t lnrnn_tape_width(const lnrnn_rnn *)
     size_t lnrnn_rnn_plan(lnrnn_rnn *)
-    void lnrnn_rnn_forward(const lnrnn_rnn *)
+    int lnrnn_rnn_forward(const lnrnn_rnn *)
 
     ctypedef struct lnrnn_site_gradients:
         double *gain
@@ -126,8 +126,9 @@ cdef extern from "lnrnn.h" nogil:
         float *work
 
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn *)
-    void lnrnn_rnn_backward(const lnrnn_rnn *, const lnrnn_rnn_gradients *)
+    int lnrnn_rnn_backward(const lnrnn_rnn *, const lnrnn_rnn_gradients *)
 
 cdef extern from "lnrnn/rows.h" nogil:
     size_t outputs(const lnrnn_rnn *)
+    size_t all_rows(const lnrnn_rnn *)
     int two(const lnrnn_rnn *)

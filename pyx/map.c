@@ -19,7 +19,7 @@ static void map_task(void *ctx, size_t index, int worker)
 
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 {
-    const lnrnn_kernels *k = lnrnn_active();
+    const lnrnn_cells *k = lnrnn_active()->cells;
     map_job j = {function == LNRNN_MAP_EXP ? k->exp : function == LNRNN_MAP_TANH ? k->tanh : k->sigmoid, n, x, y};
     lnrnn_parallel(lnrnn_parts(n, LNRNN_TASK), lnrnn_threads_for(n, threads), map_task, &j);
 }

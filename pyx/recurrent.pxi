@@ -1,7 +1,35 @@
 # One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
 
-# Multiply-adds between two looks for an interrupt.
-cdef size_t PART = 1 << 31
+# A long call is done in parts, and between two of them an interrupt is served. The first has so many multiply-adds for each
+# thread, a third of a second on the slowest instruction set; the next ones as many as take SECONDS.
+cdef double FIRST = 1 << 28
+cdef double SECONDS = 0.1
+cdef double fixed_part = 0
+
+
+def set_part(double part):
+    """For tests: multiply-adds that a thread does in a part of a call, or 0 to let time decide."""
+    global fixed_part
+    fixed_part = part
+
+
+cdef class Parts:
+    """The sizes of a call's parts."""
+
+    cdef double size, since
+
+    def __cinit__(self):
+        self.size = fixed_part or FIRST
+        self.since = perf_counter()
+
+    cdef double next(self) except -1:
+        """Serves an interrupt. -> the next part."""
+        cdef double took = perf_counter() - self.since
+        PyErr_CheckSignals()
+        if not fixed_part:
+            self.size *= min(4, max(0.25, SECONDS / max(took, 1e-6)))
+        self.since = perf_counter()
+        return self.size
 
 
 cdef class Layer:
@@ -29,7 +57,7 @@ cdef class Layer:
         n = outputs(&self.r)
         floats(weight_ih, n * D)
         floats(weight_hh, n * H)
-        self.weights = (weight_ih, weight_hh)
+        self.weights = (weight_ih[:], weight_hh[:]) # views: the shapes of the caller's arrays can be set
         self.parameters = []
         p, apart = parameters.get, two(&self.r)
         inner_ih, inner_hh = p("inner_bias_ih"), p("inner_bias_hh")
@@ -96,8 +124,8 @@ cdef class Layer:
         return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
     cdef tuple describe(self, lnrnn_rnn *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends, statistics,
-                        tape):
-        """Fills r. -> what must live as long as r."""
+                        tape, bint writable=True):
+        """Fills r. Not writable: for backward, which only reads these arrays. -> what must live as long as r."""
         cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.r.D, H = self.r.H
         cdef float *px = NULL
         cdef size_t n
@@ -108,38 +136,42 @@ cdef class Layer:
         r.T, r.B = T, B
         strided(x, T, B, D, False, &px, &r.xt, &r.xb)
         r.x = px
-        strided(y, T, B, H, True, &r.y, &r.yt, &r.yb)
-        r.h0, r.hn = floats(h0, B * H), out_floats(hn, B * H)
+        strided(y, T, B, H, writable, &r.y, &r.yt, &r.yb)
+        r.h0, r.hn = floats(h0, B * H), <float *>pointer(hn, cnp.NPY_FLOAT32, B * H, writable)
         if r.cell == LNRNN_LSTM:
-            r.c0, r.cn = floats(c0, B * H), out_floats(cn, B * H)
+            r.c0, r.cn = floats(c0, B * H), <float *>pointer(cn, cnp.NPY_FLOAT32, B * H, writable)
             if c0 is None or cn is None:
                 raise AssertionError("broken promise: an LSTM without c")
         r.order, r.length = indices(order, B), indices(length, B)
+        sorted_by_length(r.order, r.length, T, B)
         r.start = start
-        r.begin, r.end = 0, T
+        r.part, r.resumed = 0, 0
         r.threads = num_threads
         if r.beyond < 0 and ends <= r.known:
             r.beyond = 0 # nothing overruns: no step will need the batch
         if statistics is not None:
             for side, value in statistics.items():
                 if side == "count":
-                    r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, True)
+                    r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
                 else:
                     site = self.at(r, side, &n)
                     mean, var = value
-                    site.mean, site.var = out_doubles(mean, T * n), out_doubles(var, T * n)
+                    site.mean = <double *>pointer(mean, cnp.NPY_FLOAT64, T * n, writable)
+                    site.var = <double *>pointer(var, cnp.NPY_FLOAT64, T * n, writable)
         if tape is not None:
-            r.tape = out_floats(tape, tape.size)
+            r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, lnrnn_tape_width(r) * all_rows(r), writable)
         return kept
 
     def forward(self, x, y, h0, hn, order, length, size_t start=0, statistics=None, tape=None, c0=None, cn=None):
         """x (T, B, D), h0, and of an LSTM c0, (B, H) -> y (T, B, H), hn, cn (B, H).
 
-        order (B): the sequences, longest first; length (B): their lengths in that order, checked by the caller.
+        order (B): the sequences, longest first; length (B): their lengths in that order; nobody else can change them.
         statistics: side -> (mean, var), arrays (T, values), and "count" -> (T): make batch norm use and report those of the
         batch. tape: for backward.
         """
         cdef lnrnn_rnn r
+        cdef Parts parts
+        cdef bint finished = False
         ends = start + (length[0] if length.shape[0] else 0)
         kept = self.describe(&r, x, y, h0, hn, c0, cn, order, length, start, ends, statistics, tape)
         cdef size_t need = lnrnn_rnn_plan(&r)
@@ -148,20 +180,14 @@ cdef class Layer:
         if tape is None and r.group < r.B and length[0] != length[r.B - 1]:
             order, length = dealt(order, length, r.group)
             r.order, r.length = indices(order, r.B), indices(length, r.B)
-        if tape is not None:
-            with nogil:
-                lnrnn_rnn_forward(&r)
-            return
-        # In parts of some 20 ms, so that an interrupt does not wait for the end.
-        cdef size_t part = 1 + PART // (1 + r.B * outputs(&r) * (r.D + r.H))
+        parts = Parts()
+        r.part = parts.size
         while True:
-            r.end = min(r.begin + part, r.T)
             with nogil:
-                lnrnn_rnn_forward(&r)
-            if r.end >= r.T:
+                finished = lnrnn_rnn_forward(&r)
+            if finished:
                 return
-            r.begin = r.end
-            PyErr_CheckSignals()
+            r.part, r.resumed = parts.next(), 1
 
     def tape(self, size_t rows):
         """An empty tape for `rows` living steps."""
@@ -169,15 +195,20 @@ cdef class Layer:
 
     def backward(self, x, y, h0, order, length, statistics, tape, gy, ghn, gx, gh0, gw_ih, gw_hh, dict grads, c0=None,
                  gcn=None, gc0=None):
-        """Gradients of what forward did with the same arguments; gx .. gc0 are written. grads: name of a gain or bias, as the
-        cell has it -> float64 array."""
+        """Gradients of what forward did with the same arguments, which here are only read; gx .. gc0 are written. grads: name
+        of a gain or bias, as the cell has it -> float64 array."""
         cdef lnrnn_rnn r
         cdef lnrnn_rnn_gradients g
         cdef size_t T = x.shape[0], B = x.shape[1], D = self.r.D, H = self.r.H, need, n
         cdef float *pgy = NULL
+        cdef Parts parts
+        cdef bint finished = False
         memset(&g, 0, sizeof(g))
-        cn = None if c0 is None else np.empty_like(c0)
-        kept = self.describe(&r, x, y, h0, np.empty_like(h0), c0, cn, order, length, 0, 0, statistics, tape)
+        order, length = np.array(order), np.array(length) # a tape belongs to the caller, who may make it writeable again
+        kept = self.describe(&r, x, y, h0, h0, c0, c0, order, length, 0, 0, statistics, tape, False)
+        if tape is None or (r.norm == 2 and (r.count == NULL or r.at_h.mean == NULL or (two(&r) and r.at_x.mean == NULL)
+                                             or (r.cell_norm and r.at_c.mean == NULL))):
+            raise AssertionError("broken promise: a tape without its records or statistics")
         n = outputs(&r)
         turned = self.pack_transposed()
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
@@ -190,19 +221,49 @@ cdef class Layer:
         g.at_x.gain, g.at_x.bias = out_doubles(spare[2], n), out_doubles(spare[3], n)
         g.at_c.gain, g.at_c.bias = out_doubles(spare[4, :H], H), out_doubles(spare[5, :H], H)
         cdef dict place = {"gain": 0, "gain_hh": 0, "bias": 1, "bias_hh": 1, "gain_ih": 2, "bias_ih": 3, "gain_c": 4, "bias_c": 5}
-        living = int(np.sum(length))
+        cdef size_t living = all_rows(&r)
         rows = np.empty(3 * living, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
-        g.gx_rows = <float **>g.rows + 2 * <size_t>living
+        g.gx_rows = <float **>g.rows + 2 * living
         lnrnn_rnn_plan(&r)
         need = lnrnn_rnn_backward_work(&r)
         work = aligned(need)
         g.work = out_floats(work, need)
-        with nogil:
-            lnrnn_rnn_backward(&r, &g)
+        parts = Parts()
+        r.part = parts.size
+        while True:
+            with nogil:
+                finished = lnrnn_rnn_backward(&r, &g)
+            if finished:
+                break
+            r.part, r.resumed = parts.next(), 1
         for name, value in grads.items():
             row = 1 if name == "bias_ih" and not two(&r) else 3 if name == "bias" and two(&r) else place[name]
             value[...] = spare[row, :value.shape[0]]
+
+
+cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T, size_t B) except -1:
+    """Every sequence once, and lengths that do not rise?"""
+    cdef size_t i, wrong = 0
+    cdef char some[512]
+    cdef char *seen = &some[0]
+    if B > sizeof(some):
+        seen = <char *>malloc(B)
+    if seen == NULL:
+        raise MemoryError
+    memset(seen, 0, B)
+    for i in range(B):
+        if order[i] < 0 or <size_t>order[i] >= B or seen[order[i]]:
+            wrong += 1
+        else:
+            seen[order[i]] = 1
+        if length[i] < 0 or <size_t>length[i] > (<size_t>length[i - 1] if i else T):
+            wrong += 1
+    if seen != &some[0]:
+        free(seen)
+    if wrong:
+        raise AssertionError("broken promise: an order of sequences, or lengths, that cannot be")
+    return 0
 
 
 cdef tuple dealt(order, length, size_t group):
@@ -251,16 +312,31 @@ cdef class Step:
         self.threads = num_threads
         return 0
 
-    def __call__(self, size_t step):
-        """step: how many came before, for the statistics of batch norm."""
+    cdef int run(self, size_t step, float *y) except -1:
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
         # One stream belongs to one thread; another that breaks this rule may get nonsense, but not freed memory.
         cdef lnrnn_rnn r = self.r
         kept, work = self.kept, self.work
         r.start = step
+        if y != NULL:
+            r.y = y
         with nogil:
             lnrnn_rnn_forward(&r)
+        return 0
+
+    def inside(self, size_t step):
+        """Writes the y that it keeps. step: how many came before, for the statistics of batch norm."""
+        self.run(step, NULL)
+
+    def into(self, size_t step, y):
+        """Writes y, a contiguous array of B * H values, instead of the one that it keeps."""
+        self.run(step, out_floats(y, self.r.B * self.r.H))
+
+
+def takes_floats(y, like):
+    """Is y a plain array, C-contiguous, aligned and writeable, of float32 and of the shape of `like`?"""
+    return plain(y, cnp.NPY_FLOAT32) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>y) and alike(y, like)
 
 
 cdef inline const uint32_t *words(object array) except? NULL:

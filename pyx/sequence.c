@@ -29,23 +29,26 @@ enum { LARGE = 1 << 30 };
 /* Multiply-adds of a step that are worth a meeting of threads. */
 enum { STEP = 1 << 15 };
 
-size_t lnrnn_packed_size(int dtype, size_t n, size_t k) { return lnrnn_active()->mm_size(dtype, n, k); }
+size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
+{
+    return lnrnn_product_of(lnrnn_active(), dtype)->size(dtype, n, k);
+}
 
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
 {
-    lnrnn_active()->mm_pack(dtype, n, k, w, rs, cs, packed);
+    lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    return tape_record(r, k->mm_width(outputs(r)), k->mm_width(r->H)).width;
+    return tape_record(r, k->product->width(outputs(r)), k->product->width(r->H)).width;
 }
 
 /* What the product wants for rows of either size. */
 static size_t product_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    return k->mm_scratch(r->dtype, r->D > r->H ? r->D : r->H);
+    return lnrnn_product_of(k, r->dtype)->scratch(r->dtype, r->D > r->H ? r->D : r->H);
 }
 
 /* Is the side of W x made step by step? With a tape W x itself must stay; statistics of the batch are those of a step. */
@@ -61,7 +64,7 @@ typedef struct {
 /* The parts of a worker's memory, from base, if that is not NULL. -> how many floats. */
 static size_t divide(const lnrnn_kernels *k, const lnrnn_rnn *r, float *base, room *m)
 {
-    const size_t rows = r->group * k->mm_width(outputs(r));
+    const size_t rows = r->group * k->product->width(outputs(r));
     const size_t b = r->tape ? 0 : r->chunk * rows, side = b + (two(r) && !r->tape ? rows : 0);
     const size_t statistics = side + (late_side(r) ? rows : 0), cell = statistics + statistics_work(r);
     const size_t scratch = cell + cell_work(r);
@@ -75,13 +78,20 @@ static size_t worker_work(const lnrnn_kernels *k, const lnrnn_rnn *r) { return d
 /* Where threads divide the units: what a thread has for itself. */
 static size_t split_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
 {
-    return r->B * k->mm_width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
+    return r->B * k->product->width(r->H) * (r->cell == LNRNN_LSTM ? 2 : 1) + cell_work(r) + product_work(k, r);
+}
+
+static size_t threads_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+{
+    if (r->split)
+        return (r->chunk + (two(r) ? 2 : 0)) * r->B * k->product->width(outputs(r)) + (size_t)r->threads * split_work(k, r);
+    return (size_t)r->threads * worker_work(k, r);
 }
 
 size_t lnrnn_rnn_plan(lnrnn_rnn *r)
 {
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t n = outputs(r), width = k->mm_width(n);
+    const size_t n = outputs(r), width = k->product->width(n);
     const double products = (double)all_rows(r) * (double)n * (double)(r->D + r->H);
     if (r->threads > 1 + products / SHARE)
         r->threads = 1 + (int)(products / SHARE);
@@ -90,7 +100,7 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
     /* Few sequences to a thread are bound by reading the weights: dividing these is worth a meeting a step, if the step is
      * long enough (tests/benchmarks, rnn with two threads). */
     r->split = r->threads > 1 && !synchronous(r) && !r->tape && r->B < (size_t)r->threads * 4 && r->B <= TILE
-        && r->B * n * r->H >= STEP && k->mm_panels(n) >= (size_t)r->threads;
+        && r->B * n * r->H >= STEP && k->product->panels(n) >= (size_t)r->threads;
     r->group = synchronous(r) || r->split ? r->B : TILE;
     /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's order, and
      * backward, which may have another number of threads, must find the same. */
@@ -106,16 +116,20 @@ size_t lnrnn_rnn_plan(lnrnn_rnn *r)
         r->chunk = r->T;
     if (r->chunk < 1)
         r->chunk = 1;
-    if (r->split)
-        return (r->chunk + (two(r) ? 2 : 0)) * r->B * width + (size_t)r->threads * split_work(k, r);
-    return (size_t)r->threads * worker_work(k, r);
+    return threads_work(k, r) + 2 * groups(r) + 2;
 }
 
-/* Where the group that starts at row r0 stops. */
-static size_t last_step(const lnrnn_rnn *r, size_t r0)
+/* The steps that each group has taken, behind what the threads work with. */
+static size_t *positions(const lnrnn_kernels *k, const lnrnn_rnn *r) { return sizes_at(r->work + threads_work(k, r)); }
+
+/* Of steps t0 .. t1 - 1 of so many rows those for which enough remains, one at least: spends it. -> where to stop. */
+static size_t afford(const lnrnn_rnn *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
-    const size_t n = (size_t)r->length[r0];
-    return n < r->end ? n : r->end;
+    const double one = step_cost(r, (double)rows, r->D + r->H), all = (double)remaining(left);
+    if (all < one * (double)(t1 - t0))
+        t1 = t0 + 1 + (size_t)((all > 0 ? all : 0) / one);
+    spend(left, one * (double)(t1 - t0));
+    return t1;
 }
 
 /* Panels p0 .. p1 - 1 of the units: one thread's part of a product, or all of it. */
@@ -123,7 +137,7 @@ typedef struct {
     size_t p0, p1;
 } part;
 
-static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->mm_panels(outputs(r))}; }
+static part whole(const lnrnn_kernels *k, const lnrnn_rnn *r) { return (part){0, k->product->panels(outputs(r))}; }
 
 /* rows: n pointers, at most TILE, to inputs (inputs) -> a (n, G*H), as apart: the product with w, added to what a holds
  * (add), to the inner biases (if not NULL), or alone. back: through the weights from their end. */
@@ -133,11 +147,11 @@ static void product(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t n, size_t
 {
     const size_t N = outputs(r);
     if (inner) {
-        const size_t from = k->mm_start(N, p.p0), end = k->mm_start(N, p.p1), to = end < N ? end : N;
+        const size_t from = k->product->start(N, p.p0), end = k->product->start(N, p.p1), to = end < N ? end : N;
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
     }
-    k->matmul(r->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, scratch);
+    lnrnn_product_of(k, r->dtype)->matmul(r->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, scratch);
 }
 
 /* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the living rows, packed, as apart. */
@@ -209,8 +223,8 @@ static void late_out(const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, cons
 static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t alive, size_t t, float *a, ptrdiff_t as,
                  room *m)
 {
-    const ptrdiff_t width = (ptrdiff_t)k->mm_width(outputs(r)), bs = r->tape ? as : width;
-    const record e = tape_record(r, (size_t)width, k->mm_width(r->H));
+    const ptrdiff_t width = (ptrdiff_t)k->product->width(outputs(r)), bs = r->tape ? as : width;
+    const record e = tape_record(r, (size_t)width, k->product->width(r->H));
     float *const b = !two(r) ? a : r->tape ? a + e.h : m->b, *x = a;
     ptrdiff_t xs = as;
     const float *before[TILE];
@@ -252,7 +266,7 @@ static void step(const lnrnn_kernels *k, const lnrnn_rnn *r, size_t r0, size_t a
 /* Before step 0: the cell states from which rows r0 .. start. */
 static void begin(const lnrnn_rnn *r, size_t r0, size_t rows)
 {
-    for (size_t i = r0; r->cn && r->cn != r->c0 && r->begin == 0 && i < r0 + rows; i++)
+    for (size_t i = r0; r->cn && r->cn != r->c0 && i < r0 + rows; i++)
         memmove(c_row(r, i), r->c0 + (size_t)r->order[i] * r->H, r->H * sizeof(float));
 }
 
@@ -267,19 +281,21 @@ static void finish(const lnrnn_rnn *r, size_t r0, size_t rows)
     }
 }
 
-static void forward_group(void *ctx, size_t g, int worker)
+static void forward_group(void *ctx, size_t g, int worker, int64_t *left)
 {
     const lnrnn_rnn *r = ctx;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = last_step(r, r0);
-    const size_t as = r->tape ? lnrnn_tape_width(r) : k->mm_width(outputs(r));
-    float *tape = r->tape ? r->tape + rows_before(r, r0) * as : NULL;
-    size_t alive = living(r, r0, rows, r->begin);
+    const size_t r0 = g * r->group, rows = r->B - r0 < r->group ? r->B - r0 : r->group, steps = (size_t)r->length[r0];
+    const size_t as = r->tape ? lnrnn_tape_width(r) : k->product->width(outputs(r));
+    size_t *const at = positions(k, r) + g, t0 = *at, alive = rows;
+    float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * as : NULL;
     room m;
     divide(k, r, r->work + (size_t)worker * worker_work(k, r), &m);
-    begin(r, r0, rows);
-    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
-        const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
+    if (t0 == 0)
+        begin(r, r0, rows);
+    for (size_t t1; t0 < steps && remaining(left) > 0; t0 = t1) {
+        alive = living(r, r0, alive, t0);
+        t1 = afford(r, alive, t0, steps - t0 < r->chunk ? steps : t0 + r->chunk, left);
         float *a = tape ? tape : m.a;
         project(k, r, r0, alive, t0, t1, whole(k, r), a, (ptrdiff_t)as, m.product);
         if (has_side(r) && !late_side(r))
@@ -292,8 +308,11 @@ static void forward_group(void *ctx, size_t g, int worker)
         if (tape)
             tape = a;
     }
-    if (r->end >= r->T)
+    *at = t0;
+    if (t0 >= steps) {
         finish(r, r0, rows);
+        *at = LNRNN_DONE;
+    }
 }
 
 /* --- few sequences: threads divide the units ------------------------------------------------------------------ */
@@ -308,31 +327,35 @@ typedef struct {
  * meet, once a step. After that each has all of the products, and makes of them all of the state, for itself: normalising
  * twice what another has normalised too costs less than meeting twice. Worker 0's h is y, its c is cn; the others' are
  * rows of their own. W h that stays apart from W x has two places, for one step and the next: who is early writes to the
- * other. Every number is computed in the order in which one thread would compute it. */
+ * other. Every number is computed in the order in which one thread would compute it. A part of a call ends for all of them
+ * at the same step, for all count what it costs in the same way. */
 static void split_units(void *ctx, int worker, int team)
 {
     split_job *j = ctx;
     const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = lnrnn_active();
-    const size_t B = r->B, H = r->H, width = k->mm_width(outputs(r)), narrow = k->mm_width(H), all = whole(k, r).p1;
+    const size_t B = r->B, H = r->H, width = k->product->width(outputs(r)), narrow = k->product->width(H), all = whole(k, r).p1;
     const ptrdiff_t as = (ptrdiff_t)width;
     part p = {all * (size_t)worker / (size_t)team, all * ((size_t)worker + 1) / (size_t)team};
     float *const chunk = r->work, *const apart = chunk + r->chunk * B * width;
     float *const own = apart + (two(r) ? 2 * B * width : 0) + (size_t)worker * split_work(k, r), *const own_c = own + B * narrow;
     float *const cell = own_c + (r->cell == LNRNN_LSTM ? B * narrow : 0);
     uint32_t *const scratch = (uint32_t *)(cell + cell_work(r));
-    const size_t steps = B ? last_step(r, 0) : 0;
+    size_t *const at = positions(k, r), from = *at; /* worker 0 moves it on when all have met */
+    const size_t steps = (size_t)r->length[0];
     const float *before[TILE];
     float *c[TILE], *h[TILE];
-    size_t alive = living(r, 0, B, r->begin);
+    size_t t0 = from, alive = living(r, 0, B, from);
+    int64_t left = r->part > 0 ? whole_number(r->part * team) : INT64_MAX;
     for (size_t i = 0; worker && r->cn && i < alive; i++)
-        memcpy(own_c + i * narrow, (r->begin ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
+        memcpy(own_c + i * narrow, (from ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
     if (team > 1 && r->cn) /* before worker 0 changes them */
         lnrnn_meet(&j->barrier, team);
-    if (!worker)
+    if (!worker && from == 0)
         begin(r, 0, B);
-    for (size_t t0 = r->begin; t0 < steps; t0 += r->chunk) {
-        const size_t t1 = steps - t0 < r->chunk ? steps : t0 + r->chunk;
+    for (size_t t1; t0 < steps && left > 0; t0 = t1) {
+        alive = living(r, 0, alive, t0);
+        t1 = afford(r, alive, t0, steps - t0 < r->chunk ? steps : t0 + r->chunk, &left);
         float *a = chunk;
         project(k, r, 0, alive, t0, t1, p, a, as, scratch);
         if (has_side(r)) {
@@ -344,7 +367,7 @@ static void split_units(void *ctx, int worker, int team)
             alive = living(r, 0, alive, t);
             point(r, 0, alive, t, before, c, h);
             for (size_t i = 0; worker && i < alive; i++) {
-                before[i] = t > r->begin ? own + i * narrow : before[i];
+                before[i] = t > from ? own + i * narrow : before[i];
                 c[i] = own_c + i * narrow;
                 h[i] = own + i * narrow;
             }
@@ -369,15 +392,24 @@ static void split_units(void *ctx, int worker, int team)
                 team = 1, p = whole(k, r);
         }
     }
-    if (!worker && r->end >= r->T)
+    if (worker)
+        return;
+    *at = t0;
+    if (t0 >= steps) {
         finish(r, 0, B);
+        *at = LNRNN_DONE;
+    }
 }
 
-void lnrnn_rnn_forward(const lnrnn_rnn *r)
+int lnrnn_rnn_forward(const lnrnn_rnn *r)
 {
+    size_t *const at = positions(lnrnn_active(), r);
+    if (!r->resumed)
+        memset(at, 0, groups(r) * sizeof *at);
     if (r->split) {
         split_job j = {.r = r};
         lnrnn_team(r->threads, split_units, &j);
-    } else
-        lnrnn_parallel(groups(r), r->threads, forward_group, (void *)r);
+        return *at == LNRNN_DONE;
+    }
+    return lnrnn_limited_tasks(groups(r), r->threads, at, all_steps_cost(r, r->D + r->H), r->part, forward_group, (void *)r);
 }

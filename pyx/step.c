@@ -15,14 +15,14 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn *r, const lnrnn_site *site, siz
     const lnrnn_kernels *k = lnrnn_active();
     double *mean = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7), *m2 = mean + n;
     float *fold = (float *)(m2 + n);
-    k->f32.moments_columns(alive, n, a, as, mean, m2);
+    k->norm[LNRNN_FLOAT32].moments_columns(alive, n, a, as, mean, m2);
     if (r->count) {
         memcpy(site->mean + t * n, mean, n * sizeof *mean);
         for (size_t i = 0; i < n; i++)
             site->var[t * n + i] = m2[i] / (double)alive;
         r->count[t] = (int64_t)alive;
     }
-    k->f32.fold(n, mean, m2, (double)alive, site->gain, site->bias, r->eps, fold, fold + n, fold + 2 * n);
+    k->norm[LNRNN_FLOAT32].fold(n, mean, m2, (double)alive, site->gain, site->bias, r->eps, NULL, fold, fold + n, fold + 2 * n);
     return (lnrnn_fold){fold, fold + n, fold + 2 * n};
 }
 
@@ -73,7 +73,7 @@ void lnrnn_step_side(const lnrnn_rnn *r, lnrnn_fold f, size_t n, size_t t, const
                      ptrdiff_t ys)
 {
     const lnrnn_gates g = reading(r, &r->at_x, t, f);
-    lnrnn_active()->side((int)gates(r), &g, n, x, xs, y, ys);
+    lnrnn_active()->cells->side((int)gates(r), &g, n, x, xs, y, ys);
 }
 
 static void rnn_cell(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s)
@@ -81,14 +81,14 @@ static void rnn_cell(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s)
     const lnrnn_kernels *k = lnrnn_active();
     if (s->x) {
         const lnrnn_gates g = reading(r, &r->at_h, s->t, f);
-        k->rnn_two(r->act, &g, s->n, s->x, s->xs, s->a, s->as, s->h);
+        k->cells->rnn_two(r->act, &g, s->n, s->x, s->xs, s->a, s->as, s->h);
     } else if (r->norm == LNRNN_NORM_LAYER)
-        k->rnn_layer(r->act, s->n, r->H, s->a, s->as, r->at_h.gain, r->at_h.bias, r->eps, s->h);
+        k->cells->rnn_layer(r->act, s->n, r->H, s->a, s->as, r->at_h.gain, r->at_h.bias, r->eps, s->h);
     else if (r->norm == LNRNN_NORM_NONE)
-        k->rnn_affine(r->act, s->n, r->H, s->a, s->as, NULL, NULL, r->at_h.bias, s->h);
+        k->cells->rnn_affine(r->act, s->n, r->H, s->a, s->as, NULL, NULL, r->at_h.bias, s->h);
     else {
         f = fold_of(r, &r->at_h, r->H, s->t, f);
-        k->rnn_affine(r->act, s->n, r->H, s->a, s->as, f.mean, f.scale, f.shift, s->h);
+        k->cells->rnn_affine(r->act, s->n, r->H, s->a, s->as, f.mean, f.scale, f.shift, s->h);
     }
 }
 
@@ -106,16 +106,16 @@ void lnrnn_step_cell(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s, int 
             reading_of_c(r, s->t, (lnrnn_fold){0}, &g);
         else
             g.cell_norm = r->cell_norm;
-        k->lstm(&g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->keep, s->as);
+        k->cells->lstm(&g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->keep, s->as);
     } else if (g.spans == LNRNN_SPANS_EACH)
-        k->gru_gate(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->scratch);
+        k->cells->gru_gate(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->scratch);
     else
-        k->gru(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->keep, s->as);
+        k->cells->gru(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->keep, s->as);
 }
 
 void lnrnn_step_out(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s)
 {
     lnrnn_gates g = {.H = r->H, .eps = r->eps};
     reading_of_c(r, s->t, f, &g);
-    lnrnn_active()->lstm_out(&g, s->n, s->c, s->h);
+    lnrnn_active()->cells->lstm_out(&g, s->n, s->c, s->h);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -187,7 +188,7 @@ def test_run_needs_the_output_s_directory(files, capsys):
     folder, _, _ = files
     model, input_file, _ = paths(folder)
     code, _, error = run(capsys, "run", model, input_file, folder / "no" / "out.npy")
-    assert code == 2 and "there is no directory" in error
+    assert code == 2 and "No such file or directory" in error and "no/out.npy" in error
 
 
 def test_run_puts_no_file_in_place_of_something_else(files, capsys):
@@ -195,21 +196,13 @@ def test_run_puts_no_file_in_place_of_something_else(files, capsys):
     model, input_file, output = paths(folder)
     output.mkdir()
     code, _, error = run(capsys, "run", model, input_file, output)
-    assert code == 2 and "out.npy is there already and is not a file" in error and output.is_dir()
+    assert code == 2 and "Is a directory" in error and "out.npy" in error and output.is_dir()
 
 
-def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
-    output = tmp_path / "out.npy"
-    output.write_bytes(b"old")
-
-    def full(file, *_, **__):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        cli.write_array(output, np.ones(3))
-    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"] and output.read_bytes() == b"old"
+def test_run_knows_before_it_reads_anything_that_it_cannot_write(files, capsys):
+    folder, _, _ = files
+    code, _, error = run(capsys, "run", folder / "no model", folder / "no input", "/proc/out.npy")
+    assert (code, error.count("\n")) == (2, 1) and "'/proc/out.npy'" in error
 
 
 # --- lnrnn info, demo and the rest --------------------------------------------------------------------------
@@ -272,6 +265,12 @@ def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False, "cell": "gru"}
 
 
+def test_demo_says_what_it_needs(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--help"])
+    assert "without matplotlib, not without tqdm" in " ".join(capsys.readouterr().out.split())
+
+
 def test_demo_reports_bad_options(capsys):
     code, _, error = run(capsys, "demo", "--seeds", 0)
     assert (code, error) == (2, "lnrnn demo: error: seeds must be at least 1, got 0\n")
@@ -280,7 +279,7 @@ def test_demo_reports_bad_options(capsys):
 def test_a_missing_package_is_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     code, _, error = run(capsys, "demo")
-    assert code == 2 and error.count("\n") == 1 and "pip install 'lnrnn[demo]'" in error
+    assert code == 2 and error.count("\n") == 1 and "pip install matplotlib tqdm" in error
 
 
 def test_interrupted(capsys, monkeypatch):
@@ -307,12 +306,88 @@ def test_bad_usage(capsys, arguments):
     assert raised.value.code == 2 and "usage: lnrnn" in capsys.readouterr().err
 
 
+# --- as processes -------------------------------------------------------------------------------------------
+
+# What pip makes of the entry point.
+SCRIPT = """import sys
+from lnrnn.cli import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+"""
+
+
+def process(*words, **options) -> subprocess.CompletedProcess:
+    """A process of Python with these words, whose working directory and PYTHONPATH are this one's."""
+    path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run([sys.executable, *map(str, words)], text=True, env=environment, check=False, **options)
+
+
 def test_python_m_lnrnn():
-    done = subprocess.run(
-        [sys.executable, "-m", "lnrnn", "--version"], capture_output=True, text=True, check=False
-    )
+    done = process("-m", "lnrnn", "--version")
     assert (done.returncode, done.stdout) == (0, f"lnrnn {lnrnn.__version__}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "lnrnn", "info"], capture_output=True, text=True, check=False
-    )
+    done = process("-m", "lnrnn", "info")
     assert done.returncode == 0 and f"isa: {lnrnn.cpu_info()['isa']}\n" in done.stdout
+
+
+BAD_ENVIRONMENT = {
+    "LNRNN_ISA": ["foo", "AVX2", "a\nb"],
+    "LNRNN_NUM_THREADS": ["abc", "0", "-1", "1.5", "1025", "2\n\n3"],
+}
+
+
+@pytest.mark.parametrize("command", ["-m lnrnn", "-Bm lnrnn", "-mlnrnn", "script"])
+@pytest.mark.parametrize("variable", BAD_ENVIRONMENT)
+def test_a_bad_environment_is_one_line(tmp_path, command, variable):
+    """Both commands import the package before any of their own lines runs."""
+    (tmp_path / "lnrnn").write_text(SCRIPT)
+    words = [tmp_path / "lnrnn"] if command == "script" else command.split()
+    for value in BAD_ENVIRONMENT[variable]:
+        done = process(*words, "info", environment={variable: value})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert done.stderr.startswith(f"lnrnn: error: {variable}") and repr(value) in done.stderr
+    for more in ([], ["--help"], ["run", "m", "x", "y"]):
+        assert process(*words, *more, environment={variable: "?"}).returncode == 2
+
+
+@pytest.mark.parametrize("variable", BAD_ENVIRONMENT)
+def test_a_bad_environment_is_an_import_error_in_python(tmp_path, variable):
+    environment = {variable: BAD_ENVIRONMENT[variable][0]}
+    (tmp_path / "mine.py").write_text("import lnrnn")
+    (tmp_path / "lnrnn_users").mkdir()
+    (tmp_path / "lnrnn_users" / "__init__.py").write_text("import lnrnn")
+    (tmp_path / "lnrnn_users" / "__main__.py").write_text("")
+    for words in (["-c", "import lnrnn"], ["-c", "import lnrnn", "lnrnn"], [tmp_path / "mine.py", "-m", "lnrnn"],
+                  ["-m", "lnrnn_users", "-m", "lnrnn"]):
+        done = process(*words, environment=environment, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("Traceback") and f"\nImportError: {variable}" in done.stderr
+    done = process("-c", "try: import lnrnn\nexcept ImportError: print('caught')", environment=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caught\n", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads(unbuffered):
+    """As under `head`, which may end before the first line is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = process("-m", "lnrnn", "info", stdout=writer, environment={"PYTHONUNBUFFERED": unbuffered})
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_output_that_cannot_be_written():
+    with open("/dev/full", "w") as full:
+        done = process("-m", "lnrnn", "info", stdout=full)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_no_output_at_all():
+    """Under `>&-` and in a service there is no stdout."""
+    done = process("-c", "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))")
+    assert (done.returncode, done.stderr) == (0, "")

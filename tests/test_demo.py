@@ -3,6 +3,8 @@ measured."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from dataclasses import replace
 
@@ -126,6 +128,39 @@ def test_clip_scales_all_gradients_by_one_factor():
     np.testing.assert_allclose(clipped["b"], [[0.8]], rtol=1e-6)
 
 
+class Recorder:
+    """Stands for a model: keeps the batches that it is trained on, and learns nothing."""
+
+    def __init__(self):
+        self.batches = []
+
+    def parameters(self):
+        return {"w": np.zeros(1, np.float32)}
+
+    def set_parameters(self, values):
+        pass
+
+    def loss_and_gradients(self, x, lengths, labels):
+        self.batches.append(x.copy())
+        return 0.0, {"w": np.zeros(1, np.float32)}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_training_adds_noise_that_is_drawn_anew_for_every_batch(noise):
+    x = np.full((50, 20, 12), 3, np.float32)
+    settings = replace(SETTINGS.training, epochs=2, batch_size=10, noise=noise)
+    model = Recorder()
+    training.train(model, x, np.full(20, 50), np.zeros(20, np.int64), settings, np.random.default_rng(0))
+    assert len(model.batches) == 4 and (x == 3).all()
+    for batch in model.batches:
+        # 6000 values: five standard errors of their mean and of their standard deviation.
+        assert abs(batch.mean() - 3) <= 5 * noise / 6000**0.5
+        assert abs((batch - 3).std() - noise) <= 5 * noise / 12000**0.5
+    if noise:
+        apart = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(model.batches, model.batches[1:])]
+        assert np.abs(apart).max() < 5 / 6000**0.5
+
+
 def test_the_input_scale_comes_from_the_steps_that_are_trained_on(vowels):
     network = speakers.SpeakerNetwork(vowels.train, "layer", SETTINGS.with_epochs(1), seed=0, max_steps=10)
     heard = np.concatenate([x[:10] for x in vowels.train.x]).astype(np.float64)
@@ -150,6 +185,18 @@ def test_joined_utterances_are_of_one_speaker_and_end_with_each_utterance():
     assert all(np.array_equal(a, b) for a, b in zip(alone, test.x, strict=True))
 
 
+def test_every_policy_is_the_network_s_own(vowels):
+    network = speakers.SpeakerNetwork(vowels.train, "batch", SETTINGS, seed=0, max_steps=10)
+    rnn, asked = network.classifier.rnn, vowels.test.x[:100]
+    x, lengths = pad_sequence([(sequence - network.mean) / network.deviation for sequence in asked])
+    named = {policy: network.name_speakers(asked, policy) for policy in speakers.POLICIES}
+    for policy in ("last", "mean", "batch"):
+        rnn.overrun = policy
+        assert named[policy].tolist() == network.classifier.predict(x, lengths).tolist()
+    assert len({answers.tobytes() for answers in named.values()}) == 4          # or the above would show nothing
+    assert (named["raise"] == np.where(lengths > 10, speakers.REFUSED, named["last"])).all()
+
+
 # --- the experiment -----------------------------------------------------------------------------------------
 
 
@@ -160,12 +207,12 @@ def test_refusals_are_the_sequences_longer_than_the_known_steps(results, vowels)
         reach = np.minimum(vowels.train.lengths, known)
         assert statistics.count.tolist() == [(reach > step).sum() for step in range(known)]
         strict = BATCH_NORM["raise"]
-        assert results.whole[name][strict].refusals == (vowels.test.lengths > known).sum()
+        assert results.whole[name][strict].refusals() == (vowels.test.lengths > known).sum()
         for count in COUNTS:
             refused = results.joined[name][count][strict].named == speakers.REFUSED
             assert (refused == (results.joined_lengths[count] > known)).all()
-    assert results.whole["the first 10 steps"][BATCH_NORM["raise"]].refusals == 346
-    assert results.whole["whole utterances"][BATCH_NORM["raise"]].refusals == 1
+    assert results.whole["the first 10 steps"][BATCH_NORM["raise"]].refusals() == 346
+    assert results.whole["whole utterances"][BATCH_NORM["raise"]].refusals() == 1
 
 
 def test_within_the_known_steps_the_policy_does_not_matter(results, vowels):
@@ -225,32 +272,38 @@ def test_seeds_differ(results):
 # --- what is shown ------------------------------------------------------------------------------------------
 
 
+def table(text: str) -> dict[str, list[str]]:
+    """Rows by their first cell."""
+    rows = [line.strip().split("  ") for line in text.splitlines()]
+    return {cells[0]: [cell.strip() for cell in cells[1:] if cell] for cells in rows}
+
+
 def test_the_table_by_length_is_complete(results):
-    rows = [
-        line.split("  ") for line in long_sequences.whole_table(results, "the first 10 steps").splitlines()
-    ]
-    rows = {cells[0]: [cell.strip() for cell in cells[1:] if cell] for cells in rows}
-    assert rows["utterances"] == ["24", "100", "121", "71", "43", "10", "1", "370"]
-    assert sum(map(int, rows["utterances"][:-1])) == 370
+    rows = table(long_sequences.whole_table(results, "the first 10 steps"))
+    assert rows["steps"] == ["<= 10", "11-13", "14-16", "17-19", "20-29", "all"]
+    assert rows["utterances"] == ["24", "100", "121", "71", "54", "370"]
     for method in METHODS:
-        if method.overrun != "raise":
-            assert len(rows[method.name]) == 8 and all("±" in cell for cell in rows[method.name])
-    wrong = rows["BN raise, refused = wrong"]
-    assert wrong[1:7] == ["0.0±0.0"] * 6 and wrong[-1] == "346"
-    assert rows["BN raise, answered"][1:7] == ["-"] * 6
+        assert len(rows[method.name]) == 6 and all("±" in cell for cell in rows[method.name])
+    assert rows["BN raise"][1:5] == ["0.0±0.0"] * 4 and rows["BN raise"][0] == rows["BN last"][0]
+    assert rows["answered"] == [rows["BN raise"][0], *["-"] * 4, rows["BN raise"][0]]
+    assert rows["refused"] == ["0", "100", "121", "71", "54", "346"]
     accuracy = results.whole["the first 10 steps"][LAYER_NORM].accuracies()
     assert rows["LN"][-1] == f"{100 * accuracy.mean():.1f}±{100 * accuracy.std(ddof=1):.1f}"
 
 
 def test_the_table_by_utterances_joined_is_complete(results):
-    lines = long_sequences.joined_table(results, "whole utterances").splitlines()
-    assert len(lines) == 2 + 1 + len(METHODS) + 1 + 1
-    assert lines[-1].split()[-2:] == ["1", str((results.joined_lengths[3] > 26).sum())]
+    rows = table(long_sequences.joined_table(results, "whole utterances"))
+    assert len(rows) == 3 + len(METHODS) + 2
+    assert rows["joined"] == ["1", "3"]
+    assert rows["mean steps"] == [f"{results.joined_lengths[count].mean():.0f}" for count in COUNTS]
+    assert rows["refused"] == ["1", str((results.joined_lengths[3] > 26).sum())]
+    accuracy = results.joined["whole utterances"][3][BATCH_NORM["mean"]].accuracies()
+    assert rows["BN mean"][1] == f"{100 * accuracy.mean():.1f}±{100 * accuracy.std(ddof=1):.1f}"
 
 
 def test_outcome_counts_a_refusal_as_an_error_or_leaves_it_out():
     outcome = Outcome(np.array([[0, 1, -1, -1], [0, 0, -1, -1]]), np.array([0, 1, 1, 0]))
-    assert outcome.refusals == 2
+    assert outcome.refusals() == 2 and outcome.refusals(np.array([0, 1, 3])) == 1
     assert outcome.accuracies().tolist() == [0.5, 0.25]
     assert outcome.accuracies(answered_only=True).tolist() == [1.0, 0.5]
     assert np.isnan(outcome.accuracies(np.array([False, False, True, True]), answered_only=True)).all()
@@ -263,6 +316,16 @@ def test_compare_needs_a_difference_beyond_its_error():
     assert outcomes.compare(low, low) == 0
     assert outcomes.compare(low + [0.2, -0.2, 0.1, -0.1], low) == 0
     assert outcomes.compare(low[:2] + 0.2, low[:2]) is None
+
+
+@pytest.mark.parametrize("errors, verdict", [(1.05, 0), (1.95, 0), (2.05, 1), (3, 1)])
+def test_a_difference_is_clear_beyond_two_standard_errors(errors, verdict):
+    low = np.array([0.50, 0.52, 0.51, 0.50])
+    spread = 0.01 * np.array([-1, 1, -1, 1])
+    error = spread.std(ddof=1) / len(spread) ** 0.5
+    for sign in (1, -1):
+        assert outcomes.compare(low + spread + sign * errors * error, low) == sign * verdict
+        assert outcomes.compare(low, low + spread + sign * errors * error) == -sign * verdict
 
 
 def made_up_results(last_accuracy: float, variance: float) -> Results:
@@ -310,6 +373,23 @@ def test_two_seeds_are_too_few_for_a_verdict(results):
     assert not any(verdict in text for verdict in ("above", "below", "rises", "falls", "holds", "keeps up"))
 
 
+def test_tables_of_the_widest_numbers_fit_the_terminal():
+    labels = np.repeat([0, 1], 185)
+    split = Outcome(np.stack([labels, 1 - labels]), labels)                     # right always, right never: 50.0±70.7
+    refusing = Outcome(np.full((2, 370), speakers.REFUSED), labels)
+    test = Utterances([np.zeros((9 + k % 21, 1), np.float32) for k in range(370)], labels)
+    by_method = {method: refusing if method.overrun == "raise" else split for method in METHODS}
+    counts = long_sequences.COUNTS
+    for name in TRAININGS:
+        results = Results(
+            test, 2, {name: by_method}, {name: dict.fromkeys(counts, by_method)},
+            {count: np.full(370, 29 * count) for count in counts},
+        )  # fmt: skip
+        for text in (long_sequences.whole_table(results, name), long_sequences.joined_table(results, name)):
+            assert text.count("50.0±70.7") == 5 * 6
+            assert max(map(len, text.splitlines())) <= 80
+
+
 def test_format_table():
     table = tables.format_table(["name", "a"], [["x", "1.5"], ["longer", ""]])
     assert table.splitlines() == ["name      a", "-----------", "x       1.5", "longer"]
@@ -332,22 +412,57 @@ def test_the_figure_is_a_picture(results, tmp_path):
 # --- running it ---------------------------------------------------------------------------------------------
 
 
-@EACH_CELL
-def test_the_demo_prints_tables_and_writes_the_figure(tmp_path, capsys, monkeypatch, cell):
-    pytest.importorskip("matplotlib")
+@pytest.fixture
+def short(monkeypatch):
+    """The demo with so little training that it takes a moment."""
     pytest.importorskip("tqdm")
     monkeypatch.setattr(
         long_sequences, "settings_for", lambda cell: replace(SETTINGS, hidden_size=6, cell=cell)
     )
     monkeypatch.setattr(long_sequences, "COUNTS", (1, 2))
+
+
+@EACH_CELL
+def test_the_demo_prints_what_it_found_and_writes_the_figure(tmp_path, capfd, monkeypatch, short, cell):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((80, 25)))  # which tqdm asks
     threads = lnrnn.get_num_threads()
     demos.run(seeds=1, output_dir=tmp_path / "new", quick=True, cell=cell)
     assert lnrnn.get_num_threads() == threads
-    shown = capsys.readouterr().out
+    shown, progress = capfd.readouterr()
     figure = tmp_path / "new" / long_sequences.FIGURES[cell]
-    assert figure.stat().st_size > 10_000 and str(figure) in shown
+    assert figure.stat().st_size > 10_000 and f"\nFigure: {figure}\n" in shown
     assert f"{long_sequences.NAMES[cell]} is trained" in " ".join(shown.split())
     assert shown.count("\nLN  ") == 4 and "346" in shown and "quick run" in shown
+    # What follows from the numbers comes first, and nothing is wider than a terminal usually is.
+    assert shown.index("What the numbers say") < shown.index("\nLN  ")
+    lines = [line for line in shown.splitlines() if not line.startswith("Figure: ")]
+    assert max(map(len, lines)) <= 80
+    bars = [line for line in re.split(r"[\r\n]", progress) if "|" in line]
+    assert any("no norm, seed 0" in bar for bar in bars)
+    for bar in bars:
+        assert len(bar) <= 80 and len(bar.split("|")[1]) >= 20
+
+
+def test_without_a_figure_nothing_is_written_and_matplotlib_is_not_needed(
+    tmp_path, capsys, monkeypatch, short
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    demos.run(seeds=1, output_dir=tmp_path / "new", quick=True, figure=False)
+    assert "Figure" not in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_a_figure_that_cannot_be_written_is_told_before_any_training(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(long_sequences, "measure", lambda *_: pytest.fail("trained"))
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "taken" / long_sequences.FIGURES["rnn"]).mkdir(parents=True)
+    for folder, error in (("/proc", OSError), (tmp_path / "file", FileExistsError),
+                          (tmp_path / "file" / "below", NotADirectoryError),
+                          (tmp_path / "taken", IsADirectoryError)):  # fmt: skip
+        with pytest.raises(error, match=re.escape(str(folder))):
+            demos.run(output_dir=folder)
 
 
 @pytest.mark.parametrize("package", ["tqdm", "matplotlib"])
@@ -355,7 +470,7 @@ def test_a_missing_package_is_named_before_any_training(package, monkeypatch, tm
     pytest.importorskip("tqdm")
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(long_sequences, "measure", lambda *_: pytest.fail("trained"))
-    with pytest.raises(ImportError, match=rf"needs {package}: .*pip install 'lnrnn\[demo\]'"):
+    with pytest.raises(ImportError, match=rf"needs {package}: .*pip install matplotlib tqdm"):
         demos.run(output_dir=tmp_path)
 
 

@@ -94,14 +94,51 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
     assert np.isnan(got[3:, 2]).all() and np.isfinite(got[:, 4]).all() and np.isnan(got[2:, 5]).all()
 
 
-@each_dtype
-def test_a_row_of_zero_or_tiny_weights(isa, rng, dtype):
-    rnn = network(4, 20, norm=None)
+def test_bfloat16_ties_go_to_even(isa):
+    """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or just beside."""
+    half = np.array([0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
+                    np.uint32)
+    w = np.concatenate([half - 1, half, half + 1]).view(np.float32)
+    n = len(w)
+    rnn = network(3, n, norm=None, nonlinearity="identity", bias=False)
+    rnn.weight_ih_l0 = np.stack([w, np.zeros(n), w[::-1]], axis=1)
+    y = rnn.to_dtype("bfloat16")(np.eye(3, dtype=np.float32)[None])[0][0]
+    same(y, [to_bfloat16(w), np.zeros(n), to_bfloat16(w[::-1].copy())])
+
+
+def test_a_bfloat16_nan_stays_one(isa):
+    """Whatever else its bits are: rounding must not carry into the sign."""
+    nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
+    nans = nans.view(np.float32)
+    rnn = network(2, 7, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
-    w[3], w[4], w[5] = 0, 1e-39, 1e30
+    w[:6, 1] = nans
     rnn.weight_ih_l0 = w
-    y = rnn.to_dtype(dtype)(normal(rng, 3, 2, 4))[0]
-    assert np.isfinite(y).all()
+    y = rnn.to_dtype("bfloat16")(np.ones((1, 1, 2), np.float32))[0][0, 0]
+    assert np.isnan(y[:6]).all() and np.isfinite(y[6])
+
+
+@each_dtype
+def test_tiny_and_huge_rows(isa, rng, dtype):
+    """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would overflow."""
+    rnn = network(4, 20, norm=None, nonlinearity="identity")
+    w = rnn.weight_ih_l0.copy()
+    w[3:9] *= np.array([0, 1e-39, 1e-31, 1e-29, 1e30, 1e37], np.float32)[:, None] / np.abs(w[3:9]).max(1, keepdims=True)
+    rnn.weight_ih_l0 = w
+    x = normal(rng, 1, 6, 4)
+    x[0, 1:5] *= np.array([0, 1e-39, 1e-31, 1e-29], np.float32)[:, None] / np.abs(x[0, 1:5]).max(1, keepdims=True)
+    y = rnn.to_dtype(dtype)(x)[0][0]
+    if dtype == "int8":
+        def held(a):
+            return np.where(np.abs(a).max(1, keepdims=True) < 2.0**-100, 0, a).astype(np.float32)
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            product = np.nan_to_num(int8_product(held(x[0]), held(w)))
+    else:
+        product = x[0].astype(np.float64) @ to_bfloat16(w).T.astype(np.float64)
+    want = product + rnn.bias_ih_l0 + rnn.bias_hh_l0
+    size = np.maximum(1, np.abs(x[0]).astype(np.float64) @ np.abs(w).T)
+    assert (np.abs(y - want) <= 6 * np.finfo(np.float32).eps * size).all()
 
 
 @each_dtype

@@ -1,11 +1,12 @@
-"""from_keras on layers of Keras itself, run by whatever backend of Keras is there (KERAS_BACKEND, or JAX); and on the cells of TensorFlow Addons, which installs
-no more, written anew on top of Keras' cells."""
+"""from_keras on layers of Keras itself, run by the backend that KERAS_BACKEND names, or JAX, or PyTorch; and on the cells of
+TensorFlow Addons, which installs no more, written anew on top of Keras' cells."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("KERAS_BACKEND", "jax" if find_spec("jax") else "torch")
 
 import lnrnn
 import numpy as np
@@ -77,7 +78,7 @@ def outputs(rng, layer, x):
     """What Keras computes, all weights drawn first: y and a list of states."""
     layer(x)
     layer.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in layer.get_weights()])
-    y, *states = (np.asarray(a) for a in layer(x))
+    y, *states = map(ops.convert_to_numpy, layer(x))
     return y, states
 
 
@@ -113,7 +114,7 @@ def test_arrays_are_in_the_order_of_get_weights(rng, name, options):
     if name == "SimpleRNN":
         told["nonlinearity"] = {"linear": "identity"}.get(options.get("activation"), options.get("activation", "tanh"))
     agree(lnrnn.from_keras(trained.get_weights(), **told), x, y, states)
-    agree(lnrnn.from_keras({w.path: np.asarray(w) for w in trained.weights if "seed" not in w.path}, **told), x, y, states)
+    agree(lnrnn.from_keras({w.path: ops.convert_to_numpy(w) for w in trained.weights if "seed" not in w.path}, **told), x, y, states)
 
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell"])
@@ -124,7 +125,7 @@ def test_bidirectional(rng, name):
     agree(lnrnn.from_keras(trained), x, y, states)
     if name in ("LSTM", "GRU"):
         agree(lnrnn.from_keras(trained.get_weights(), bidirectional=True), x, y, states)
-        agree(lnrnn.from_keras({w.path: np.asarray(w) for w in trained.weights}), x, y, states)
+        agree(lnrnn.from_keras({w.path: ops.convert_to_numpy(w) for w in trained.weights}), x, y, states)
     for mode in ("sum", "mul", "ave", None):
         trained.merge_mode = mode
         with pytest.raises(ValueError, match="merge_mode must be 'concat'"):
@@ -142,7 +143,7 @@ def test_stacks(rng):
     stacked = layers.RNN(layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)]), return_sequences=True)
     stacked(x)
     stacked.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in stacked.get_weights()])
-    agree(lnrnn.from_keras(stacked), x, np.asarray(stacked(x)), [])
+    agree(lnrnn.from_keras(stacked), x, ops.convert_to_numpy(stacked(x)), [])
     with pytest.raises(ValueError, match="StackedRNNCells"):
         both = layers.Bidirectional(layers.RNN(layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)])))
         both(x)
@@ -169,7 +170,7 @@ def test_cells_of_somebody_else_are_refused():
 
     cell = Mine(H)
     cell.build((None, I))
-    with pytest.raises(ValueError, match="what a Mine of test_from_keras_layers does"):
+    with pytest.raises(ValueError, match="what Mine of test_from_keras_layers does"):
         lnrnn.from_keras(cell)
     dense = layers.Dense(3)
     dense.build((None, I))

@@ -76,8 +76,21 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
     np.testing.assert_equal(convert_torch(larger, prefix="predictor.lstm_layers.").state, convert_torch(state).state)
     with pytest.raises(ValueError, match="prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"):
         convert_torch(larger, prefix="encoder.")
-    with pytest.raises(ValueError, match="prefix="):
+    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
         convert_torch(larger)
+    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
+        convert_torch(larger, prefix="predictor.")
+    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()} | {"head.weight": np.ones(3)}
+    with pytest.raises(ValueError, match="no known cell.*give prefix='decoder.rnn.' or prefix='encoder.rnn.'$"):
+        convert_torch(two)
+    with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
+        convert_torch({f"layers.{key}": v for key, v in state.items()} | {"head.weight": np.ones(3)})
+    with pytest.raises(ValueError, match="no known cell") as error:  # kind says that this is not looked for
+        convert_torch(larger, kind="haste")
+    assert "give prefix" not in str(error.value)
+    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()} | {"head.weight": np.ones(3)}
+    with pytest.raises(ValueError, match="give prefix='rnn.'$"):
+        convert_torch(own)
 
 
 def test_icefall_is_batch_first_and_the_others_are_not(rng):
@@ -209,7 +222,7 @@ def test_zoneout_is_another_equation(rng):
 
 def test_options_that_mean_nothing_are_refused(rng):
     for name, option in (("torch LSTM", {"eps": 1e-5}), ("fastrnns", {"zoneout": 0}), ("icefall GRU", {"nonlinearity": "tanh"}),
-                         ("torch GRU", {"nonlinearity": "tanh"}), ("fastrnns", {"norm": "layer"})):  # fmt: skip
+                         ("torch GRU", {"nonlinearity": "tanh"}), ("torch LSTM", {"norm": "layer"})):  # fmt: skip
         _, state = stack(rng, FOREIGN[name], I, H)
         with pytest.raises(ValueError, match=next(iter(option))):
             convert_torch(state, **option)

@@ -417,25 +417,6 @@ def test_statistics_that_cannot_be(file):
     assert "count_l1" in refused(file, pack(header, data[:a] + np.array([9, 9, 9]).tobytes() + data[b:]))
 
 
-def test_without_safetensors(tmp_path):
-    done = run_python("""
-import sys
-sys.modules["safetensors"] = None
-import lnrnn
-for call in (lambda: lnrnn.RNN(2, 3).save("m"), lambda: lnrnn.load("m")):
-    try:
-        call()
-    except ImportError as error:
-        print("pip install" in str(error))
-""")
-    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
-
-
-def test_a_save_that_fails_says_so(tmp_path):
-    with pytest.raises((OSError, safetensors.SafetensorError)):
-        network(2, 3).save(tmp_path / "no such folder" / "m")
-
-
 def test_what_is_not_a_file(tmp_path):
     """A pipe would be waited for, for ever."""
     pipe = tmp_path / "pipe"

@@ -81,6 +81,22 @@ def test_backward_at_every_length(isa, dtype, affine):
 
 
 @each_dtype
+def test_backward_of_many_rows(isa, dtype):
+    """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of 5000 values
+    of mean 1 are as good as short ones."""
+    rng = np.random.default_rng(16)
+    for rows, n in ((400, 100), (5000, 100), (5000, 3)):
+        x, gy = normal(rng, (2, rows, n), dtype)
+        gy += dtype(1)
+        weight, bias = normal(rng, (2, n), dtype)
+        gx, *sums = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
+        want_gx, *want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
+        assert relative_error(gx, want_gx) < (BACKWARD if n > 3 else 20 * BACKWARD) * SCALE[dtype], (rows, n)
+        for got, right in zip(sums, want, strict=True):
+            assert relative_error(got, right) < FORWARD * SCALE[dtype], (rows, n)
+
+
+@each_dtype
 def test_nothing_is_written_behind_the_end(isa, dtype):
     rng = np.random.default_rng(2)
     for n in range(1, 51):
@@ -129,6 +145,20 @@ def test_mean_far_from_zero(isa, dtype):
         for mean in (1e4, -1e4):
             x = (mean + rng.standard_normal((16, n))).astype(dtype)
             assert absolute_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 5e-6 * SCALE[dtype], n
+
+
+@each_dtype
+def test_gradients_where_the_mean_is_far_from_zero(isa, dtype):
+    """x - mean is exact to the last digit of x, so the gradients are as good as those of rows about 0."""
+    rng = np.random.default_rng(17)
+    for n in (16, 17, 100, 1000):
+        for mean in (1e4, -1e4):
+            x, gy = (mean + rng.standard_normal((40, n))).astype(dtype), normal(rng, (40, n), dtype)
+            weight, bias = normal(rng, (2, n), dtype)
+            got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
+            want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
+            for g, w in zip(got, want, strict=True):
+                assert relative_error(g, w) < BACKWARD * SCALE[dtype], (n, mean)
 
 
 @each_dtype
@@ -249,6 +279,26 @@ def test_outputs_larger_than_the_cache(isa, dtype):
             assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
+def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
+    """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    rng, n = np.random.default_rng(18), 1009
+    rows = 3200 * 4 // dtype.itemsize
+    x = normal(rng, (rows, n), np.float32).astype(dtype)
+    weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
+    room = np.empty(x.size + 64, dtype)
+    parts = np.array_split(x, 4)
+    calls = [lambda x, p=p, **k: lnrnn.layer_norm(x, n, *p, **k)
+             for p in ((weight, bias), (weight, None), (None, bias), (None, None))]
+    calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
+    for call in calls:
+        want = np.concatenate([call(part) for part in parts])
+        for skip in (0, 1):
+            out = room[skip:skip + x.size].reshape(x.shape)
+            np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
+
+
 def test_a_huge_row_and_many_rows(isa):
     x = (100 + np.random.default_rng(12).standard_normal((1, 1_000_003))).astype(np.float32)
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
@@ -298,9 +348,9 @@ def test_out_may_be_x_and_may_overlap(isa, dtype):
     lnrnn.layer_norm(square, n, out=square.T)  # the same memory in another order
     np.testing.assert_array_equal(square.T, want)
     for name in ("weight", "bias"):  # parameters that lie in the output
-        x, parameter = normal(rng, (4, n), dtype), normal(rng, n, dtype)
+        x, parameter = normal(rng, (9, n), dtype), normal(rng, n, dtype)  # more rows than are written at once
         want = lnrnn.layer_norm(x, n, **{name: parameter})
-        out = np.empty((4, n), dtype)
+        out = np.empty((9, n), dtype)
         out[0] = parameter
         lnrnn.layer_norm(x, n, out=out, **{name: out[0]})
         np.testing.assert_array_equal(out, want, err_msg=name)

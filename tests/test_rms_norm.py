@@ -59,6 +59,23 @@ def test_layouts_and_out(isa, dtype):
     np.testing.assert_array_equal(lnrnn.rms_norm(x, 9, weight, out=x), y)
 
 
+@each_dtype
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_row(isa, dtype, poison):
+    """A NaN spoils its row; an infinity leaves 0 beside itself, as x / infinity is."""
+    for n in (1, 5, 16, 40, 3000):
+        x = normal(np.random.default_rng(5), (9, n), dtype)
+        clean = lnrnn.rms_norm(x, n)
+        for row in (2, 8):  # one of four, and one alone
+            bad = x.copy()
+            bad[row, n // 2] = poison
+            y = lnrnn.rms_norm(bad, n)
+            np.testing.assert_array_equal(np.delete(y, row, 0), np.delete(clean, row, 0))
+            assert np.isnan(y[row, n // 2])
+            others = np.delete(y[row], n // 2)
+            assert np.isnan(others).all() if np.isnan(poison) else not others.any()
+
+
 def test_small_values_and_no_values():
     x = np.full((2, 4), 2.0**-12, np.float32)
     for eps in (None, float(np.finfo(np.float32).eps)):  # the default is not to be seen as 0 or 1e-5

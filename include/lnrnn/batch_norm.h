@@ -78,11 +78,11 @@ LNRNN_INLINE void F(batch_columns_sums)(size_t rows, size_t C, size_t n, const S
         const size_t many = rows - r >= most ? most : 1;
         const S *p = x + r * C, *g = LNRNN_AT(gy, r * C);
         if (many == 8)
-            LNRNN_ROW(head, n, LNRNN_OF_8);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_8);
         else if (many == 4)
-            LNRNN_ROW(head, n, LNRNN_OF_4);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_4);
         else
-            LNRNN_ROW(head, n, LNRNN_OF_1);
+            LNRNN_WHOLE_ROW(head, n, LNRNN_OF_1);
         r += many;
         if (r % 64 == 0 || r == rows)
             for (int j = 0; j < (has_gy ? 4 : 2); j++)
@@ -208,17 +208,39 @@ static size_t F(batch_moments)(size_t n, double count, const double *sums, void 
     return (size_t)far;
 }
 
+/* mean, var (n) of the batch -> scales (n): the powers of two by which channels must be multiplied whose squares left the
+ * range of R, 1 for the others; and what batch_affine needs to do that. -> 0 if all are 1: then nothing is written. */
+static int F(batch_scales)(size_t n, const double *mean, const double *var, double eps, double *scales, void *at_,
+                              void *scale_, void *shift_)
+{
+    const double least = F(least_spread)();
+    R *at = at_, *scale = scale_, *shift = shift_;
+    uint64_t lost = 0; /* as wide as a double, so that the loop is vectorised */
+    for (size_t i = 0; i < n; i++)
+        lost |= (uint64_t)!(var[i] + eps >= least) | (uint64_t)!(var[i] + eps < INFINITY);
+    for (size_t i = 0; i < n && lost; i++) {
+        scale[i] = F(row_scale)((R)(1 / sqrt(var[i] + eps)), (R)mean[i]);
+        scales[i] = scale[i];
+        at[i] = shift[i] = 0;
+    }
+    return lost != 0;
+}
+
 /* mean, m2 (n): sums of squared deviations over count values; gain, bias (n) or NULL -> what a pass over x needs:
  * at (n), the mean as R can hold it, scale (n) = gain / sqrt(m2 / count + eps), and shift (n) = bias less what at leaves
- * of the mean. */
+ * of the mean. scales (n) or NULL: by what x, and so mean and m2, have been multiplied. (Where that made eps vanish, only
+ * a constant channel notices: its scale must be finite.) */
 static void F(fold)(size_t n, const double *mean, const double *m2, double count, const void *gain_, const void *bias_,
-                    double eps, void *at_, void *scale_, void *shift_)
+                    double eps, const double *scales, void *at_, void *scale_, void *shift_)
 {
     const double over = 1 / count;
     const R *gain = gain_, *bias = bias_;
     R *restrict at = at_, *restrict scale = scale_, *restrict shift = shift_;
     for (size_t i = 0; i < n; i++) {
-        const double s = (gain ? (double)gain[i] : 1.0) / sqrt(m2[i] * over + eps);
+        double e = scales ? eps * scales[i] * scales[i] : eps;
+        if (scales && scales[i] < 1 && eps > 0 && e < F(least_spread)())
+            e = F(least_spread)();
+        const double s = (gain ? (double)gain[i] : 1.0) / sqrt(m2[i] * over + e);
         at[i] = (R)mean[i];
         scale[i] = (R)s;
         shift[i] = (R)((bias ? (double)bias[i] : 0.0) - (mean[i] - (double)at[i]) * s);
@@ -241,7 +263,7 @@ LNRNN_INLINE void F(batch_affine_columns)(const int rows, size_t n, const S *x, 
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(batch_affine_part)(rows, k, whole, x + (i), n, y + (i), F(get_real)(at + (i), k, whole),                          \
                          F(get_real)(scale + (i), k, whole), F(get_real)(shift + (i), k, whole))
-    LNRNN_ROW(F(to_whole_lines)(y, n), n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(F(to_whole_lines)(y, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 
@@ -300,22 +322,23 @@ static void F(batch_affine)(size_t rows, size_t n, const void *x_, const void *a
 /* What batch norm's gradient needs: sums (4, n) about near (n), mean, var (n), gain (n) or NULL -> at, scale, c1, c2 (n) as
  * below, ggain, gbias (n). With rstd = 1 / sqrt(var + eps), z = (x - mean) rstd:
  *     gx = gain rstd (gy - mean(gy) - z mean(gy z))   where mean and var are functions of x (training)
- *     gx = gain rstd gy                               where they are given */
+ *     gx = gain rstd gy                               where they are given
+ * scales (n) or NULL: by what x, and so mean and var, have been multiplied. */
 static void F(batch_slopes)(size_t n, double count, const double *sums, const void *near_, const double *mean,
-                            const double *var, const void *gain_, double eps, int training, void *at_, void *scale_,
-                            void *c1_, void *c2_, double *ggain_, double *gbias_)
+                            const double *var, const void *gain_, double eps, const double *scales, int training,
+                            void *at_, void *scale_, void *c1_, void *c2_, double *ggain_, double *gbias_)
 {
     const R *near = near_, *gain = gain_;
     R *restrict at = at_, *restrict scale = scale_, *restrict c1 = c1_, *restrict c2 = c2_;
     double *restrict ggain = ggain_, *restrict gbias = gbias_;
     const double over = training ? 1 / count : 0;
     for (size_t i = 0; i < n; i++) {
-        const double rstd = 1 / sqrt(var[i] + eps), g = sums[2 * n + i];
+        const double s = scales ? scales[i] : 1, rstd = 1 / sqrt(var[i] + eps * s * s), g = sums[2 * n + i];
         const double gz = (sums[3 * n + i] - (mean[i] - (double)near[i]) * g) * rstd, slope = gz * over * rstd;
         ggain[i] = gz;
         gbias[i] = g;
         at[i] = (R)mean[i];
-        scale[i] = (R)((gain ? (double)gain[i] : 1) * rstd);
+        scale[i] = (R)((gain ? (double)gain[i] : 1) * rstd * s);
         c1[i] = (R)(g * over - (mean[i] - (double)at[i]) * slope);
         c2[i] = (R)slope;
     }
@@ -338,7 +361,7 @@ LNRNN_INLINE void F(gx_rows)(const int rows, size_t n, const S *gy, const S *x, 
 #define LNRNN_PART(i, k, whole)                                                                                   \
     F(gx_part)(rows, k, whole, gy + (i), x + (i), s, gx + (i), F(get_real)(mean + (i), k, whole),                 \
                F(get_real)(scale + (i), k, whole), F(get_real)(c1 + (i), k, whole), F(get_real)(c2 + (i), k, whole))
-    LNRNN_ROW(F(to_whole_lines)(gx, n), n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(F(to_whole_lines)(gx, n), n, LNRNN_PART);
 #undef LNRNN_PART
 }
 

@@ -1,10 +1,12 @@
 /* blocks.c: memory for large outputs, kept for the next one.
  *
- * A fresh array of some MiB is new to the process: the kernel clears each page of it when it is first touched, which takes
- * longer than the norm itself. So a few blocks that were given back stay mapped, LNRNN_KEPT of them and LNRNN_KEPT_BYTES at
- * the most. Those of more than LNRNN_KEPT_AS_IS are marked as free (MADV_FREE): the kernel takes their pages when memory is
- * short. Smaller ones are not: marking empties the translation caches of all cores, which is a quarter to a half of a
- * layer norm of 512x4096 on two threads (tests/benchmarks, "vs out="). Contents are lost. All this is safe in any thread and after a fork.
+ * A fresh array of some MiB is new to the process: the kernel clears each page of it when it is first
+ * touched, which takes longer than the norm itself. So a few blocks that were given back stay mapped,
+ * LNRNN_KEPT of them and LNRNN_KEPT_BYTES at the most. Those of more than LNRNN_KEPT_AS_IS are marked as
+ * free (MADV_FREE): the kernel takes their pages when memory is short. Smaller ones are not: marking
+ * empties the translation caches of all cores, which is a quarter to a half of a layer norm of 512x4096 on
+ * two threads (tests/benchmarks, "vs out="). Contents are lost. All this is safe in any thread and after a
+ * fork.
  */
 #ifndef LNRNN_BLOCKS_H
 #define LNRNN_BLOCKS_H

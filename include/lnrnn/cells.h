@@ -30,11 +30,34 @@ typedef struct {
     v32 mean, rstd, rest;
 } rnn_moments;
 
+/* row_moments in double precision, for squares that leave the range of float. */
+LNRNN_SELDOM void row_moments_far(size_t n, const float *a, float eps, float *m0, float *m1, float *rstd)
+{
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i];
+    const double mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++)
+        squares += ((double)a[i] - mean) * ((double)a[i] - mean);
+    *m0 = (float)mean;
+    *m1 = (float)(mean - (double)*m0);
+    *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
+}
+
+/* a (n) -> its mean m0 + m1 and rstd = 1 / sqrt(var + eps). */
+LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, float *m0, float *m1, float *rstd)
+{
+    float var;
+    moments_about_f32(n, a, m0, m1, &var, 1);
+    *rstd = 1 / sqrtf(var + eps);
+    if (__builtin_expect(out_of_range_f32(*rstd), 0))
+        row_moments_far(n, a, eps, m0, m1, rstd);
+}
+
 LNRNN_INLINE rnn_moments rnn_row_moments(size_t n, const float *a, float eps)
 {
-    float m0, m1, var;
-    row_moments_f32(n, a, &m0, &m1, &var);
-    const float rstd = 1 / sqrtf(var + eps);
+    float m0, m1, rstd;
+    row_moments(n, a, eps, &m0, &m1, &rstd);
     return (rnn_moments){v32_set1(m0), v32_set1(rstd), v32_set1(-m1 * rstd)};
 }
 

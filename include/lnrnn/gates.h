@@ -21,9 +21,8 @@ LNRNN_INLINE void gate_spans(const int G, const lnrnn_gates *g, const float *a, 
 {
     for (int from = 0; from < G;) {
         const int to = g->spans == LNRNN_SPANS_ALL ? G : g->spans == LNRNN_SPANS_EACH || from ? from + 1 : G - 1;
-        float m0, m1, var;
-        row_moments_f32((size_t)(to - from) * g->H, a + (size_t)from * g->H, &m0, &m1, &var);
-        const float rstd = 1 / sqrtf(var + g->eps);
+        float m0, m1, rstd;
+        row_moments((size_t)(to - from) * g->H, a + (size_t)from * g->H, g->eps, &m0, &m1, &rstd);
         for (; from < to; from++)
             m->mean[from] = v32_set1(m0), m->rstd[from] = v32_set1(rstd), m->c[from] = v32_set1(-m1 * rstd);
     }

@@ -1,7 +1,8 @@
 /* The list of kernels. Every ISA has one table of them; all other C calls a kernel through a table and never by name.
  *
  * A unit that wants the table's type includes this file. A unit that defines LNRNN_ISA_<NAME> and
- * LNRNN_ISA_SUFFIX gets the kernels compiled for that ISA and the table lnrnn_kernels_<suffix>.
+ * LNRNN_ISA_SUFFIX gets the kernels compiled for that ISA and the tables
+ * lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix>, lnrnn_int8_<suffix>; dispatch.c puts them together.
  * What a kernel does, and the shapes it takes, stands above it in norm.h, vmath.h, matmul.h, cells.h, gates.h,
  * gates_backward.h.
  */
@@ -23,11 +24,12 @@ typedef struct {
     void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
     void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *, void *);
     size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
+    int (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
     void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *, const void *,
-                         double, int, void *, void *, void *, void *, double *, double *);
+                         double, const double *, int, void *, void *, void *, void *, double *, double *);
     void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int, int);
-    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, void *, void *,
-                 void *);
+    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double, const double *,
+                 void *, void *, void *);
     void (*gx_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
                        const void *, void *);
     void (*gx_planes)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *, const void *,
@@ -63,33 +65,27 @@ typedef struct {
     ptrdiff_t hs, as;
 } lnrnn_gates_backward;
 
+/* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A panel is what
+ * two threads never share. */
 typedef struct {
-    const char *name;
-    /* vmath.h */
-    void (*exp)(size_t, const float *, float *);
-    void (*tanh)(size_t, const float *, float *);
-    void (*sigmoid)(size_t, const float *, float *);
-    union {
-        lnrnn_norm norm[LNRNN_DTYPES];
-        struct { lnrnn_norm f32, f64, bf16, f16; };
-    };
-    /* matmul.h; a panel is what two threads never share */
-    size_t (*mm_panels)(size_t);
-    size_t (*mm_start)(size_t, size_t);
-    size_t (*mm_width)(size_t);
-    size_t (*mm_size)(int, size_t, size_t);
-    size_t (*mm_scratch)(int, size_t);
-    void (*mm_pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
-    void (*mm_pack_rows)(size_t, size_t, const float *const *, uint32_t *);
+    size_t (*panels)(size_t);
+    size_t (*start)(size_t, size_t);
+    size_t (*width)(size_t);
+    size_t (*size)(int, size_t, size_t);
+    size_t (*scratch)(int, size_t);
+    void (*pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
+    void (*pack_rows)(size_t, size_t, const float *const *, uint32_t *);
     void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int, int,
                    float *, ptrdiff_t, uint32_t *);
-    /* cells.h */
+} lnrnn_product;
+
+/* cells.h, gates.h, gates_backward.h, vmath.h. */
+typedef struct {
     void (*rnn_layer)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float,
                       float *const *);
     void (*rnn_affine)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, const float *,
                        float *const *);
     void (*rnn_act_backward)(int, size_t, const float *, const float *, float *);
-    /* gates.h */
     void (*side)(int, const lnrnn_gates *, size_t, const float *, ptrdiff_t, float *, ptrdiff_t);
     void (*rnn_two)(int, const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, float *const *);
     void (*lstm)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, float *const *,
@@ -99,24 +95,47 @@ typedef struct {
                 float *const *, float *, ptrdiff_t);
     void (*gru_gate)(const lnrnn_gates *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t, const float *const *,
                      float *const *, float *);
-    /* gates_backward.h */
     void (*lstm_out_backward)(const lnrnn_gates_backward *);
     void (*lstm_backward)(const lnrnn_gates_backward *);
     void (*gru_backward)(const lnrnn_gates_backward *);
+    void (*exp)(size_t, const float *, float *);
+    void (*tanh)(size_t, const float *, float *);
+    void (*sigmoid)(size_t, const float *, float *);
+} lnrnn_cells;
+
+/* One instruction set. Sets may have tables in common. */
+typedef struct {
+    const char *name;
+    const lnrnn_norm *norm; /* by dtype: LNRNN_FLOAT32 .. */
+    const lnrnn_cells *cells;
+    const lnrnn_product *product, *int8;
 } lnrnn_kernels;
 
 /* The kernels in use: dispatch.c. */
 const lnrnn_kernels *lnrnn_active(void);
 
+/* The table for weights of that type, LNRNN_WEIGHT_F32 .. */
+static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int dtype)
+{
+    return dtype == LNRNN_WEIGHT_I8 ? k->int8 : k->product;
+}
+
 #ifdef LNRNN_ISA_SUFFIX
 
 #include "simd.h"
 
+/* A unit of the compiler is one of four parts of an instruction set, or all: a change of a header compiles only the parts
+ * that include it. */
+#if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) && !defined(LNRNN_PART_INT8)
+#define LNRNN_PART_NORM
+#define LNRNN_PART_CELLS
+#define LNRNN_PART_PRODUCT
+#define LNRNN_PART_INT8
+#endif
+
 #define LNRNN_CAT_(a, b) a##b
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
-#define LNRNN_STR_(a) #a
-#define LNRNN_STR(a) LNRNN_STR_(a)
-
+#if defined(LNRNN_PART_NORM) || defined(LNRNN_PART_CELLS)
 #define S float
 #define R float
 #define VT v32
@@ -126,7 +145,9 @@ const lnrnn_kernels *lnrnn_active(void);
 #define LANES V32_LANES
 #define ROOT sqrtf
 #include "norm.h"
+#endif
 
+#ifdef LNRNN_PART_NORM
 #define S double
 #define R double
 #define VT v64
@@ -157,24 +178,40 @@ const lnrnn_kernels *lnrnn_active(void);
 #define ROOT sqrtf
 #include "norm.h"
 
+#define LNRNN_NORM_ROW(s)                                                                        \
+    {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,    \
+     batch_scales_##s, batch_slopes_##s, batch_affine_##s, fold_##s,                                                   \
+     gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
+
+const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
+    LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)};
+#endif
+
+#ifdef LNRNN_PART_CELLS
 #include "cells.h"
 #include "gates.h"
 #include "gates_backward.h"
-#include "matmul.h"
 #include "vmath.h"
 
-#define LNRNN_NORM_ROW(s)                                                                                  \
-    {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,                \
-     batch_slopes_##s, batch_affine_##s, fold_##s,                                                             \
-     gx_columns_##s, gx_planes_##s, moments_columns_##s, sums_columns_##s}
-
-const lnrnn_kernels LNRNN_CAT(lnrnn_kernels_, LNRNN_ISA_SUFFIX) = {
-    LNRNN_STR(LNRNN_ISA_SUFFIX), exp_f32, tanh_f32, sigmoid_f32,
-    {{LNRNN_NORM_ROW(f32), LNRNN_NORM_ROW(f64), LNRNN_NORM_ROW(bf16), LNRNN_NORM_ROW(f16)}},
-    mm_panels, mm_start, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, matmul,
+const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
     rnn_layer, rnn_affine, rnn_act_backward, side, rnn_two, lstm, lstm_out, gru, gru_gate,
-    lstm_out_backward, lstm_backward, gru_backward,
+    lstm_out_backward, lstm_backward, gru_backward, exp_f32, tanh_f32, sigmoid_f32,
 };
+#endif
+
+#if defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8)
+#include "matmul.h"
+#endif
+#ifdef LNRNN_PART_PRODUCT
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = {
+    mm_panels, mm_start, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, mm_float,
+};
+#endif
+#ifdef LNRNN_PART_INT8
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = {
+    mm_panels, mm_start, mm_width, mm_size, mm_scratch, mm_pack, mm_pack_rows, mm_int8,
+};
+#endif
 
 #endif
 #endif

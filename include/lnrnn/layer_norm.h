@@ -3,6 +3,9 @@
  * Rows are taken in fours: the chain of sum, root and quotient at the end of one row's statistics hides behind the next
  * row's, and gain and bias, which wide rows push out of L1, are loaded once for the four. A row's result does not depend on
  * it.
+ *
+ * Where the squares of a row overflow or underflow (out_of_range in norm.h) it is multiplied by a power of two s, and taken
+ * by itself: (x s - mean s) / sqrt(var s^2 + eps s^2) is what was asked for.
  */
 
 /* Part of four rows or one: k values from x + i, or a vector if whole. */
@@ -20,19 +23,30 @@ LNRNN_INLINE void F(layer_norm_part)(const int rows, size_t k, const int whole, 
     }
 }
 
+LNRNN_SELDOM void F(layer_norm_scaled)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y, R scale,
+                                       int centred);
+
+/* final: the rows are taken as they are. */
 LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
-                                      R eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred)
+                                      double eps, S *y, ptrdiff_t ys, int has_gain, int has_bias, const int centred,
+                                      const int final)
 {
-    R mean[4], m1[4], var[4], rstd[4], rest[4];
-    if (rows == 4 && n <= LNRNN_BLOCK(4))
-        F(four_moments)(n, x, xs, mean, m1, var, centred);
-    else
-#pragma GCC unroll 1
-        for (int j = 0; j < rows; j++)
-            F(moments_about)(n, x + j * xs, mean + j, m1 + j, var + j, centred);
+    R mean[4], m1[4], var[4], rstd[4], rest[4], spread = 0;
+    F(moments)(rows, n, x, xs, mean, m1, var, centred);
     for (int j = 0; j < rows; j++) {
-        rstd[j] = 1 / ROOT(var[j] + eps);
+        spread += var[j] + (R)eps;
+        rstd[j] = 1 / ROOT(var[j] + (R)eps);
         rest[j] = -m1[j] * rstd[j];
+    }
+    /* One question for all rows in the usual case. Where only the sum of finite variances overflows, the scale is 1. */
+    int far = !(spread < INFINITY);
+    if (eps < F(least_spread)())
+        for (int j = 0; j < rows; j++)
+            far |= F(out_of_range)(rstd[j]);
+    if (!final && __builtin_expect(far, 0)) {
+        for (int j = 0; j < rows; j++)
+            F(layer_norm_scaled)(n, x + j * xs, gain, bias, eps, y + j * ys, F(row_scale)(rstd[j], mean[j]), centred);
+        return;
     }
     VT m[4], r[4], c[4];
 #pragma GCC unroll 4
@@ -41,17 +55,36 @@ LNRNN_INLINE void F(layer_norm_group)(const int rows, size_t n, const S *x, ptrd
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(layer_norm_part)(rows, k, whole, x + (i), xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + (i), ys, m, r, c,         \
                        has_gain, has_bias, centred)
-    LNRNN_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0, n, LNRNN_PART);
+    LNRNN_WHOLE_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(y, n) : 0, n, LNRNN_PART);
 #undef LNRNN_PART
+}
+
+/* One row. y holds the scaled row before it holds the result; float16 cannot hold every scaled row, but has no values whose
+ * squares leave the range of float. */
+static void F(layer_norm_scaled)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y, R scale,
+                                 int centred)
+{
+    if (scale != 1) {
+#define LNRNN_PART(i, k, whole) F(put)(y + (i), V(mul)(F(get)(x + (i), k, whole), V(set1)(scale)), k, whole)
+        LNRNN_WHOLE_ROW((size_t)0, n, LNRNN_PART);
+#undef LNRNN_PART
+        x = y;
+    }
+    F(layer_norm_group)(1, n, x, 0, gain, bias, eps * scale * scale, y, 0, !!gain, !!bias, centred, 1);
 }
 
 /* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
  * which is in the next row. */
-LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, R eps, S *y, const int centred)
+LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const R *bias, double eps, S *y,
+                                     const int centred)
 {
     R m0, m1, var;
-    F(moments_about)(n, x, &m0, &m1, &var, centred);
-    const R rstd = 1 / ROOT(var + eps);
+    F(moments)(1, n, x, 0, &m0, &m1, &var, centred);
+    const R rstd = 1 / ROOT(var + (R)eps);
+    if (__builtin_expect(F(out_of_range)(rstd), 0)) {
+        F(layer_norm_scaled)(n, x, gain, bias, eps, y, F(row_scale)(rstd, m0), centred);
+        return;
+    }
     const VT m = V(set1)(m0), r = V(set1)(rstd), c = V(set1)(-m1 * rstd);
     const size_t head = F(to_aligned)(y, n);
     const size_t page = 4096 / sizeof(S), ahead = n < page ? page : n;
@@ -68,7 +101,7 @@ LNRNN_INLINE void F(layer_norm_past)(size_t n, const S *x, const R *gain, const 
 }
 
 LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_t xs, const R *gain, const R *bias,
-                                     R eps, S *y, ptrdiff_t ys, const int centred, int past)
+                                     double eps, S *y, ptrdiff_t ys, const int centred, int past)
 {
     size_t j = 0;
     if (past) {
@@ -80,11 +113,11 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
 #define LNRNN_GROUP(many)                                                                                      \
     do {                                                                                                       \
         if (gain && bias)                                                                                      \
-            F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, 1, 1, centred);                        \
+            F(layer_norm_group)(many, n, x, xs, gain, bias, eps, y, ys, 1, 1, centred, 0);                     \
         else if (gain)                                                                                         \
-            F(layer_norm_group)(many, n, x, xs, gain, NULL, eps, y, ys, 1, 0, centred);                        \
+            F(layer_norm_group)(many, n, x, xs, gain, NULL, eps, y, ys, 1, 0, centred, 0);                     \
         else                                                                                                   \
-            F(layer_norm_group)(many, n, x, xs, NULL, bias, eps, y, ys, 0, bias != NULL, centred);             \
+            F(layer_norm_group)(many, n, x, xs, NULL, bias, eps, y, ys, 0, bias != NULL, centred, 0);          \
     } while (0)
     for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
         LNRNN_GROUP(4);
@@ -100,26 +133,35 @@ static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, co
                           double eps, void *y, ptrdiff_t ys, int centred, int past)
 {
     if (centred)
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, (R)eps, y, ys, 1, past);
+        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 1, past);
     else
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, (R)eps, y, ys, 0, past);
+        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 0, past);
 }
 
-/* What the gradient of a row needs: gx = rstd (u - mean - d slope), d = (x - m0) - m1, u = gy gain. */
-typedef struct { R m0, m1, rstd, mean, slope; } F(row_gradient);
+/* What the gradient of a row needs: gx = rstd (u - mean - d slope) s, d = (x s - m0) - m1, u = gy gain, s the row's
+ * scale. */
+typedef struct { R m0, m1, rstd, mean, slope, scale; } F(row_gradient);
 
-/* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as row_moments. */
-LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, R eps, const int has_gain)
+LNRNN_INLINE VT F(get_scaled)(const S *x, size_t k, const int whole, R scale, const int scaled)
+{
+    return scaled ? V(mul)(F(get)(x, k, whole), V(set1)(scale)) : F(get)(x, k, whole);
+}
+
+/* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as moments_about.
+ * scale: 1 unless scaled, a constant. */
+LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, const R *gain, double eps,
+                                         const int has_gain, R scale, const int scaled)
 {
 #define LNRNN_ADD(c, i, k, whole)                                                              \
     do {                                                                                       \
-        const VT o = V(sub)(F(get)(x + (i), k, whole), m), d = whole ? o : V(keep_n)(o, k);    \
+        const VT o = V(sub)(F(get_scaled)(x + (i), k, whole, scale, scaled), m);               \
+        const VT d = whole ? o : V(keep_n)(o, k);                                              \
         const VT g = F(get)(gy + (i), k, whole);                                               \
         const VT u = has_gain ? V(mul)(g, F(get_real)(gain + (i), k, whole)) : g;              \
         s[c] = V(add)(s[c], d), q[c] = V(fma)(d, d, q[c]);                                     \
         t[c] = V(add)(t[c], u), w[c] = V(fma)(u, d, w[c]);                                     \
     } while (0)
-    R near = F(near_mean)(n, x), low, v;
+    R near = scaled ? F(near_mean)(n, x) * scale : F(near_mean)(n, x), low, v;
     double sum_u, sum_ud;
     for (int again = 0;; again++) {
         const VT m = V(set1)(near), zero = V(zero)();
@@ -156,45 +198,71 @@ LNRNN_INLINE F(row_gradient) F(row_sums)(size_t n, const S *gy, const S *x, cons
     r.mean = (R)(sum_u / (double)n);
     r.m0 = near + low;
     r.m1 = (near - r.m0) + low;
-    r.rstd = 1 / ROOT((v < 0 ? 0 : v) + eps);
+    r.rstd = 1 / ROOT((v < 0 ? 0 : v) + (R)eps);
     r.slope = ((R)(sum_ud / (double)n) - low * r.mean) * r.rstd * r.rstd;
+    r.scale = scale;
     return r;
 }
 
 /* Part of four rows or one: gx, and sum gy z to pg, sum gy to pb. */
 LNRNN_INLINE void F(layer_norm_gx_part)(const int rows, size_t k, const int whole, const S *gy, ptrdiff_t gs, const S *x,
                                         ptrdiff_t xs, const R *gain, S *gx, ptrdiff_t os, R *pg, R *pb,
-                                        const F(row_gradient) *p, int has_gain)
+                                        const F(row_gradient) *p, int has_gain, const int scaled)
 {
     const VT g = has_gain ? F(get_real)(gain, k, whole) : V(set1)(1);
     VT a = F(get_real)(pg, k, whole), b = F(get_real)(pb, k, whole);
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++) {
         const VT dy = F(get)(gy + j * gs, k, whole);
-        const VT d = V(sub)(V(sub)(F(get)(x + j * xs, k, whole), V(set1)(p[j].m0)), V(set1)(p[j].m1));
+        const VT v = F(get_scaled)(x + j * xs, k, whole, p[j].scale, scaled);
+        const VT d = V(sub)(V(sub)(v, V(set1)(p[j].m0)), V(set1)(p[j].m1));
         const VT u = has_gain ? V(mul)(dy, g) : dy, r = V(set1)(p[j].rstd);
         a = V(fma)(V(mul)(dy, r), d, a);
         b = V(add)(b, dy);
         /* the mean taken from u itself: where both are alike, nothing may be left */
         const VT off = V(fma)(d, V(set1)(-p[j].slope), V(sub)(u, V(set1)(p[j].mean)));
-        F(put)(gx + j * os, V(mul)(off, r), k, whole);
+        const VT g = V(mul)(off, r);
+        F(put)(gx + j * os, scaled ? V(mul)(g, V(set1)(p[j].scale)) : g, k, whole);
     }
     F(put_real)(pg, a, k, whole);
     F(put_real)(pb, b, k, whole);
 }
 
-LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S *gy, ptrdiff_t gs, const S *x,
-                                               ptrdiff_t xs, const R *gain, R eps, S *gx, ptrdiff_t os, R *pg, R *pb,
-                                               const int has_gain)
+LNRNN_INLINE void F(layer_norm_gx)(const int rows, size_t n, const S *gy, ptrdiff_t gs, const S *x, ptrdiff_t xs,
+                                   const R *gain, S *gx, ptrdiff_t os, R *pg, R *pb, const F(row_gradient) *p,
+                                   const int has_gain, const int scaled)
 {
-    F(row_gradient) p[4];
-    for (int j = 0; j < rows; j++)
-        p[j] = F(row_sums)(n, gy + j * gs, x + j * xs, gain, eps, has_gain);
 #define LNRNN_PART(i, k, whole)                                                                                         \
     F(layer_norm_gx_part)(rows, k, whole, gy + (i), gs, x + (i), xs, LNRNN_AT(gain, i), gx + (i), os, pg + (i),         \
-                          pb + (i), p, has_gain)
-    LNRNN_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0, n, LNRNN_PART);
+                          pb + (i), p, has_gain, scaled)
+    LNRNN_WHOLE_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? F(to_whole_lines)(gx, n) : 0, n, LNRNN_PART);
 #undef LNRNN_PART
+}
+
+/* One row whose squares may leave the range of R. gx may be gy, so that it cannot hold the scaled row. */
+LNRNN_SELDOM void F(layer_norm_backward_scaled)(size_t n, const S *gy, const S *x, const R *gain, double eps, S *gx,
+                                                R *pg, R *pb, R scale)
+{
+    const F(row_gradient) p = F(row_sums)(n, gy, x, gain, eps * scale * scale, !!gain, scale, 1);
+    F(layer_norm_gx)(1, n, gy, 0, x, 0, gain, gx, 0, pg, pb, &p, !!gain, 1);
+}
+
+LNRNN_INLINE void F(layer_norm_backward_group)(const int rows, size_t n, const S *gy, ptrdiff_t gs, const S *x,
+                                               ptrdiff_t xs, const R *gain, double eps, S *gx, ptrdiff_t os, R *pg,
+                                               R *pb, const int has_gain)
+{
+    F(row_gradient) p[4];
+    int far = 0;
+    for (int j = 0; j < rows; j++) {
+        p[j] = F(row_sums)(n, gy + j * gs, x + j * xs, gain, eps, has_gain, 1, 0);
+        far |= F(out_of_range)(p[j].rstd);
+    }
+    if (__builtin_expect(far, 0))
+        for (int j = 0; j < rows; j++)
+            F(layer_norm_backward_scaled)(n, gy + j * gs, x + j * xs, gain, eps, gx + j * os, pg, pb,
+                                          F(row_scale)(p[j].rstd, p[j].m0));
+    else
+        F(layer_norm_gx)(rows, n, gy, gs, x, xs, gain, gx, os, pg, pb, p, has_gain, 0);
 }
 
 /* gy, x (rows, n), gain (n) or NULL -> gx (rows, n), strides gs, xs, os; adds the rows' share to ggain (n), gbias (n).
@@ -212,9 +280,9 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
 #define LNRNN_GROUP(many)                                                                                        \
     do {                                                                                                         \
         if (gain)                                                                                                \
-            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 1);               \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, 1);                  \
         else                                                                                                     \
-            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, (R)eps, gx, os, pg, pb, 0);               \
+            F(layer_norm_backward_group)(many, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, 0);                  \
     } while (0)
         if (many == 4)
             LNRNN_GROUP(4);

@@ -163,6 +163,18 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
 /* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
 enum { MM_MOST = 3 * MM_VECS + 4 };
 
+/* Rows in int8's tiles, which have two accumulators for an output. */
+enum { MM_I8_ROWS = MM_ROWS / 2 };
+
+/* Words of scratch that int8 needs for rows of k activations. */
+static size_t mm_scratch(int dtype, size_t k)
+{
+    const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
+    return dtype == LNRNN_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
+}
+
+#ifdef LNRNN_PART_PRODUCT
+
 /* a: rows pointers to k floats -> c (rows, the tile's outputs), cs floats from row to row. The counts are constants where
  * this is called: the loops unroll and acc lives in registers. So is fetch; MM_FETCH_ROWS: as many rows as the tile has,
  * those that follow it in a. */
@@ -238,10 +250,37 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, 
     float_tile(1, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
-/* Rows in int8's tiles, which have two accumulators for an output; and what a row of activations is there. */
-enum { MM_I8_ROWS = MM_ROWS / 2 };
+#define ROWS MM_ROWS
+#define A const float *
+#define F(name) f32_##name
+#include "matmul_walk.h"
+#undef F
+#define F(name) bf16_##name
+#include "matmul_walk.h"
+#undef F
+#undef ROWS
+#undef A
 
-/* a = scale * (128 high + low - 8192), high and low 7 bits each and four to a word: 14 bits in all, so that the weights' 8
+/* a: rows pointers to k floats each; packed (n, k); c (rows, mm_width(n)), cs floats from row to row
+ * -> c[i][o] (+)= sum_j a[i][j] w[o][j] for the outputs o of panels p0 <= p < p1; outputs past n become what they were
+ * (add) or 0. back: from the last panel to the first, so that a caller who comes again finds in the cache what he read
+ * last. dtype: LNRNN_F32 or LNRNN_BF16; scratch is not used. */
+static void mm_float(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
+                     size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
+{
+    const size_t width = mm_width(n), words = mm_words(dtype, k);
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, dtype == LNRNN_F32, back, NULL, NULL};
+    (void)scratch;
+    if (dtype == LNRNN_F32)
+        f32_walk(&job, rows, a, n, p0, p1, c, cs);
+    else
+        bf16_walk(&job, rows, a, n, p0, p1, c, cs);
+}
+#endif
+
+#ifdef LNRNN_PART_INT8
+
+/* A row of activations: a = scale * (128 high + low - 8192), high and low 7 bits each and four to a word: 14 bits in all, so that the weights' 8
  * are what costs accuracy. Sums of integers are exact: any order gives the same bits. */
 typedef struct {
     const uint32_t *high, *low;
@@ -289,13 +328,6 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, co
         }
 }
 
-/* Words of scratch that int8 needs for rows of k activations. */
-static size_t mm_scratch(int dtype, size_t k)
-{
-    const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
-    return dtype == LNRNN_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
-}
-
 /* x (k) -> its two parts in room for k bytes each, rounded up to whole vectors. A row with a NaN or an infinity becomes
  * NaN, for it has no scale. */
 static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
@@ -325,16 +357,6 @@ static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
     return (mm_i8_row){room, room + words, v32_sum(check) == 0 ? scale : NAN};
 }
 
-#define F(name) f32_##name
-#define ROWS MM_ROWS
-#define A const float *
-#include "matmul_walk.h"
-#undef F
-#define F(name) bf16_##name
-#include "matmul_walk.h"
-#undef F
-#undef ROWS
-#undef A
 #define F(name) i8_##name
 #define ROWS MM_I8_ROWS
 #define A mm_i8_row
@@ -343,29 +365,21 @@ static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
 #undef ROWS
 #undef A
 
-/* a: rows pointers to k floats each; packed (n, k); c (rows, mm_width(n)), cs floats from row to row
- * -> c[i][o] (+)= sum_j a[i][j] w[o][j] for the outputs o of panels p0 <= p < p1; outputs past n become what they were
- * (add) or 0. back: from the last panel to the first, so that a caller who comes again finds in the cache what he read
- * last. scratch: mm_scratch(dtype, k) words. */
-static void matmul(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
-                   size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
+/* mm_float's arguments with int8 weights. scratch: mm_scratch(dtype, k) words. */
+static void mm_int8(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
+                    size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     const float *scale = (const float *)(packed + width * words);
-    const mm_job job = {k, words, packed, add, width * words > MM_FAR, dtype == LNRNN_F32, back, scale,
-                        (const int32_t *)(scale + width)};
-    if (dtype == LNRNN_F32)
-        f32_walk(&job, rows, a, n, p0, p1, c, cs);
-    else if (dtype == LNRNN_BF16)
-        bf16_walk(&job, rows, a, n, p0, p1, c, cs);
-    else
-        for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is made whole numbers once */
-            mm_i8_row q[MM_I8_ROWS];
-            const size_t m = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;
-            for (size_t i = 0; i < m; i++)
-                q[i] = mm_i8_quantize(k, a[r + i], scratch + i * (mm_scratch(dtype, k) / MM_I8_ROWS));
-            i8_walk(&job, m, q, n, p0, p1, c + (ptrdiff_t)r * cs, cs);
-        }
+    const mm_job job = {k, words, packed, add, width * words > MM_FAR, 0, back, scale, (const int32_t *)(scale + width)};
+    for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is made whole numbers once */
+        mm_i8_row q[MM_I8_ROWS];
+        const size_t m = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;
+        for (size_t i = 0; i < m; i++)
+            q[i] = mm_i8_quantize(k, a[r + i], scratch + i * (mm_scratch(dtype, k) / MM_I8_ROWS));
+        i8_walk(&job, m, q, n, p0, p1, c + (ptrdiff_t)r * cs, cs);
+    }
 }
+#endif
 
 #endif

@@ -3,7 +3,7 @@
  */
 
 /* The last outputs of a row, o .. end - 1: at most four panels. */
-LNRNN_INLINE void F(row_end)(int fetch, const mm_job *job, A const *a, size_t o, size_t end, float *c)
+LNRNN_OUTLINE void F(row_end)(int fetch, const mm_job *job, A const *a, size_t o, size_t end, float *c)
 {
 #define LNRNN_ROW(n, wide, tails, tail)                                   \
     case n:                                                               \
@@ -51,20 +51,20 @@ LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start,
 /* 1 to ROWS rows, one panel of vecs vectors. MM_FETCH_ROWS: a whole tile of rows follows. */
 static void F(rows)(int fetch, const mm_job *job, int rows, int vecs, A const *a, size_t o, float *c, ptrdiff_t cs)
 {
-#define LNRNN_ROWS(m)                                                  \
-    case m:                                                            \
-        if (m > ROWS)                                                  \
-            return;                                                    \
-        if (vecs == MM_VECS && fetch == MM_FETCH_WEIGHTS)              \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_WEIGHTS, job, a, o, c, cs); \
-        else if (vecs == MM_VECS && fetch == MM_FETCH_ROWS)            \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_ROWS, job, a, o, c, cs); \
-        else if (vecs == MM_VECS)                                      \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, 0, job, a, o, c, cs);     \
-        else if (vecs == 1)                                            \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, 1, 0, job, a, o, c, cs);     \
-        else                                                           \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, MM_VECS - 1, 0, job, a, o, c, cs); \
+#define LNRNN_ROWS(m)                                                                                \
+    case m:                                                                                          \
+        if (m > ROWS)                                                                                \
+            return;                                                                                  \
+        if (vecs == MM_VECS && fetch == MM_FETCH_WEIGHTS)                                            \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_WEIGHTS, job, a, o, c, cs);                 \
+        else if (vecs == MM_VECS && fetch == MM_FETCH_ROWS)                                          \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_ROWS, job, a, o, c, cs);                    \
+        else if (vecs == MM_VECS)                                                                    \
+            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_NONE, job, a, o, c, cs);                    \
+        else if (vecs == 1)                                                                          \
+            F(tile)(m <= ROWS ? m : 1, 0, 1, 1, MM_FETCH_NONE, job, a, o, c, cs);                    \
+        else                                                                                         \
+            F(tile)(m <= ROWS ? m : 1, 0, 1, MM_VECS - 1, MM_FETCH_NONE, job, a, o, c, cs);          \
         return;
     switch (rows) {
         LNRNN_ROWS(1) LNRNN_ROWS(2)

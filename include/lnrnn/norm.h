@@ -106,9 +106,42 @@ LNRNN_INLINE void F(four_moments)(size_t n, const S *x, ptrdiff_t xs, R *m0, R *
             F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, centred);
 }
 
-LNRNN_INLINE void F(row_moments)(size_t n, const S *x, R *m0, R *m1, R *var)
+/* Did squares leave the range of R? rstd = 1 / sqrt(var + eps) is 0 or NaN where they overflowed; beyond the bound, where
+ * var + eps is so small that squares below the smallest normal number, rounded to a multiple of the smallest subnormal, may
+ * have cost digits of it. */
+LNRNN_INLINE int F(out_of_range)(R rstd) { return !(rstd > 0 && rstd <= (R)(sizeof(R) == 4 ? 0x1p61 : 0x1p509)); }
+
+/* That bound of var + eps. */
+LNRNN_INLINE double F(least_spread)(void) { return sizeof(R) == 4 ? 0x1p-122 : 0x1p-1018; }
+
+/* -> the power of two by which to multiply a row before it is normalised: 1 if nothing is wrong. A row that holds a NaN or
+ * an infinity gives the same result scaled as not. Small spread about a mean that is not small is a constant row with a
+ * small eps, which needs no scale and might overflow. */
+LNRNN_INLINE R F(row_scale)(R rstd, R mean)
 {
-    F(moments_about)(n, x, m0, m1, var, 1);
+    const R largest_mean = (R)(sizeof(R) == 4 ? 0x1p-30 : 0x1p-400);
+    if (!F(out_of_range)(rstd))
+        return 1;
+    if (rstd > 0)
+        return -largest_mean < mean && mean < largest_mean ? (R)(sizeof(R) == 4 ? 0x1p100 : 0x1p700) : 1;
+    return (R)(sizeof(R) == 4 ? 0x1p-72 : 0x1p-540);
+}
+
+/* The moments of one row, or of four if n <= LNRNN_BLOCK(4), for the norms: many of their loops begin with them. */
+LNRNN_OUTLINE void F(moments)(const int rows, size_t n, const S *x, ptrdiff_t xs, R *m0, R *m1, R *var, int centred)
+{
+    if (rows == 4 && n <= LNRNN_BLOCK(4)) {
+        if (centred)
+            F(four_moments)(n, x, xs, m0, m1, var, 1);
+        else
+            F(four_moments)(n, x, xs, m0, m1, var, 0);
+        return;
+    }
+    for (int j = 0; j < rows; j++)
+        if (centred)
+            F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, 1);
+        else
+            F(moments_about)(n, x + j * xs, m0 + j, m1 + j, var + j, 0);
 }
 
 /* x (LANES) -> (x - mean) * rstd. m0 as above, c = -m1 * rstd. */
@@ -126,8 +159,8 @@ LNRNN_INLINE size_t F(to_aligned)(const S *y, size_t n)
 LNRNN_INLINE size_t F(to_whole_lines)(const S *y, size_t n) { return n * sizeof(S) < 2048 ? 0 : F(to_aligned)(y, n); }
 
 /* part(i, k, whole) for all of a row: its head, whole vectors, its tail. */
-#ifndef LNRNN_ROW
-#define LNRNN_ROW(head, n, part)                  \
+#ifndef LNRNN_WHOLE_ROW
+#define LNRNN_WHOLE_ROW(head, n, part)                  \
     do {                                          \
         size_t at_ = (head);                      \
         if (at_)                                  \
@@ -173,9 +206,11 @@ LNRNN_INLINE void F(flush)(size_t n, R *part, double *total)
     }
 }
 
+#ifdef LNRNN_PART_NORM /* the cells have use for what stands above alone */
 #include "layer_norm.h"
 #include "batch_norm.h"
 #include "step_norm.h"
+#endif
 
 #undef S
 #undef R

@@ -1,4 +1,4 @@
-/* What sequence.c, step.c and backward.c share: which row of which array a step of a sequence is, what kind of cell it is,
+/* What sequence.c, step.c, backward.c and parts.c share: which row of which array a step of a sequence is, what kind of cell it is,
  * and what stands in a record of the tape.
  *
  * Sequences are sorted by length, longest first, so that the living ones are always the first `alive` rows. Rows are packed,
@@ -68,6 +68,15 @@ static inline size_t rows_before(const lnrnn_rnn *r, size_t r0)
 
 static inline size_t all_rows(const lnrnn_rnn *r) { return rows_before(r, r->B); }
 
+/* Living rows of the `rows` sequences from r0 on before their step t: where step t stands in their part of the tape. */
+static inline size_t rows_until(const lnrnn_rnn *r, size_t r0, size_t rows, size_t t)
+{
+    size_t n = 0;
+    for (size_t i = r0; i < r0 + rows; i++)
+        n += (size_t)r->length[i] < t ? (size_t)r->length[i] : t;
+    return n;
+}
+
 /* The row of sequence i (in order) at its step t: the caller's step, counted from the end if reversed. */
 static inline ptrdiff_t at_step(const lnrnn_rnn *r, size_t i, size_t t)
 {
@@ -99,6 +108,39 @@ static inline size_t living(const lnrnn_rnn *r, size_t r0, size_t alive, size_t 
         alive--;
     return alive;
 }
+
+/* --- parts.c: tasks with a limit --------------------------------------------------------------------------------------------------- */
+
+/* The position of a task that is finished. */
+#define LNRNN_DONE SIZE_MAX
+
+/* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if part is 0 or
+ * all n cost no more than that, to their end. A task goes on from at[index], moves it on, spends what that cost, and stops when
+ * nothing remains, because it or the others have spent it. -> whether all are finished. */
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
+                void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
+
+static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(left, __ATOMIC_RELAXED); }
+
+static inline int64_t whole_number(double cost) { return cost < 9e18 ? (int64_t)cost : INT64_MAX; }
+
+static inline void spend(int64_t *left, double cost) { __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED); }
+
+/* What a step of so many rows costs: products of G*H values with k numbers each. Norm and gates count as some more of them,
+ * and a step without rows is not free. */
+static inline double step_cost(const lnrnn_rnn *r, double rows, size_t k)
+{
+    return 1024 + rows * (double)outputs(r) * (double)(k + 32);
+}
+
+/* Those of all steps. */
+static inline double all_steps_cost(const lnrnn_rnn *r, size_t k)
+{
+    return step_cost(r, (double)all_rows(r), k) + 1024 * (double)groups(r) * (double)r->T;
+}
+
+/* Memory for sizes at or behind p. */
+static inline size_t *sizes_at(float *p) { return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1)); }
 
 /* --- step.c ---------------------------------------------------------------------------------------------------- */
 

@@ -59,6 +59,12 @@
 #include <string.h>
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
+/* Compiled to be small, away from what is called often. */
+#define LNRNN_SELDOM static __attribute__((noinline, cold))
+
+/* For what a kernel calls in many places and rarely or slowly enough that a call costs nothing beside it: a copy in each
+ * place is what most of the compiler's time and the module's size would go to. */
+#define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
 #include "half.h"
 

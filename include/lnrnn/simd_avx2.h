@@ -68,7 +68,7 @@ LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm_storeu_si128((__m128i *)p,
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm_stream_si128((__m128i *)p, v); }
 
 /* AVX2 has no masked access to 16 bits: a part of a vector goes through the stack. */
-LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
 {
     uint16_t t[8] = {0};
     for (size_t i = 0; i < n; i++)
@@ -76,7 +76,7 @@ LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
     return v16_load(t);
 }
 
-LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+LNRNN_OUTLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
 {
     uint16_t t[8];
     v16_store(t, v);

@@ -52,10 +52,10 @@ LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n) { return n ? *p : 0; }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { *p = v; }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { *p = v; }
 LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { if (n) *p = v; }
-LNRNN_INLINE v32 v32_from_bf16(v16 h) { return bf16_to_float(h); }
-LNRNN_INLINE v16 v32_to_bf16(v32 v) { return float_to_bf16(v); }
-LNRNN_INLINE v32 v32_from_f16(v16 h) { return f16_to_float(h); }
-LNRNN_INLINE v16 v32_to_f16(v32 v) { return float_to_f16(v); }
+LNRNN_OUTLINE v32 v32_from_bf16(v16 h) { return bf16_to_float(h); }
+LNRNN_OUTLINE v16 v32_to_bf16(v32 v) { return float_to_bf16(v); }
+LNRNN_OUTLINE v32 v32_from_f16(v16 h) { return f16_to_float(h); }
+LNRNN_OUTLINE v16 v32_to_f16(v32 v) { return float_to_f16(v); }
 
 LNRNN_INLINE v64 v64_zero(void) { return 0.0; }
 LNRNN_INLINE v64 v64_set1(double s) { return s; }
@@ -92,7 +92,7 @@ typedef int32_t vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return 0; }
 
-LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+LNRNN_OUTLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     for (int b = 0; b < 32; b += 8)
         v += (int32_t)(a >> b & 0xff) * (int8_t)(*p >> b);

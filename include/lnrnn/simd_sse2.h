@@ -10,7 +10,7 @@ typedef __m128 v32;
 typedef __m128d v64;
 
 /* SSE2 has no masked access: a part of a vector goes through the stack. */
-LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
+LNRNN_OUTLINE v32 v32_load_n(const float *p, size_t n)
 {
     float t[4] = {0};
     for (size_t i = 0; i < n; i++)
@@ -18,7 +18,7 @@ LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
     return _mm_loadu_ps(t);
 }
 
-LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
+LNRNN_OUTLINE void v32_store_n(float *p, v32 v, size_t n)
 {
     float t[4];
     _mm_storeu_ps(t, v);
@@ -77,25 +77,25 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
 /* SSE2 knows no numbers of 16 bits: half.h, lane by lane. */
 typedef struct { uint16_t lane[4]; } v16;
 
-LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
 {
     v16 v = {{0}};
     memcpy(v.lane, p, n * sizeof *p);
     return v;
 }
 
-LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { memcpy(p, v.lane, n * sizeof *p); }
+LNRNN_OUTLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { memcpy(p, v.lane, n * sizeof *p); }
 LNRNN_INLINE v16 v16_load(const uint16_t *p) { return v16_load_n(p, 4); }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
 
 #define LNRNN_LANES(t)                                                                                             \
-    LNRNN_INLINE v32 v32_from_##t(v16 h)                                                                           \
+    LNRNN_OUTLINE v32 v32_from_##t(v16 h)                                                                           \
     {                                                                                                              \
         return _mm_setr_ps(t##_to_float(h.lane[0]), t##_to_float(h.lane[1]), t##_to_float(h.lane[2]),              \
                            t##_to_float(h.lane[3]));                                                               \
     }                                                                                                              \
-    LNRNN_INLINE v16 v32_to_##t(v32 v)                                                                             \
+    LNRNN_OUTLINE v16 v32_to_##t(v32 v)                                                                            \
     {                                                                                                              \
         float f[4];                                                                                                \
         _mm_storeu_ps(f, v);                                                                                       \

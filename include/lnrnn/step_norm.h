@@ -44,6 +44,14 @@ LNRNN_INLINE void F(tile_moments)(size_t rows, int vecs, size_t k, const S *x, p
     }
 }
 
+/* The same for one column in double precision, for squares that leave the range of float. */
+LNRNN_SELDOM void F(column_moments)(size_t rows, const S *x, ptrdiff_t xs, double *mean, double *m2)
+{
+    *mean = *m2 = 0;
+    for (size_t r = 0; r < rows; r++)
+        F(join)((double)r, mean, m2, 1, (double)V(sum)(X(load_n)(x + (ptrdiff_t)r * xs, 1)), 0);
+}
+
 /* x (rows, n), stride xs -> mean (n) and m2 (n), sum of squared deviations, of every column. rows >= 1. */
 static void F(moments_columns)(size_t rows, size_t n, const void *x_, ptrdiff_t xs, double *mean, double *m2)
 {
@@ -60,6 +68,9 @@ static void F(moments_columns)(size_t rows, size_t n, const void *x_, ptrdiff_t 
         for (; i < n; i += LANES)
             F(tile_moments)(b, 1, n - i < LANES ? n - i : LANES, p + i, xs, (double)r, mean + i, m2 + i);
     }
+    for (size_t i = 0; i < n; i++)
+        if (!(m2[i] < INFINITY))
+            F(column_moments)(rows, x + i, xs, mean + i, m2 + i);
 }
 
 /* gy, x (rows, n), gs and xs apart; mean (n) -> adds sum gy to sg (n) and sum gy (x - mean) to sgx (n), by columns.

@@ -34,6 +34,16 @@ class Utterances:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __repr__(self) -> str:
+        """Counts, for a prompt: the values would be thousands of lines."""
+        if not self.x:
+            return "Utterances(0)"
+        least, most = self.lengths.min(), self.lengths.max()
+        steps = f"{most} steps" if least == most else f"{least} to {most} steps"
+        counts = [(self.x[0].shape[-1], "channel"), (len(np.unique(self.labels)), "speaker")]
+        told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        return f"Utterances({len(self)} of {steps}, {told})"
+
 
 @dataclass(frozen=True)
 class JapaneseVowels:
@@ -41,6 +51,9 @@ class JapaneseVowels:
 
     train: Utterances
     test: Utterances
+
+    def __repr__(self) -> str:
+        return f"JapaneseVowels(\n  train={self.train!r},\n  test={self.test!r})"
 
 
 def japanese_vowels() -> JapaneseVowels:

@@ -1,7 +1,7 @@
 """Demos on real data, run by ``lnrnn demo [NAME]``.
 
 A demo is a module with ``run(*, seeds, output_dir, quick, figure, cell)``: it prints what it measured,
-writes its figures to ``output_dir`` and returns nothing. It needs the packages of the extra ``demo``;
+writes its figures to ``output_dir`` and returns nothing. It needs tqdm, and matplotlib if it draws;
 ``import lnrnn`` never does.
 """
 
@@ -36,12 +36,12 @@ def run(
 
     name: a key of ``DEMOS``.
     seeds: how often everything is repeated, with the seeds 0, 1, ..., seeds - 1.
-    output_dir: where figures go; made if it does not exist.
+    output_dir: where figures go; made if it does not exist. That it can be written is found out first.
     quick: a shorter run that shows that everything works; its numbers mean little.
-    figure: False draws nothing and does without matplotlib.
+    figure: False draws nothing and does without matplotlib (not without tqdm).
     cell: the networks' kind, one of ``CELLS``.
-    Raises ValueError for an unknown name or cell or seeds < 1, ImportError if a package of the extra ``demo``
-    is missing.
+    Raises ValueError for an unknown name or cell or seeds < 1, ImportError if tqdm or matplotlib is missing,
+    OSError if the figure cannot be written.
     """
     if name not in DEMOS:
         raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join(DEMOS)}")
@@ -54,10 +54,10 @@ def run(
 
 
 def require(package: str):
-    """Imports a package of the extra ``demo``, or says how to install it."""
+    """Imports a package that only demos need, or says how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"the demo needs {package}: install it with  pip install 'lnrnn[demo]'  ({error})"
+            f"the demo needs {package}: install it with  pip install matplotlib tqdm  ({error})"
         ) from error

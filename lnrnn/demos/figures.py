@@ -69,7 +69,7 @@ def _draw_by_length(axes, results: Results, buckets) -> None:
     )
     axes.set_xlim(-0.4, places[-1] + 0.4)
     axes.set_xlabel("steps in the test utterance (n: how many)")
-    refused = results.whole[SHORT][BATCH_NORM["raise"]].refusals
+    refused = results.whole[SHORT][BATCH_NORM["raise"]].refusals()
     axes.text(
         places[-1] + 0.3,
         4,

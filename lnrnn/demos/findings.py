@@ -1,14 +1,12 @@
-"""The closing sentences of the demo ``long-sequences``: each is worked out from the numbers."""
+"""The sentences of the demo ``long-sequences`` on what was measured: each is worked out from the numbers."""
 
 from __future__ import annotations
-
-import textwrap
 
 import numpy as np
 
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, TRAININGS, Method, Results
 from lnrnn.demos.outcomes import compare, mean_and_deviation
-from lnrnn.demos.tables import format_percent
+from lnrnn.demos.tables import format_percent, paragraph
 
 RULE = (
     "Here one accuracy is above or below another only if the mean of their differences, seed by seed, is "
@@ -29,8 +27,8 @@ def findings(results: Results) -> list[str]:
             last_step(results, training),
             joined(results, training),
         ):
-            lines.append(textwrap.fill(text, 110, initial_indent="- ", subsequent_indent="  "))
-    lines.append(textwrap.fill(TOO_FEW if results.seeds < 3 else RULE, 110))
+            lines.append(paragraph(text, "- ", "  "))
+    lines.append(paragraph(TOO_FEW if results.seeds < 3 else RULE))
     return lines
 
 
@@ -41,8 +39,8 @@ def refusals(results: Results, training: str) -> str:
     total = len(strict.labels)
     known = len(results.statistics[training].count)
     return (
-        f"BN knows {known} steps. Strict (raise), it refuses {strict.refusals} of {total} test utterances "
-        f"({strict.refusals / total:.1%}); a refusal being an error, it is right in "
+        f"BN knows {known} steps. Strict (raise), it refuses {strict.refusals()} of {total} test utterances "
+        f"({strict.refusals() / total:.1%}); a refusal being an error, it is right in "
         f"{_percent(strict.accuracies())} %. LN answers all and is right in "
         f"{_percent(outcomes[LAYER_NORM].accuracies())} %."
     )
@@ -102,7 +100,7 @@ def joined(results: Results, training: str) -> str:
     longest = max(by_count)
     steps = results.joined_lengths[longest]
     parts = [f"{method.name} {trend(by_count, method)}" for method in (LAYER_NORM, *ANSWERING)]
-    refused = by_count[longest][BATCH_NORM["raise"]].refusals
+    refused = by_count[longest][BATCH_NORM["raise"]].refusals()
     return (
         f"From 1 utterance to {longest} of one speaker joined ({steps.min()} to {steps.max()} steps), in %: "
         f"{', '.join(parts)}. Strict BN refuses {refused} of {len(steps)}."

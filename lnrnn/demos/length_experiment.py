@@ -29,6 +29,7 @@ LAYER_NORM = Method("LN", "layer")
 BATCH_NORM = {policy: Method(f"BN {policy}", "batch", policy) for policy in POLICIES}
 NO_NORM = Method("no norm", None)
 METHODS = (LAYER_NORM, *BATCH_NORM.values(), NO_NORM)
+LABELS = {"layer": "LN", "batch": "BN", None: "no norm"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def measure(
         named = {count: {method: [] for method in METHODS} for count in counts}
         for seed in range(seeds):
             for norm in NORMS:
-                on_network(f"{training}, {norm or 'no'} norm, seed {seed}")
+                on_network(f"{training}, {LABELS[norm]}, seed {seed}")
                 network = SpeakerNetwork(data.train, norm, settings, seed, max_steps, on_epoch)
                 for count in counts:
                     for method in (method for method in METHODS if method.norm == norm):

@@ -9,7 +9,6 @@ network knows, answer for the late ones.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,27 +16,34 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
+from lnrnn._files import check_replaceable
 from lnrnn.data import japanese_vowels
 from lnrnn.demos import require
 from lnrnn.demos.findings import findings
-from lnrnn.demos.length_experiment import BATCH_NORM, METHODS, NORMS, TRAININGS, Results, measure
+from lnrnn.demos.length_experiment import METHODS, NORMS, TRAININGS, Results, measure
 from lnrnn.demos.outcomes import mean_and_deviation
 from lnrnn.demos.speakers import Settings, settings_for
-from lnrnn.demos.tables import format_percent, format_table
+from lnrnn.demos.tables import format_percent, format_table, paragraph
 
-BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 23), (24, 26), (27, 29))
-FIGURE_BUCKETS = (*BUCKETS[:-2], (24, 29))  # one utterance alone is no point of a curve
+BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 29))
+FIGURE_BUCKETS = (*BUCKETS[:-1], (20, 23), (24, 29))
 COUNTS = (1, 2, 4, 8, 16, 32)
+LEGEND = (
+    "In the row 'BN raise' a refusal is an error; 'answered' is the accuracy on what it did not refuse, "
+    "'refused' how many it did."
+)
 NAMES = {"rnn": "an RNN", "lstm": "an LSTM", "gru": "a GRU"}
 FIGURES = {"rnn": "long_sequences.png", "lstm": "long_sequences_lstm.png", "gru": "long_sequences_gru.png"}
 
 
 def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> None:
-    """Prints the tables and what follows from them, and draws the cell's one of FIGURES in ``output_dir``."""
+    """Prints findings and tables, and draws the cell's one of FIGURES in ``output_dir``."""
     tqdm = require("tqdm").tqdm
+    path = output_dir / FIGURES[cell]
     if figure:
         require("matplotlib")
         output_dir.mkdir(parents=True, exist_ok=True)
+        check_replaceable(path)
     settings, counts = settings_for(cell), COUNTS
     if quick:
         settings, counts, seeds = settings.with_epochs(30), COUNTS[:4], min(seeds, 3)
@@ -46,23 +52,24 @@ def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -
 
     started = time.perf_counter()
     total = seeds * len(TRAININGS) * len(NORMS) * settings.training.epochs
-    with tqdm(total=total, unit="epoch", smoothing=0) as bar:
+    with tqdm(total=total, smoothing=0, bar_format="{l_bar}{bar}| {elapsed}<{remaining}") as bar:
         with one_thread():
             results = measure(data, settings, seeds, counts, bar.set_description, bar.update)
         bar.set_description("done")
 
-    for training in TRAININGS:
-        print(f"\nTrained on {training}: accuracy in % on the test utterances, by their length in steps\n")
-        print(whole_table(results, training))
-    for training in TRAININGS:
-        print(f"\nTrained on {training}: accuracy in % at the end of joined utterances of one speaker\n")
-        print(joined_table(results, training))
     print("\nWhat the numbers say\n")
     print("\n".join(findings(results)))
+    print("\nThe numbers\n")
+    print(paragraph(LEGEND))
+    for training in TRAININGS:
+        print(f"\nTrained on {training}: accuracy in %, by steps in the test utterance\n")
+        print(whole_table(results, training))
+    for training in TRAININGS:
+        print(f"\nTrained on {training}: accuracy in %, by utterances of a speaker joined\n")
+        print(joined_table(results, training))
     if figure:
         from lnrnn.demos.figures import draw_long_sequences
 
-        path = output_dir / FIGURES[cell]
         draw_long_sequences(results, FIGURE_BUCKETS, path)
         print(f"\nFigure: {path.resolve()}")
     print(f"Took {time.perf_counter() - started:.0f} s.")
@@ -91,33 +98,28 @@ def introduction(settings: Settings, seeds: int, quick: bool) -> str:
         "A network answers once, from its state at the sequence's own end. BN uses the statistics of all "
         "training utterances. For a step that it has none for, 'raise' refuses, 'last' repeats those of the "
         "last step, 'mean' averages over the steps, 'batch' takes them from all test sequences together.",
-        "The tables give the mean over the seeds ± the standard deviation.",
+        "Accuracies are means over the seeds ± the standard deviation.",
     ]
     if quick:
         paragraphs.append("A quick run: too little training for the numbers to mean much.")
-    return "\n".join(textwrap.fill(paragraph, 110) for paragraph in paragraphs)
+    return "\n".join(map(paragraph, paragraphs))
 
 
 def whole_table(results: Results, training: str) -> str:
     """Accuracy by length of the test utterance, one row per method."""
     lengths = results.test.lengths
-    columns = [(lengths >= low) & (lengths <= high) for low, high in BUCKETS] + [np.full(len(lengths), True)]
-    header = ["steps", *(bucket_name(bucket) for bucket in BUCKETS), "all", "refused"]
-    counts = ["utterances", *(str(column.sum()) for column in columns), ""]
-    return format_table(header, [counts, *_rows(results.whole[training], columns)])
+    chosen = [(lengths >= low) & (lengths <= high) for low, high in BUCKETS] + [np.full(len(lengths), True)]
+    header = ["steps", *map(bucket_name, BUCKETS), "all"]
+    counts = ["utterances", *(str(column.sum()) for column in chosen)]
+    return format_table(header, [counts, *_rows([(results.whole[training], column) for column in chosen])])
 
 
 def joined_table(results: Results, training: str) -> str:
-    """Accuracy by the number of utterances joined, one row per method."""
+    """Accuracy at the end of joined utterances, by how many these are, one row per method."""
     by_count = results.joined[training]
-    header = ["utterances joined", *map(str, by_count)]
-    steps = ["mean number of steps", *(f"{results.joined_lengths[count].mean():.0f}" for count in by_count)]
-    everything = [slice(None)]
-    rows = [_rows(by_method, everything) for by_method in by_count.values()]
-    names = [row[0] for row in rows[0]]
-    cells = [[name, *(column[index][1] for column in rows)] for index, name in enumerate(names)]
-    refused = [outcomes[BATCH_NORM["raise"]].refusals for outcomes in by_count.values()]
-    return format_table(header, [steps, *cells, ["BN raise, refused", *map(str, refused)]])
+    header = ["joined", *map(str, by_count)]
+    steps = ["mean steps", *(f"{results.joined_lengths[count].mean():.0f}" for count in by_count)]
+    return format_table(header, [steps, *_rows([(outcomes, slice(None)) for outcomes in by_count.values()])])
 
 
 def bucket_name(bucket: tuple[int, int]) -> str:
@@ -126,17 +128,16 @@ def bucket_name(bucket: tuple[int, int]) -> str:
     return f"<= {high}" if low == 1 else f"{low}-{high}"
 
 
-def _rows(outcomes, columns) -> list[list[str]]:
+def _rows(columns) -> list[list[str]]:
+    """columns: pairs of outcomes by method and an index of the sequences that the column is about."""
     rows = []
     for method in METHODS:
-        outcome = outcomes[method]
-        refuses = method.overrun == "raise"
-        if refuses:
-            answered = [_cell(outcome.accuracies(column, answered_only=True)) for column in columns]
-            rows.append([f"{method.name}, answered", *answered, ""])
-        cells = [_cell(outcome.accuracies(column)) for column in columns]
-        name = f"{method.name}, refused = wrong" if refuses else method.name
-        rows.append([name, *cells, str(outcome.refusals) if refuses else ""])
+        pairs = [(outcomes[method], chosen) for outcomes, chosen in columns]
+        rows.append([method.name, *(_cell(outcome.accuracies(chosen)) for outcome, chosen in pairs)])
+        if method.overrun == "raise":
+            answered = (outcome.accuracies(chosen, answered_only=True) for outcome, chosen in pairs)
+            rows.append(["  answered", *map(_cell, answered)])
+            rows.append(["  refused", *(str(outcome.refusals(chosen)) for outcome, chosen in pairs)])
     return rows
 
 

@@ -19,11 +19,10 @@ class Outcome:
     named: np.ndarray
     labels: np.ndarray
 
-    @property
-    def refusals(self) -> int:
-        """How many sequences were refused. The same for every seed, for a refusal depends on lengths
-        alone."""
-        counts = np.unique((self.named == REFUSED).sum(axis=1))
+    def refusals(self, chosen=slice(None)) -> int:
+        """How many of the chosen sequences were refused. The same for every seed, for a refusal depends on
+        lengths alone."""
+        counts = np.unique((self.named[:, chosen] == REFUSED).sum(axis=1))
         if len(counts) != 1:
             raise ValueError(f"the seeds refused different numbers of sequences: {counts}")
         return int(counts[0])

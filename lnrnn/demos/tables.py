@@ -1,6 +1,15 @@
-"""Plain-text tables."""
+"""Plain text for a terminal: paragraphs and tables."""
 
 from __future__ import annotations
+
+import textwrap
+
+WIDTH = 80  # columns of a terminal that nobody has made wider
+
+
+def paragraph(text: str, first: str = "", others: str = "") -> str:
+    """text in lines of at most WIDTH characters, which begin with ``first`` and ``others``."""
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=others)
 
 
 def format_table(header: list[str], rows: list[list[str]]) -> str:

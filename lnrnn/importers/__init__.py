@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .checking import checked
 from .from_keras import convert_keras
 from .from_torch import convert_torch
+from .weights import Converted
 
 if TYPE_CHECKING:
-    from ..recurrent import RNN
+    from ..recurrent import GRU, LSTM, RNN
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 
@@ -23,7 +25,8 @@ def from_torch(
     nonlinearity: str | None = None,
     zoneout: float | None = None,
     batch_first: bool | None = None,
-) -> RNN:
+    check: Any = None,
+) -> RNN | LSTM | GRU:
     """An RNN, LSTM or GRU of lnrnn with the weights of one of torch's world, for inference.
 
     module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy arrays, as
@@ -41,20 +44,37 @@ def from_torch(
                       it must be 0, and beside a state dict be said to be.
         "lnrnn"       lnrnn.torch.RNN, LSTM, GRU. Their state dict wants norm= (and nonlinearity=) as the model had it.
 
-    kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it, without it
-    ("encoder.rnn."). eps: of the layer norms; beside a state dict 1e-5 if not given, as in all of these systems.
-    batch_first: whether the new model takes x as (B, T, I); the module's own if not given (False beside a state dict,
-    True for icefall).
+    kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
+    without it ("encoder.rnn."). norm: a LayerNormSpec, where the norms stand in the cell if not where the
+    system has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. eps: of
+    the layer norms; beside a state dict 1e-5 if not given, as in all of these systems. batch_first: whether
+    the new model takes x as (B, T, I); the module's own if not given (False beside a state dict, True for
+    icefall).
 
-    Dropout of any kind acts in training only and is left out. So are initial states: lnrnn's are zeros if not given.
+    check: names and shapes do not say what a module's forward does with its parameters, so the module is run
+    beside the model, and a ValueError tells how far they differ if not by rounding alone. None: on random
+    input, if the module's class is not torch.nn's or lnrnn.torch's own; one that runs in none of the usual
+    ways gets a UserWarning. True: always, on random input. An input x, (B, I) of a cell or in the module's
+    order of axes, best of several steps: always, on x. False: never. With True or x a module that does not
+    run is a ValueError, as is a state dict, which cannot. The module runs on its device, in its dtype, in
+    evaluation mode and without gradients; its flags, attributes, parameters and buffers and torch's random
+    state are afterwards what they were.
 
-    Raises ValueError, naming the keys, for a state dict that is unknown, ambiguous, incomplete, has keys too many or shapes
-    that do not fit, and for options that would make another equation; TypeError for what is no state dict, and no numbers.
+    Dropout of any kind acts in training only and is left out. So are initial states: lnrnn's are zeros if not
+    given.
+
+    Raises ValueError, naming the keys, for a state dict that is unknown, ambiguous, incomplete, has keys too
+    many or shapes that do not fit, for options that would make another equation, and for a module that
+    computes another; TypeError for what is no state dict, and no numbers.
     """
-    return convert_torch(
-        module_or_state_dict, kind=kind, prefix=prefix, norm=norm, eps=eps, nonlinearity=nonlinearity, zoneout=zoneout,
-        batch_first=batch_first,
-    ).model()  # fmt: skip
+
+    def convert(source: Any, norm: Any = norm) -> Converted:
+        return convert_torch(
+            source, kind=kind, prefix=prefix, norm=norm, eps=eps, nonlinearity=nonlinearity, zoneout=zoneout,
+            batch_first=batch_first,
+        )  # fmt: skip
+
+    return checked(module_or_state_dict, convert, check, batch_first)
 
 
 def from_keras(
@@ -66,7 +86,7 @@ def from_keras(
     nonlinearity: str | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
-) -> RNN:
+) -> RNN | LSTM | GRU:
     """An RNN, LSTM or GRU of lnrnn with the weights of a recurrent layer of Keras, for inference.
 
     arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of names

@@ -182,7 +182,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     name, config = type(cell).__name__, cell.get_config()
     kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
     if kind is None:
-        raise ValueError(f"no cell of lnrnn is known to compute what a {name} of {type(cell).__module__} does")
+        raise ValueError(f"no cell of lnrnn is known to compute what {name} of {type(cell).__module__} does")
     found = {
         "kind": kind,
         "reset_after": config.get("reset_after"),
@@ -261,6 +261,6 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     check_shapes(weights, {k: v for k, v in shapes.items() if k in weights}, f"{name}: ")
     for option, owner in (("reset_after", name == "GRU"), ("eps", kind.eps is not None), ("nonlinearity", "RNN" in name)):
         if options[option] is not None and not owner:
-            raise ValueError(f"{option} means nothing for a {name}, got {options[option]!r}")
+            raise ValueError(f"{option} means nothing for {name}, got {options[option]!r}")
     eps = kind.eps if options["eps"] is None else options["eps"]
     return kind.convert(weights, {**options, "eps": eps})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._errors import bad_type, choice, flag, number
-from .weights import Array, Converted, Weights, array, check_shapes, network
+from ..norms import LayerNormSpec
+from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 from .systems import KINDS, SYSTEMS, TORCH, System
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
@@ -40,13 +41,13 @@ def convert_torch(
         "zoneout": None if zoneout is None else number("zoneout", zoneout, 0, 1),
         "batch_first": None if batch_first is None else flag("batch_first", batch_first),
     }
-    state = source
-    if not isinstance(source, Mapping):
+    state, module = source, not isinstance(source, Mapping)
+    if module:
         if not callable(getattr(source, "state_dict", None)) or not callable(getattr(source, "modules", None)):
             raise bad_type("module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source)
         if prefix:
             raise ValueError("prefix is for a state dict: of a module, give the part itself")
-        state, given = source.state_dict(), _options(source, given)
+        state = source.state_dict()
     elif prefix:
         if not isinstance(prefix, str):
             raise bad_type("prefix", "a string", prefix)
@@ -55,14 +56,21 @@ def convert_torch(
             raise ValueError(f"prefix {prefix!r} begins no key; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
-    if kind == "lnrnn" or hasattr(source, "lnrnn_arguments") or (kind is None and any(map(_LNRNN.fullmatch, state))):
+    own = kind == "lnrnn" or hasattr(source, "lnrnn_arguments") or (kind is None and any(map(_LNRNN.fullmatch, state)))
+    if norm is not None and not own:
+        norm = LayerNormSpec() if isinstance(norm, str) and norm == "layer" else norm
+        eps = getattr(norm, "eps", None)
+        if given["eps"] not in (None, eps):
+            raise ValueError(f"eps is part of norm, got eps={given['eps']} and norm={norm}")
+        given["eps"] = eps
+    if module:
+        given = _options(source, given)
+    if own:
         return _own(source, state, norm, given)
-    if norm is not None:
-        raise ValueError(f"norm is for lnrnn's own parameters; these keys say which norm it is: {_shown(state)}")
     projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
     if projection:
         raise ValueError(f"an LSTM with a projection (proj_size > 0) is another equation, and not supported: {_shown(projection)}")
-    return _cells(state, kind, given)
+    return _cells(state, kind, norm, given, None if module else prefix)
 
 
 # --- options --------------------------------------------------------------------------------------------------
@@ -121,22 +129,44 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
     return sorted(required - leaves), sorted(leaves - set(system.shapes))
 
 
-def _system(leaves: set[str], kind: str | None) -> System:
-    """The system whose cell has these parameters."""
+def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
+    """The system whose cells have these parameters. prefix: what was taken off the keys of a state dict; None: a module's."""
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
+    leaves = {_place(name)[2] for name in names}
     fitting = [s for s in systems if not any(_differences(s, leaves))]
     if len(fitting) == 1:
         return fitting[0]
+    inner = _parts(names, systems)
+    if prefix is None:
+        shown = ["model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in part[:-1].split(".")) for part in inner]
+    else:
+        shown = [f"prefix={prefix + part!r}" for part in inner]
+    hint = f"; what a part of it has is known: give {' or '.join(shown)}" if inner else ""
     near = min(systems, key=lambda s: sum(map(len, _differences(s, leaves))))
     missing, unexpected = _differences(near, leaves)
     if not leaves & set(near.shapes):
-        raise ValueError(f"these keys are of no known cell (if they are part of a larger model, give prefix=): {_shown(leaves)}")
+        raise ValueError(f"these keys are of no known cell: {_shown(leaves)}{hint}")
     parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(unexpected)
-    raise ValueError(f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}")
+    raise ValueError(f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}")
 
 
-def _cells(state: Mapping[str, Any], kind: str | None, options: dict[str, Any]) -> Converted:
+def _parts(names: Collection[str], systems: list[System]) -> list[str]:
+    """The prefixes under which there is a known cell, or a network of them; of one within another the outer."""
+    found: list[str] = []
+    for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
+        own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        if prefix.startswith(tuple(found)) or not all(own):
+            continue
+        leaves = {_place(name)[2] for name in own}
+        if any(map(_LNRNN.fullmatch, own)) or any(not any(_differences(s, leaves)) for s in systems):
+            found.append(prefix)
+    return sorted(found)
+
+
+def _cells(
+    state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None
+) -> Converted:
     parts: dict[tuple[int, int], dict[str, str]] = {}  # (layer, direction) -> name within the cell -> key
     for name in state:
         layer, direction, leaf = _place(name)
@@ -144,7 +174,7 @@ def _cells(state: Mapping[str, Any], kind: str | None, options: dict[str, Any]) 
         if leaf in known:
             raise ValueError(f"the keys {known[leaf]} and {name} mean the same parameter")
         known[leaf] = name
-    system = _system({leaf for part in parts.values() for leaf in part}, kind)
+    system = _system(state, kind, prefix)
     leaves = [leaf for leaf in system.shapes if any(leaf in part for part in parts.values())]
     directions = 1 + max(direction for _, direction in parts)
     layers = 1 + max(layer for layer, _ in parts)
@@ -156,16 +186,17 @@ def _cells(state: Mapping[str, Any], kind: str | None, options: dict[str, Any]) 
     if missing:
         raise ValueError(f"the state dict ({system.name}) has gaps: missing {_shown(missing)}")
     for name in ("eps", "nonlinearity", "zoneout"):
-        if options[name] is not None and name not in system.options:
+        if options[name] is not None and name not in system.options and not (name == "eps" and norm is not None):
             raise ValueError(f"{name} means nothing for a cell of {system.name}, got {options[name]!r}")
     cells: list[Weights] = []
     for place in places:
         keys = parts[place]
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
         check_shapes(arrays, system.shapes, keys["x2g.weight" if "x2g.weight" in keys else leaves[0]].removesuffix(leaves[0]))
-        cells.append(system.convert(arrays, options))
+        cell = system.convert(arrays, options)
+        cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
-    return network([cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first)
+    return network([cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first, system.name)
 
 
 # --- lnrnn's own names ----------------------------------------------------------------------------------------
@@ -182,7 +213,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         if norm is not None:
             raise ValueError("norm is for a state dict: the module has its own")
         cell, arguments = source.lnrnn_arguments()
-        return Converted(cell, arguments, arrays)
+        return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):
         raise ValueError(f"a state dict does not say where its norms stand, nor their eps: give norm=, or the module; {_shown(state)}")
     plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
@@ -199,4 +230,4 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     }
     if like.cell == "RNN":
         arguments["nonlinearity"] = like.nonlinearity
-    return Converted(like.cell, arguments, arrays)
+    return Converted(like.cell, arguments, arrays, "lnrnn")

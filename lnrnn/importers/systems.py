@@ -47,7 +47,7 @@ def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
         raise ValueError(f"weight_hh {p['weight_hh'].shape} is of no RNN (H, H), GRU (3H, H) or LSTM (4H, H)")
     nonlinearity = options["nonlinearity"]
     if cell != "RNN" and nonlinearity is not None:
-        raise ValueError(f"nonlinearity is for an RNN, and this is a {cell}")
+        raise ValueError(f"nonlinearity is for an RNN, and these are weights of {cell}")
     if cell == "RNN" and nonlinearity is None:
         raise ValueError("a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'")
     return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from .. import cells
 from .._errors import bad_type, real
-from ..norms import LayerNormSpec
-from ..parameters import suffixes
+from ..norms import LayerNormSpec, norm_spec
+from ..parameters import suffixes, vectors
 
 Array = np.ndarray
 
@@ -38,13 +39,32 @@ class Weights:
         return self.parameters["weight_ih"].shape[1]
 
 
+def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
+    """The same parameters inside the norm that was given, where they fit it. ValueError says why they do not."""
+    spec = norm_spec(norm, getattr(cells, weights.cell))
+    if not isinstance(spec, LayerNormSpec) or weights.norm is None:
+        has = "no norm" if weights.norm is None else "layer norms"
+        raise ValueError(
+            f"norm={norm!r} does not fit: by their names these are parameters of {system}, which has {has} inside"
+        )
+    wanted = set(vectors(getattr(cells, weights.cell), weights.hidden_size, spec, weights.bias))
+    found = set(weights.parameters) - {"weight_ih", "weight_hh"}
+    if wanted != found:
+        differ = (("lack", wanted - found), ("also have", found - wanted))
+        parts = " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in differ if names)
+        raise ValueError(f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {parts}")
+    return replace(weights, norm=spec)
+
+
 @dataclass(frozen=True)
 class Converted:
-    """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict."""
+    """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict. system: whose
+    parameters it was made of."""
 
     cell: str
     arguments: dict[str, Any]
     state: dict[str, Array]
+    system: str = ""
 
     def model(self) -> Any:
         from ..recurrent import CLASSES
@@ -54,8 +74,8 @@ class Converted:
         return model
 
 
-def network(layers: Sequence[Sequence[Weights]], batch_first: bool) -> Converted:
-    """layers[k][d]: layer k in direction d (0, and 1 if there are two)."""
+def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
+    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: whose parameters these were."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
@@ -81,7 +101,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool) -> Converted
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}
-    return Converted(first.cell, arguments, state)
+    return Converted(first.cell, arguments, state, system)
 
 
 def array(name: str, value: Any) -> Array:

@@ -1,4 +1,4 @@
-/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver OP SIZES... < in > out, floats. */
+/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver ISA OP SIZES... < in > out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +19,35 @@ static void write_floats(const float *p, size_t n)
         exit(4);
 }
 
-static void layer_norm(size_t rows, size_t n)
+static void *read_bytes(size_t n)
 {
-    float *x = read_floats(rows * n), *gain = read_floats(n), *bias = read_floats(n);
-    lnrnn_layer_norm(LNRNN_FLOAT32, rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5, x, (ptrdiff_t)n, 1, 1);
-    write_floats(x, rows * n);
+    char *p = malloc(n + 1);
+    if (!p || fread(p, 1, n, stdin) != n)
+        exit(3);
+    return p;
+}
+
+static size_t size_of(int dtype) { return dtype == LNRNN_FLOAT64 ? 8 : dtype == LNRNN_FLOAT32 ? 4 : 2; }
+
+/* Read: x, gain, bias -> y. */
+static void layer_norm(int dtype, size_t rows, size_t n)
+{
+    const size_t wide = dtype == LNRNN_FLOAT64 ? 8 : 4;
+    void *x = read_bytes(rows * n * size_of(dtype)), *gain = read_bytes(n * wide), *bias = read_bytes(n * wide);
+    lnrnn_layer_norm(dtype, rows, n, x, (ptrdiff_t)n, gain, bias, 1e-5, x, (ptrdiff_t)n, 1, 1);
+    if (fwrite(x, size_of(dtype), rows * n, stdout) != rows * n)
+        exit(4);
+}
+
+/* Read: gy, x, gain -> gx as it lies in memory, then ggain and gbias in double. */
+static void layer_norm_backward(int dtype, size_t rows, size_t n)
+{
+    void *gy = read_bytes(rows * n * size_of(dtype)), *x = read_bytes(rows * n * size_of(dtype));
+    void *gain = read_bytes(n * (dtype == LNRNN_FLOAT64 ? 8 : 4));
+    double *sums = calloc(2 * n, sizeof *sums), *work = calloc(lnrnn_layer_norm_work(rows, n), sizeof *work);
+    lnrnn_layer_norm_backward(dtype, rows, n, gy, x, gain, 1e-5, x, sums, sums + n, work, 1);
+    if (fwrite(x, size_of(dtype), rows * n, stdout) != rows * n || fwrite(sums, 8, 2 * n, stdout) != 2 * n)
+        exit(4);
 }
 
 /* One layer with the paper's norms. Read: x, w_ih, w_hh, then gain and bias, of an RNN those of the sum, of the others those
@@ -34,7 +58,7 @@ static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
     float *x = read_floats(T * B * D), *w_ih = read_floats(n * D), *w_hh = read_floats(n * H);
     uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, n, D), 4), *p_hh = calloc(lnrnn_packed_size(dtype, n, H), 4);
     lnrnn_rnn r = {.T = T, .B = B, .D = D, .H = H, .x = x, .xt = (ptrdiff_t)(B * D), .xb = (ptrdiff_t)D,
-                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1, .end = T,
+                   .yt = (ptrdiff_t)(B * H), .yb = (ptrdiff_t)H, .norm = LNRNN_NORM_LAYER, .eps = 1e-5f, .threads = 1,
                    .dtype = dtype, .cell = cell, .placement = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT,
                    .cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
@@ -59,19 +83,22 @@ static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 int main(int argc, char **argv)
 {
     size_t n[6] = {0};
-    for (int i = 2; i < argc && i < 8; i++)
-        n[i - 2] = strtoul(argv[i], NULL, 10);
-    if (argc < 2)
+    for (int i = 3; i < argc && i < 9; i++)
+        n[i - 3] = strtoul(argv[i], NULL, 10);
+    if (argc < 3 || lnrnn_isa_use(argv[1]))
         return 2;
-    if (!strcmp(argv[1], "isa"))
+    const char *op = argv[2];
+    if (!strcmp(op, "isa"))
         puts(lnrnn_isa_name());
-    else if (!strcmp(argv[1], "map")) {
+    else if (!strcmp(op, "map")) {
         float *x = read_floats(n[1]);
         lnrnn_map((int)n[0], n[1], x, x, 1);
         write_floats(x, n[1]);
-    } else if (!strcmp(argv[1], "layer_norm"))
-        layer_norm(n[0], n[1]);
-    else if (!strcmp(argv[1], "layer"))
+    } else if (!strcmp(op, "layer_norm"))
+        layer_norm((int)n[0], n[1], n[2]);
+    else if (!strcmp(op, "layer_norm_backward"))
+        layer_norm_backward((int)n[0], n[1], n[2]);
+    else if (!strcmp(op, "layer"))
         layer((int)n[0], n[1], n[2], n[3], n[4], (int)n[5]);
     else
         return 2;

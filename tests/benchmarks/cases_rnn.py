@@ -134,15 +134,16 @@ def streamed(threads, cell, batch, hidden, steps):
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p)
     stream, xs = model.stream(batch), list(x)
+    y = np.empty((batch, hidden), np.float32)
 
     def call():
         stream.reset()
         for x in xs:
-            stream(x)
+            stream(x, out=y)
 
     def answer():
         stream.reset()
-        return np.stack([stream(x).copy() for x in xs])
+        return np.stack([stream(x, out=y).copy() for x in xs])
 
     peers = builders(STREAMED, cell, cell.for_peers(p), x, threads)
     return Case(_ours(call, threads, answer, whole=_whole(model, x)), peers,
