@@ -25,7 +25,7 @@ def driver(tmp_path_factory):
     others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
     units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
     sources = [str(unit) for unit in units]
-    flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fno-math-errno", "-static", f"-I{ROOT / 'include'}"]
+    flags = ["-std=gnu11", "-O1", "-ffp-contract=off", "-fno-math-errno", "-static", f"-I{ROOT / 'include'}"]
     subprocess.run([GCC, *flags, *sources, "-lm", "-o", str(program)], check=True)
 
     def run(*arguments, isa="neon", dtype=np.float32, **arrays):
