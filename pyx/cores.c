@@ -39,8 +39,9 @@ static int affinity(void)
     return 1;
 }
 
-/* CPUs that threads of this process may run on. Where OpenMP binds its threads to places (OMP_PROC_BIND, OMP_PLACES), it
- * has bound the initial thread to the first of them, whose mask then says nothing of the others; OpenMP still knows. */
+/* CPUs that threads of this process may run on. Where OpenMP binds its threads to places (OMP_PROC_BIND,
+ * OMP_PLACES), it has bound the initial thread to the first of them, whose mask then says nothing of the
+ * others; OpenMP still knows. */
 static int processors(void)
 {
 #if HAS_PLACES
@@ -65,7 +66,7 @@ static double number_in(const char *dir, const char *name)
     return x;
 }
 
-/* Cores that a control group's directory allows: quota / period, rounded up; `cpus` if it does not set less. */
+/* Cores that a directory of a control group allows: quota / period, rounded up; at most `cpus`. */
 static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];

@@ -35,8 +35,8 @@ int lnrnn_has_openmp(void)
 #if defined(_OPENMP) && defined(LNRNN_POSIX)
 static int alone;
 
-/* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. Whether the parent had any,
- * this library cannot know: another one in the process may have used the same libgomp. */
+/* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. Whether the
+ * parent had any, this library cannot know: another one in the process may have used the same libgomp. */
 static void after_fork(void) { alone = 1; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
@@ -44,11 +44,11 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 enum { alone = 0 };
 #endif
 
-/* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler, milliseconds,
- * and a short call that waits for it takes a hundred times what one thread would. So a call that one thread would have
- * done sooner is remembered: for a while after it short calls run alone, and longer if it happens again as soon as they no
- * longer do. A neighbour who stays costs one such call in LONGEST_REST, one who passes by costs REST. The result is the
- * same, to the last bit. */
+/* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler,
+ * milliseconds, and a short call that waits for it takes a hundred times what one thread would. So a call
+ * that one thread would have done sooner is remembered: for a while after it short calls run alone, and
+ * longer if it happens again as soon as they no longer do. A neighbour who stays costs one such call in
+ * LONGEST_REST, one who passes by costs REST. The result is the same, to the last bit. */
 enum { LONG_WAIT = 400000, REST = 2000000, LONGEST_REST = 400000000 }; /* nanoseconds */
 
 static int64_t rest_until, rest_length;
@@ -91,15 +91,17 @@ int lnrnn_crowded(void)
 
 /* --- starting a team ------------------------------------------------------------------------------------------
  *
- * OpenMP has no error for a thread that cannot be started, because of a limit on processes or on memory: libgomp ends the
- * process. So before a team grows, plain threads are started here instead and, once all have been alive at the same time,
- * ended; where some could not be started, the team is smaller. They are twice as many as the team will have: OpenMP ends
- * threads when a smaller team follows, and starts others for the next large one before those are gone; and who takes
- * the last of a limit makes the next fork or allocation fail.
+ * OpenMP has no error for a thread that cannot be started, because of a limit on processes or on memory:
+ * libgomp ends the process. So before a team grows, plain threads are started here instead and, once all
+ * have been alive at the same time, ended; where some could not be started, the team is smaller. They are
+ * twice as many as the team will have: OpenMP ends threads when a smaller team follows, and starts others
+ * for the next large one before those are gone; and who takes the last of a limit makes the next fork or
+ * allocation fail.
  *
- * OpenMP keeps a team's threads waiting for the thread that called, so every calling thread tries for itself: once for every
- * size that is larger than any before, and if ever a thread could not be started, for every team that grows. It is not
- * certain: another process or library can take what was free, and while threads are tried it is taken from them. */
+ * OpenMP keeps a team's threads waiting for the thread that called, so every calling thread tries for
+ * itself: once for every size that is larger than any before, and if ever a thread could not be started,
+ * for every team that grows. It is not certain: another process or library can take what was free, and
+ * while threads are tried it is taken from them. */
 
 static void (*shortage)(int wanted, int given);
 static unsigned trial = 1; /* counts what lnrnn_try_threads_again was called for */
@@ -109,8 +111,8 @@ void lnrnn_on_shortage(void (*tell)(int wanted, int given)) { __atomic_store_n(&
 void lnrnn_try_threads_again(void) { __atomic_add_fetch(&trial, 1, __ATOMIC_RELAXED); }
 
 #ifdef _OPENMP
-/* What the calling thread has: threads that wait for its next call, and the most that could be started for it; the trial
- * that could not start more; and the largest teams of its calls, for lnrnn_teams_had. */
+/* What the calling thread has: threads that wait for its next call, and the most that could be started for
+ * it; the trial that could not start more; and the largest teams of its calls, for lnrnn_teams_had. */
 static _Thread_local struct {
     int waiting, proven;
     unsigned failed;
@@ -139,7 +141,8 @@ static void *live(void *ctx)
     return NULL;
 }
 
-/* A thread that has been joined still counts against the limits until the system has taken it off its lists. */
+/* A thread that has been joined still counts against the limits until the system has taken it off its
+ * lists. */
 static void wait_until_gone(long id)
 {
 #if defined(__linux__)
@@ -151,8 +154,8 @@ static void wait_until_gone(long id)
 #endif
 }
 
-/* How many stacks fit into half of the address space that `ulimit -v` leaves? The other half is for what other threads
- * allocate while these are there. */
+/* How many stacks fit into half of the address space that `ulimit -v` leaves? The other half is for what
+ * other threads allocate while these are there. */
 static int stacks_that_fit(size_t bytes)
 {
 #if defined(__linux__)
@@ -286,8 +289,8 @@ static int together(int threads, void (*body)(void *ctx, int worker, int team), 
 
 /* --- tasks ---------------------------------------------------------------------------------------------------- */
 
-/* Worker w of T takes the tasks w, w + T, w + 2 T .. first, so that the next call on the same data finds them in its own
- * cache, and then what the others have left. */
+/* Worker w of T takes the tasks w, w + T, w + 2 T .. first, so that the next call on the same data finds
+ * them in its own cache, and then what the others have left. */
 enum { SHARES = 64 };
 typedef struct {
     size_t next;
@@ -402,7 +405,8 @@ static void stay_behind(void)
 
 void lnrnn_meet(lnrnn_barrier *b, int team)
 {
-    /* Spins between two looks at the clock. Giving the core away at once would lose it for a slice each time. */
+    /* Spins between two looks at the clock. Giving the core away at once would lose it for a slice each
+     * time. */
     enum { SPINS = 2000 };
     int64_t since = 0;
     const int mode = __atomic_load_n(&meetings, __ATOMIC_RELAXED);
