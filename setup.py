@@ -99,7 +99,7 @@ class BuildExt(build_ext):
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
         versions = f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         # The longest first: each unit is a process of the compiler.
-        units = [("_core", ext.sources[0], [*CFLAGS, *macros], python, versions)]
+        units = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
         for isa, (machines, parts, flags) in reversed(ISAS.items()):
             if machine in machines:
                 units += [

@@ -80,7 +80,8 @@ void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
 enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
 
-/* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm. n >= 1. */
+/* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm,
+ * without bias. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
                       double eps, void *y, ptrdiff_t ys, int centred, int threads);
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), which may be gy or x, ggain, gbias (n);

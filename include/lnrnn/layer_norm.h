@@ -110,6 +110,10 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
         stream_end();
         return;
     }
+#ifdef LNRNN_FEW_COPIES
+    for (; j < rows; j++, x += xs, y += ys)
+        F(layer_norm_group)(1, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred, 0);
+#else
 #define LNRNN_GROUP(many)                                                                                      \
     do {                                                                                                       \
         if (gain && bias)                                                                                      \
@@ -124,10 +128,11 @@ LNRNN_INLINE void F(layer_norm_rows)(size_t rows, size_t n, const S *x, ptrdiff_
     for (; j < rows; j++, x += xs, y += ys)
         LNRNN_GROUP(1);
 #undef LNRNN_GROUP
+#endif
 }
 
 /* x (rows, n) with xs values from row to row, gain (n) or NULL, bias (n) or NULL -> y (rows, n), stride ys.
- * centred: layer norm; if not, RMS norm. y may be x; rows may not overlap otherwise. n >= 1.
+ * centred: layer norm; if not, RMS norm, which has no bias. y may be x; rows may not overlap otherwise. n >= 1.
  * past: y is too large for the caches, write past them. */
 static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
                           double eps, void *y, ptrdiff_t ys, int centred, int past)
@@ -135,7 +140,7 @@ static void F(layer_norm)(size_t rows, size_t n, const void *x, ptrdiff_t xs, co
     if (centred)
         F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 1, past);
     else
-        F(layer_norm_rows)(rows, n, x, xs, gain, bias, eps, y, ys, 0, past);
+        F(layer_norm_rows)(rows, n, x, xs, gain, NULL, eps, y, ys, 0, past);
 }
 
 /* What the gradient of a row needs: gx = rstd (u - mean - d slope) s, d = (x s - m0) - m1, u = gy gain, s the row's
@@ -276,6 +281,10 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
     S *gx = gx_;
     R *pg = work, *pb = pg + n;
     for (size_t r = 0; r < rows;) {
+#ifdef LNRNN_FEW_COPIES
+        const size_t many = 1;
+        F(layer_norm_backward_group)(1, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, gain != NULL);
+#else
         const size_t many = rows - r >= 4 ? 4 : 1;
 #define LNRNN_GROUP(many)                                                                                        \
     do {                                                                                                         \
@@ -289,6 +298,7 @@ static void F(layer_norm_backward)(size_t rows, size_t n, const void *gy_, ptrdi
         else
             LNRNN_GROUP(1);
 #undef LNRNN_GROUP
+#endif
         r += many;
         gy += (ptrdiff_t)many * gs, x += (ptrdiff_t)many * xs, gx += (ptrdiff_t)many * os;
         if (r % 32 == 0 || r == rows) /* groups of four end there */

@@ -45,7 +45,8 @@
  * stream_end() orders streamed stores before all that follows.
  *
  * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MM_ROWS rows by MM_VECS vectors of
- * accumulators, which with MM_VECS loaded weights and one broadcast fill the register file.
+ * accumulators, which with MM_VECS loaded weights and one broadcast fill the register file. LNRNN_FEW_COPIES: a backend that
+ * hardly any machine needs, for which kernels leave out copies of theirs that only make them faster.
  *
  * Everything here is static: a function shared between objects of different ISAs could be merged by the linker
  * into the one copy that the machine cannot run.

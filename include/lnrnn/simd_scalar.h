@@ -3,6 +3,7 @@
 #define V64_LANES 1
 #define MM_ROWS 2
 #define MM_VECS 2
+#define LNRNN_FEW_COPIES
 
 typedef float v32;
 typedef double v64;

@@ -5,6 +5,7 @@
 #define V64_LANES 2
 #define MM_ROWS 4
 #define MM_VECS 2
+#define LNRNN_FEW_COPIES
 
 typedef __m128 v32;
 typedef __m128d v64;
