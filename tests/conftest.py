@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 
-# The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which on a busy
-# machine takes ten times as long. It reads this once, when NumPy is imported.
+# The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which
+# on a busy machine takes ten times as long. It reads this once, when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -33,12 +34,18 @@ def isa(request):
 
 @pytest.fixture
 def family(request):
-    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its product."""
+    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its
+    product."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture
 def rng(request):
-    """Random numbers that are the same in every run and on every ISA."""
-    return np.random.default_rng(len(request.function.__name__))
+    """Random numbers of the test's own, seeded by its file, its name and its parameters without the
+    instruction set: the same in every run and process, and on every instruction set."""
+    own = request.node
+    parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []
+    isas = {own.callspec.params.get(name) for name in ("isa", "family")} if parameters else set()
+    identity = [own.path.stem, own.originalname, *(name for name in parameters if name not in isas)]
+    return np.random.default_rng(zlib.crc32("-".join(identity).encode()))
