@@ -10,7 +10,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
 
-SOURCES = setup.py pyproject.toml $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
+SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
 
 .PHONY: demo test build bench peers clean
 

@@ -23,29 +23,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so that a
-# multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may keep the copy of a
-# shared function that was compiled for another instruction set. The kernels say themselves what is to be unrolled: -O3
-# makes them no faster and takes the compiler half as long again.
-CFLAGS = [
-    "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-lto",
-    "-fvisibility=hidden", "-g0",
-]  # fmt: skip
+sys.path.insert(0, "pyx")
+from build_flags import CFLAGS, ISAS  # noqa: E402
 
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
-X86 = ("x86_64", "amd64")
-ARM = ("aarch64", "arm64")
-# What of lnrnn/kernels.h a unit holds: LNRNN_PART_NORM and so on.
-PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
-# instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
-ISAS = {
-    "scalar": (X86 + ARM, PARTS, []),
-    "sse2": (X86, PARTS, []),
-    "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
-    "avx512": (X86, PARTS, AVX512),
-    "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
-    "neon": (ARM, PARTS, []),
-}
 ONCE = [
     "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
     "backward.c",

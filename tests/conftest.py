@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import os
+import zlib
 
-# The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which on a busy
-# machine takes ten times as long. It reads this once, when NumPy is imported.
+# The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which
+# on a busy machine takes ten times as long. It reads this once, when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from helpers import available_isas, isa_families, using_isa  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from simd_units import Unit, unit_names  # noqa: E402
 
 # No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.
 settings.register_profile("lnrnn", deadline=None, derandomize=True, max_examples=50,
@@ -22,6 +24,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("isa", available_isas(), indirect=True)
     if "family" in metafunc.fixturenames:
         metafunc.parametrize("family", isa_families(), indirect=True)
+    if "unit" in metafunc.fixturenames:
+        metafunc.parametrize("unit", unit_names(), indirect=True, scope="session")
 
 
 @pytest.fixture
@@ -33,12 +37,27 @@ def isa(request):
 
 @pytest.fixture
 def family(request):
-    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its product."""
+    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its
+    product."""
     with using_isa(request.param) as name:
         yield name
 
 
+@pytest.fixture(scope="session")
+def unit(request):
+    """The operations of simd.h, once for every instruction set of this machine, and for those of one that
+    it can emulate."""
+    unit = Unit(request.param)
+    yield unit
+    unit.close()
+
+
 @pytest.fixture
 def rng(request):
-    """Random numbers that are the same in every run and on every ISA."""
-    return np.random.default_rng(len(request.function.__name__))
+    """Random numbers of the test's own, seeded by its file, its name and its parameters without the
+    instruction set: the same in every run and process, and on every instruction set."""
+    own = request.node
+    parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []
+    isas = {own.callspec.params.get(name) for name in ("isa", "family", "unit")} if parameters else set()
+    identity = [own.path.stem, own.originalname, *(name for name in parameters if name not in isas)]
+    return np.random.default_rng(zlib.crc32("-".join(identity).encode()))

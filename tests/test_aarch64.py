@@ -1,22 +1,15 @@
 """NEON, where a cross compiler and an emulator are installed: the C is compiled for aarch64 and run without Python."""
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import lnrnn
 import numpy as np
 import pytest
-
+from compilers import CFLAGS, GCC_AARCH64, QEMU, ROOT, emulates_aarch64
 from helpers import using_isa
 from lnrnn import reference
 
-ROOT = Path(__file__).parent.parent
-GCC, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-
-pytestmark = pytest.mark.skipif(
-    not (shutil.which(GCC) and shutil.which(QEMU)), reason=f"needs {GCC} and {QEMU}"
-)
+pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARCH64} and {QEMU}")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +18,8 @@ def driver(tmp_path_factory):
     others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
     units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
     sources = [str(unit) for unit in units]
-    flags = ["-std=gnu11", "-O1", "-ffp-contract=off", "-fno-math-errno", "-static", f"-I{ROOT / 'include'}"]
-    subprocess.run([GCC, *flags, *sources, "-lm", "-o", str(program)], check=True)
+    flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}"]
+    subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)
 
     def run(*arguments, isa="neon", dtype=np.float32, **arrays):
         """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""

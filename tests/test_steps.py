@@ -43,7 +43,8 @@ def living_statistics(rnn, x, h0, ends, y):
         means.append(mean)
         variances.append(sum((row - mean) ** 2 for row in rows) / len(rows))
         counts.append(len(rows))
-    return np.array(means), np.array(variances), np.array(counts)
+    shape = len(counts), rnn.hidden_size  # which steps may be none
+    return np.reshape(means, shape), np.reshape(variances, shape), np.array(counts)
 
 
 def equal_statistics(got, want):

@@ -1,0 +1,198 @@
+"""The speed of this build against another one, both in one process and in turn: for a change of a few per
+cent, which two runs, minutes apart, cannot tell from the machine's own drift.
+
+    git worktree add ../before HEAD~1 && (cd ../before && python setup.py -q build_ext --inplace)
+    PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
+    PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
+
+Answers are compared before times: a row says if they are not equal to the bit, and by how much they differ.
+The columns are microseconds of a call of this build and of the other one, least and lower quartile, and
+their ratio: below 1 this one is faster. With a copy of this build's own folder as the other one, the ratios
+show the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+# This build first: Cython registers its module as "lnrnn._core" too, whatever package imports it, unless
+# there is one already.
+import lnrnn  # isort: skip
+import numpy as np
+from race import Call, Pace, race
+
+OTHER = "lnrnn_other"
+TURN = 0.0004  # seconds: many turns, so that some meet no neighbour
+FAR = 0.05  # relative to the largest value: builds that differ by more do not compute the same
+
+
+def load(folder: Path) -> ModuleType:
+    """The package in `folder`, under another name than lnrnn's."""
+    place = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(OTHER, place, submodule_search_locations=[str(folder)])
+    if not place.exists() or spec is None:
+        raise SystemExit(f"{folder} is no package: name the folder that holds __init__.py and _core.*.so")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[OTHER] = module
+    spec.loader.exec_module(module)
+    check_apart(module)
+    return module
+
+
+def check_apart(other: ModuleType) -> None:
+    """Ends the program unless the other build runs its own files alone: another compiled module, and
+    nothing of this build's, as it would get from `from lnrnn...` instead of `from .`."""
+    ours, theirs = lnrnn._core.__file__, other._core.__file__
+    if Path(ours).samefile(theirs):
+        raise SystemExit(f"both builds have the same compiled module: {ours}")
+    own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
+    for module, value in ((module, value) for module in own for value in vars(module).values()):
+        home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
+        compiled = home is lnrnn._core and value is not home  # the functions of either build name it as theirs
+        if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
+            raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its full name")
+
+
+# --- what is timed ------------------------------------------------------------------------------------------
+
+# (cell, batch, units, dtype), 20 steps
+NETWORKS = (
+    ("RNN", 1, 128, "float32"), ("LSTM", 1, 128, "float32"), ("GRU", 1, 128, "float32"),
+    ("LSTM", 1, 100, "float32"), ("RNN", 1, 256, "float32"), ("RNN", 64, 128, "float32"),
+    ("RNN", 8, 256, "float32"), ("LSTM", 8, 128, "float32"), ("LSTM", 17, 96, "float32"),
+    ("GRU", 17, 96, "float32"), ("LSTM", 1, 512, "bfloat16"), ("LSTM", 1, 512, "int8"),
+    ("RNN", 8, 256, "bfloat16"), ("RNN", 8, 256, "int8"),
+)  # fmt: skip
+STREAMS = (("RNN", 1, 128), ("LSTM", 1, 128), ("GRU", 8, 64))
+ROWS = ((1, 64), (1, 1024), (64, 512), (512, 1024), (1000, 256), (256, 4096))
+
+Make = Callable[[ModuleType], Callable[[], object]]
+
+
+def cases() -> Iterator[tuple[str, Make]]:
+    """(name, build -> what to call). Both builds read and write the same arrays: where these lie in memory
+    changes the time of a call."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape, dtype=np.float32):
+        return rng.standard_normal(shape).astype(dtype)
+
+    for cell, batch, units, dtype in NETWORKS:
+        x = normal(20, batch, units)
+
+        def network(build, cell=cell, units=units, dtype=dtype, x=x):
+            return partial(getattr(build, cell)(units, units, seed=0).to_dtype(dtype), x)
+
+        yield f"{cell} B{batch} H{units} {dtype}", network
+    for cell, batch, units in STREAMS:
+        x = normal(batch, units)
+
+        def step(build, cell=cell, batch=batch, units=units, x=x):
+            return partial(getattr(build, cell)(units, units, seed=0).stream(batch), x)
+
+        yield f"{cell} B{batch} H{units} stream", step
+    for norm in ("layer", "batch", None):
+        x = normal(20, 16, 96)
+
+        def train(build, norm=norm, x=x):
+            model = build.LSTM(96, 96, norm=norm, seed=0)
+
+            def forward_and_backward():
+                y, _, tape = model.forward_train(x)
+                gx, _, grads = model.backward(tape, y)
+                return y, gx, *(grads[name] for name in sorted(grads))
+
+            return forward_and_backward
+
+        yield f"LSTM B16 H96 training {norm}", train
+    for rows, n in ROWS:
+        x, w, b = normal(rows, n), normal(n), normal(n)
+        out = np.empty_like(x)
+        yield (
+            f"layer_norm {rows}x{n}",
+            lambda build, x=x, w=w, b=b, out=out: partial(build.layer_norm, x, w.size, w, b, out=out),
+        )
+    x, gy, w = normal(512, 1024), normal(512, 1024), normal(1024)
+    half, out = x.astype(np.float16), np.empty_like(x)
+    half_out = np.empty_like(half)
+    yield "layer_norm float16", lambda build: partial(build.layer_norm, half, 1024, out=half_out)
+    yield "layer_norm_backward", lambda build: partial(build.layer_norm_backward, gy, x, 1024, w)
+    yield "rms_norm", lambda build: partial(build.rms_norm, x, 1024, w, out=out)
+    mean, var = normal(1024), rng.uniform(0.5, 2, 1024).astype(np.float32)
+    yield "batch_norm", lambda build: partial(build.batch_norm, x, mean, var, w, w, out=out)
+    yield (
+        "batch_norm training",
+        lambda build: partial(build.batch_norm, x, None, None, w, w, training=True, out=out),
+    )
+    yield "batch_norm_backward", lambda build: partial(build.batch_norm_backward, gy, x, None, None, w)
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+def arrays(answer) -> list[np.ndarray]:
+    """The arrays of nested tuples."""
+    if isinstance(answer, tuple):
+        return [array for part in answer for array in arrays(part)]
+    return [] if answer is None else [np.array(answer)]
+
+
+def difference(ours, theirs) -> float:
+    """max |a - b| / max |b| over the arrays of two answers: 0 if they are equal to the bit."""
+    ours, theirs = arrays(ours), arrays(theirs)
+    if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
+        raise SystemExit("the builds' answers have different shapes or dtypes")
+    most = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if a.tobytes() != b.tobytes():
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            error = np.abs(a - b).max() / (np.abs(b).max() or 1)
+            most = max(most, float(np.inf if np.isnan(error) else error), np.finfo(np.float64).tiny)
+    return most
+
+
+def compare(name: str, ours, theirs, seconds: float) -> str:
+    """A row of the table."""
+    apart = difference(ours(), theirs())
+    if apart > FAR:
+        raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")
+    pace = Pace(rounds=10**9, turn=TURN, limit=seconds)
+    samples, _ = race({"this": Call(ours), "other": Call(theirs)}, pace)
+    least, quartile = (
+        [1e6 * float(np.quantile(samples[who], q)) for who in ("this", "other")] for q in (0, 0.25)
+    )
+    row = f"{name:28s}"
+    for this, other in (least, quartile):
+        row += f" {this:10.2f} {other:10.2f} {this / other:7.3f}"
+    return row + (f"   answers differ by {apart:.1g}" if apart else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, help="the package folder of the other build")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each row (default: 2)")
+    parser.add_argument("--pattern", default="", help="only rows whose name has it")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    other = load(options.other)
+    for build in (lnrnn, other):
+        build.set_num_threads(options.threads)
+    print(f"this   {lnrnn._core.__file__}\nother  {other._core.__file__}\n")
+    print(
+        f"{'':28s} {'least':>10s} {'other':>10s} {'ratio':>7s} {'quartile':>10s} {'other':>10s} {'ratio':>7s}"
+    )
+    for name, make in cases():
+        if options.pattern in name:
+            print(compare(name, make(lnrnn), make(other), options.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+/* Every operation of lnrnn/simd.h, to be asked for by name: a program for one instruction set, the one that
+ * is defined when it is compiled (-DLNRNN_ISA_AVX2). tests/simd_units.py builds it and talks to it.
+ *
+ * First it writes its numbers of lanes, then a line for each operation: its name, the bytes of its result,
+ * and the bytes of each operand ("n4": n times 4), and an empty line. A request is a line
+ *
+ *     NAME COUNT N PLACE
+ *
+ * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the
+ * line "ok" and the bytes of COUNT results, or a line that says what was wrong. N is the n of load_n,
+ * store_n and keep_n. Each operand, and the result, lies in a page of its own between two pages that may be
+ * neither read nor written: PLACE bytes from its beginning, or at its very end for PLACE -1. The bytes
+ * around the result are compared with what they were before.
+ *
+ * Vectors are made from bytes and turned into bytes by memcpy, so that no operation is judged through
+ * another one.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "lnrnn/simd.h"
+
+enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
+#define PER_N ((size_t)1 << 16) /* of a size: it is that of one element, of which there are n */
+
+static v32 v32_of(const char *p)
+{
+    v32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static v64 v64_of(const char *p)
+{
+    v64 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static v16 v16_of(const char *p)
+{
+    v16 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static vi32 vi32_of(const char *p)
+{
+    vi32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static void prefetch_anywhere(const char *p)
+{
+    v32_prefetch((const float *)p);
+    v32_prefetch((const float *)(p + sysconf(_SC_PAGESIZE))); /* may not be read */
+    v32_prefetch(NULL);
+}
+
+static void loaded(const char *p, char *out)
+{
+    v32 v = v32_of(p);
+    LNRNN_LOADED(v);
+    memcpy(out, &v, sizeof v);
+}
+
+static void bf16_pair(const char *p, char *out)
+{
+    v32 odd, even = v32_bf16_pair((const uint32_t *)p, &odd);
+    memcpy(out, &even, sizeof even);
+    memcpy(out + sizeof even, &odd, sizeof odd);
+}
+
+#define V32 (V32_LANES * sizeof(float))
+#define V64 (V64_LANES * sizeof(double))
+#define V16 (V32_LANES * sizeof(uint16_t))
+
+#define RESULT(value)                                                                                       \
+    do {                                                                                                    \
+        __typeof__(value) r_ = (value);                                                                     \
+        memcpy(out, &r_, sizeof r_);                                                                        \
+    } while (0)
+
+/* OPERATION(name, bytes of the result, what to do with in[0], in[1], out and n, bytes of each operand). */
+#define MEMORY(T, S, SIZE)                                                                                  \
+    OPERATION(T##_load, SIZE, RESULT(T##_load((const S *)in[0])), SIZE)                                     \
+    OPERATION(T##_load_n, SIZE, RESULT(T##_load_n((const S *)in[0], n)), PER_N | sizeof(S))                 \
+    OPERATION(T##_store, SIZE, T##_store((S *)out, T##_of(in[0])), SIZE)                                    \
+    OPERATION(T##_store_n, PER_N | sizeof(S), T##_store_n((S *)out, T##_of(in[0]), n), SIZE)                \
+    OPERATION(T##_stream, SIZE, T##_stream((S *)out, T##_of(in[0])), SIZE)
+
+#define BINARY(T, op, SIZE)                                                                                 \
+    OPERATION(T##_##op, SIZE, RESULT(T##_##op(T##_of(in[0]), T##_of(in[1]))), SIZE, SIZE)
+
+#define BOTH(T, S, SIZE)                                                                                    \
+    MEMORY(T, S, SIZE)                                                                                      \
+    OPERATION(T##_zero, SIZE, RESULT(T##_zero()))                                                           \
+    OPERATION(T##_set1, SIZE, RESULT(T##_set1(*(const S *)in[0])), sizeof(S))                               \
+    OPERATION(T##_keep_n, SIZE, RESULT(T##_keep_n(T##_of(in[0]), n)), SIZE)                                 \
+    BINARY(T, add, SIZE)                                                                                    \
+    BINARY(T, sub, SIZE)                                                                                    \
+    BINARY(T, mul, SIZE)                                                                                    \
+    BINARY(T, div, SIZE)                                                                                    \
+    BINARY(T, min, SIZE)                                                                                    \
+    BINARY(T, max, SIZE)                                                                                    \
+    OPERATION(T##_fma, SIZE, RESULT(T##_fma(T##_of(in[0]), T##_of(in[1]), T##_of(in[2]))), SIZE, SIZE, SIZE) \
+    OPERATION(T##_sqrt, SIZE, RESULT(T##_sqrt(T##_of(in[0]))), SIZE)                                        \
+    OPERATION(T##_sum, sizeof(S), RESULT(T##_sum(T##_of(in[0]))), SIZE)
+
+#define SHORT_FLOATS(t)                                                                                     \
+    OPERATION(v32_from_##t, V32, RESULT(v32_from_##t(v16_of(in[0]))), V16)                                  \
+    OPERATION(v32_to_##t, V16, RESULT(v32_to_##t(v32_of(in[0]))), V32)                                      \
+    OPERATION(v32_load_##t, V32, RESULT(v32_load_##t((const uint16_t *)in[0])), V16)                        \
+    OPERATION(v32_load_n_##t, V32, RESULT(v32_load_n_##t((const uint16_t *)in[0], n)), PER_N | 2)           \
+    OPERATION(v32_store_##t, V16, v32_store_##t((uint16_t *)out, v32_of(in[0])), V32)                       \
+    OPERATION(v32_store_n_##t, PER_N | 2, v32_store_n_##t((uint16_t *)out, v32_of(in[0]), n), V32)          \
+    OPERATION(v32_stream_##t, V16, v32_stream_##t((uint16_t *)out, v32_of(in[0])), V32)                     \
+    OPERATION(t##_to_float, 4, RESULT(t##_to_float(*(const uint16_t *)in[0])), 2)                           \
+    OPERATION(float_to_##t, 2, RESULT(float_to_##t(*(const float *)in[0])), 4)
+
+#define OPERATIONS                                                                                          \
+    BOTH(v32, float, V32)                                                                                   \
+    BOTH(v64, double, V64)                                                                                  \
+    MEMORY(v16, uint16_t, V16)                                                                              \
+    OPERATION(stream_end, 0, stream_end())                                                                  \
+    OPERATION(v32_prefetch, 0, prefetch_anywhere(in[0]), V32)                                               \
+    OPERATION(LNRNN_LOADED, V32, loaded(in[0], out), V32)                                                   \
+    OPERATION(v32_round, V32, RESULT(v32_round(v32_of(in[0]))), V32)                                        \
+    OPERATION(v32_pow2, V32, RESULT(v32_pow2(v32_of(in[0]))), V32)                                          \
+    OPERATION(v32_abs, V32, RESULT(v32_abs(v32_of(in[0]))), V32)                                            \
+    BINARY(v32, copysign, V32)                                                                              \
+    OPERATION(v32_select_lt, V32,                                                                           \
+              RESULT(v32_select_lt(v32_of(in[0]), v32_of(in[1]), v32_of(in[2]), v32_of(in[3]))),            \
+              V32, V32, V32, V32)                                                                           \
+    SHORT_FLOATS(bf16)                                                                                      \
+    SHORT_FLOATS(f16)                                                                                       \
+    OPERATION(float_bits, 4, RESULT(float_bits(*(const float *)in[0])), 4)                                  \
+    OPERATION(bits_float, 4, RESULT(bits_float(*(const uint32_t *)in[0])), 4)                               \
+    OPERATION(v32_bf16_pair, 2 * V32, bf16_pair(in[0], out), V32)                                           \
+    OPERATION(v32_store_u8, V32_LANES, v32_store_u8((uint8_t *)out, v32_of(in[0])), V32)                    \
+    OPERATION(vi32_zero, V32, RESULT(vi32_zero()))                                                          \
+    OPERATION(vi32_dot4, V32,                                                                               \
+              RESULT(vi32_dot4(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])),         \
+              V32, 4, V32)                                                                                  \
+    OPERATION(vi32_to_v32, V32, RESULT(vi32_to_v32(vi32_of(in[0]))), V32)                                   \
+    OPERATION(vi32_less_64, V32, RESULT(vi32_less_64(vi32_of(in[0]), (const int32_t *)in[1])), V32, V32)
+
+#define OPERATION(name, result, action, ...)                                                                \
+    static void run_##name(const char *const *in, char *out, size_t n)                                      \
+    {                                                                                                       \
+        (void)in, (void)out, (void)n;                                                                       \
+        action;                                                                                             \
+    }
+OPERATIONS
+#undef OPERATION
+
+typedef struct {
+    const char *name;
+    void (*run)(const char *const *in, char *out, size_t n);
+    size_t result, operands[MOST_OPERANDS];
+} operation;
+
+#define OPERATION(name_, result_, action, ...)                                                              \
+    {.name = #name_, .run = run_##name_, .result = result_, .operands = {__VA_ARGS__}},
+static const operation operations[] = {OPERATIONS};
+#undef OPERATION
+
+enum { HOW_MANY = sizeof operations / sizeof *operations };
+
+static void print_size(size_t size) { printf(" %s%zu", size & PER_N ? "n" : "", size & ~PER_N); }
+
+static size_t bytes_of(size_t size, size_t n) { return size & PER_N ? (size & ~PER_N) * n : size; }
+
+/* A page that may be read and written, between two that may not. */
+static char *page_between_others(size_t page)
+{
+    char *p = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED || mprotect(p + page, page, PROT_READ | PROT_WRITE)) {
+        perror("mmap");
+        exit(1);
+    }
+    return p + page;
+}
+
+/* Runs an operation COUNT times. -> NULL, or what was wrong. */
+static const char *run(const operation *op, size_t count, size_t n, long place, const char *data,
+                       char *results)
+{
+    static char *pages[1 + MOST_OPERANDS];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = bytes_of(op->result, n);
+    for (int k = 0; !pages[MOST_OPERANDS] && k <= MOST_OPERANDS; k++)
+        pages[k] = page_between_others(page);
+    char *const out = pages[0] + (place < 0 ? page - size : (size_t)place), *const last = pages[0] + page;
+    char *const from = out - pages[0] > AROUND ? out - AROUND : pages[0];
+    char *const to = last - (out + size) > AROUND ? out + size + AROUND : last;
+    for (size_t i = 0; i < count; i++) {
+        const char *in[MOST_OPERANDS], *operand = data;
+        for (int k = 0; k < MOST_OPERANDS; k++) {
+            const size_t bytes = bytes_of(op->operands[k], n);
+            char *const p = pages[1 + k] + (place < 0 ? page - bytes : (size_t)place);
+            memcpy(p, operand + i * bytes, bytes);
+            operand += count * bytes;
+            in[k] = p;
+        }
+        memset(from, FILLER, (size_t)(to - from));
+        op->run(in, out, n);
+        stream_end();
+        for (const char *p = from; p < to; p++)
+            if (*(const unsigned char *)p != FILLER && (p < out || p >= out + size))
+                return p < out ? "wrote before the result" : "wrote past the result";
+        memcpy(results + i * size, out, size);
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    printf("%d %d\n", V32_LANES, V64_LANES);
+    for (const operation *op = operations; op < operations + HOW_MANY; op++) {
+        printf("%s", op->name);
+        print_size(op->result);
+        for (int k = 0; k < MOST_OPERANDS && op->operands[k]; k++)
+            print_size(op->operands[k]);
+        printf("\n");
+    }
+    printf("\n");
+    fflush(stdout);
+    char name[32];
+    size_t count, n;
+    long place;
+    while (scanf("%31s %zu %zu %ld", name, &count, &n, &place) == 4 && getchar() == '\n') {
+        const operation *op = operations;
+        while (op < operations + HOW_MANY && strcmp(op->name, name))
+            op++;
+        if (op == operations + HOW_MANY)
+            return 1;
+        size_t bytes = 0;
+        for (int k = 0; k < MOST_OPERANDS; k++)
+            bytes += count * bytes_of(op->operands[k], n);
+        const size_t size = count * bytes_of(op->result, n);
+        char *data = malloc(bytes + 1), *results = malloc(size + 1);
+        if (!data || !results || fread(data, 1, bytes, stdin) != bytes)
+            return 1;
+        const char *wrong = run(op, count, n, place, data, results);
+        puts(wrong ? wrong : "ok");
+        if (!wrong)
+            fwrite(results, 1, size, stdout);
+        fflush(stdout);
+        free(data);
+        free(results);
+    }
+    return 0;
+}
