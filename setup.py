@@ -122,6 +122,7 @@ core = Extension(
 setup(
     ext_modules=cythonize(
         [core],
+        force=True,  # it goes by times, which a checkout or a copy does not keep
         include_path=["pyx"],
         compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
     ),
