@@ -47,8 +47,8 @@ ISAS = {
     "neon": (ARM, PARTS, []),
 }
 ONCE = [
-    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
-    "backward.c",
+    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "config.c",
+    "plan.c", "sequence.c", "step.c", "backward.c",
 ]  # fmt: skip
 
 
