@@ -32,12 +32,15 @@ def set_part(part: float) -> None: ...
 
 Statistics = dict[str, Any]  # side -> (mean, var), each (T, width) float64; "count" -> (T,) int64
 
+Sites = dict[str, tuple[ndarray | None, ndarray | None]]  # side -> what belongs to the gain, to the bias
+
 class Layer:
     def __init__(
-        self, cell: int, weight_ih: ndarray, weight_hh: ndarray, parameters: dict[str, ndarray], *, act: int = 0,
-        norm: int, placement: int = 0, span: int = 0, cell_norm: int = 0, eps: float, reverse: bool, dtype: int = 0,
+        self, cell: int, weight_ih: ndarray, weight_hh: ndarray, sites: Sites, *, inner_bias_ih: ndarray | None = None,
+        inner_bias_hh: ndarray | None = None, act: int = 0, norm: int, placement: int = 0, span: int = 0,
+        cell_norm: int = 0, eps: float, reverse: bool, dtype: int = 0,
     ) -> None: ...
-    def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, beyond: int) -> None: ...
+    def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, overrun_row: int) -> None: ...
     @property
     def nbytes(self) -> int: ...
     def forward(
@@ -47,9 +50,9 @@ class Layer:
     ) -> None: ...
     def tape(self, rows: int) -> ndarray: ...
     def backward(
-        self, x: ndarray, y: ndarray, h0: ndarray, order: ndarray, length: ndarray, statistics: Statistics | None,
-        tape: ndarray, gy: ndarray, ghn: ndarray | None, gx: ndarray, gh0: ndarray, gw_ih: ndarray, gw_hh: ndarray,
-        grads: dict[str, ndarray], c0: ndarray | None = None, gcn: ndarray | None = None, gc0: ndarray | None = None,
+        self, *, x: ndarray, y: ndarray, h0: ndarray, c0: ndarray | None = None, order: ndarray, length: ndarray,
+        statistics: Statistics | None, tape: ndarray, gy: ndarray, ghn: ndarray | None, gcn: ndarray | None = None,
+        gx: ndarray, gh0: ndarray, gc0: ndarray | None = None, gw_ih: ndarray, gw_hh: ndarray, sites: Sites,
     ) -> None: ...
 
 class Step:

@@ -16,10 +16,11 @@ from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ._state import CHANGES, Closed, checked, counted, no_attribute
 from .cells import Cell
 from .io import save
-from .norms import OVERRUNS, BatchNormSpec, norm_spec
-from .parameters import shapes, sides, suffixes
+from .norms import OVERRUNS, norm_spec
+from .parameters import shapes, suffixes
 from .sequences import FLOAT32, longest_first, sequences, states
 from .snapshot import DTYPES, Architecture, Snapshot, frozen
+from .sites import statistics_sides
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
@@ -82,7 +83,7 @@ class Network(Closed):
             seed = integer("seed", seed, 0)
         self.num_directions = 2 if self.bidirectional else 1
         self._suffixes = suffixes(self.num_layers, self.bidirectional)
-        self._sides = sides(self._cell, self.hidden_size) if isinstance(self.norm, BatchNormSpec) else {}
+        self._sides = statistics_sides(self._cell, self.norm, self.hidden_size)
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
         parameters: dict[str, Array] = {}

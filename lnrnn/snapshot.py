@@ -11,7 +11,7 @@ import numpy as np
 from . import _core
 from .cells import Cell
 from .norms import PLACEMENTS, LayerNormSpec
-from .parameters import Norm
+from .sites import Norm, norm_sites
 from .statistics import StepStatistics
 
 Array = np.ndarray
@@ -26,7 +26,7 @@ def frozen(array: Array) -> Array:
 @dataclass(frozen=True)
 class Architecture:
     """What is fixed when a network is made. activation: the compiled module's number. norm: resolved for the
-    cell. suffixes, sides: see parameters.py; sides is empty without batch norm."""
+    cell. suffixes: see parameters.py; sides: sites.statistics_sides."""
 
     cell: Cell
     activation: int
@@ -85,7 +85,8 @@ class Snapshot:
         made, cut = self.architecture, len(suffix)
         norm = made.norm
         own = {name[:-cut]: value for name, value in self.parameters.items() if name.endswith(suffix)}
-        w_ih, w_hh = own.pop("weight_ih"), own.pop("weight_hh")
+        sites = norm_sites(made.cell, norm)
+        given = {site.side: tuple(own.get(name or "") for name in site.parameters) for site in sites}
         options: dict[str, Any] = {"norm": 0, "eps": 0.0}
         if isinstance(norm, LayerNormSpec):
             options = {
@@ -96,11 +97,12 @@ class Snapshot:
             split = int("ih" in made.sides)
             options = {"norm": 2, "eps": norm.eps, "placement": split, "cell_norm": int("c" in made.sides)}
         layer = _core.Layer(
-            made.cell.number, w_ih, w_hh, own, act=made.activation, reverse=suffix.endswith("_reverse"),
-            dtype=DTYPES.index(self.dtype), **options,
+            made.cell.number, own["weight_ih"], own["weight_hh"], given, act=made.activation,
+            inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
+            reverse=suffix.endswith("_reverse"), dtype=DTYPES.index(self.dtype), **options,
         )  # fmt: skip
         if made.sides:
-            layer.set_steps(*self.statistics[suffix].folded(own, norm.eps, self.overrun))
+            layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))
         return layer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Snapshot:

@@ -35,9 +35,9 @@ cdef class Parts:
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
-    cell: 0 RNN, 1 LSTM, 2 GRU, of G = 1, 4, 3 gates. weight_ih (G*H, D), weight_hh (G*H, H), and parameters: the others by
-    name, without the layer's suffix; absent ones are gains of 1 and biases of 0. All float32 and contiguous; kept, not copied,
-    and not to be changed. act (RNN): 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch. placement: 0 joint,
+    cell: 0 RNN, 1 LSTM, 2 GRU, of G = 1, 4, 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side (lnrnn/sites.py) the
+    gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih, inner_bias_hh (G*H) or None. All
+    float32 and contiguous; kept, not copied, and not to be changed. act (RNN): 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch. placement: 0 joint,
     1 split, 2 gate. span: 0 the paper's, 1 all. cell_norm: 0 none, 1 out, 2 carry. dtype: what the weights are packed as, 0
     float32, 1 bfloat16, 2 int8.
     """
@@ -46,8 +46,8 @@ cdef class Layer:
     cdef object weights, parameters, tables
     cdef tuple packed, transposed
 
-    def __init__(self, int cell, weight_ih, weight_hh, dict parameters, *, int act=0, int norm, int placement=0, int span=0,
-                 int cell_norm=0, double eps, bint reverse, int dtype=0):
+    def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None, int act=0,
+                 int norm, int placement=0, int span=0, int cell_norm=0, double eps, bint reverse, int dtype=0):
         cdef lnrnn_rnn_config *config = &self.config
         cdef size_t n
         memset(config, 0, sizeof(self.config))
@@ -61,31 +61,31 @@ cdef class Layer:
         floats(weight_hh, n * config.H)
         self.weights = (weight_ih[:], weight_hh[:]) # views: the shapes of the caller's arrays can be set
         self.parameters = []
-        p = parameters.get
-        inner_ih, inner_hh = p("inner_bias_ih"), p("inner_bias_hh")
         if not config.separate_products:
-            inner_ih, inner_hh = added(inner_ih, inner_hh), None
-        config.inner_ih, config.inner_hh = self.keep(inner_ih, n), self.keep(inner_hh, n)
-        if config.input_side:
-            self.site(LNRNN_SITE_INPUT, p("gain_ih"), p("bias" if norm == LNRNN_NORM_BATCH else "bias_ih"))
-            self.site(LNRNN_SITE_HIDDEN, p("gain_hh"), None if norm == LNRNN_NORM_BATCH else p("bias_hh"))
-        elif norm == LNRNN_NORM_NONE:
-            self.site(LNRNN_SITE_HIDDEN, None, added(p("bias_ih"), p("bias_hh")))
-        else:
-            self.site(LNRNN_SITE_HIDDEN, p("gain"), p("bias"))
-        if cell_norm:
-            self.site(LNRNN_SITE_CELL, p("gain_c"), p("bias_c"))
+            inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None
+        config.inner_ih, config.inner_hh = self.keep(inner_bias_ih, n), self.keep(inner_bias_hh, n)
+        if not config.input_side and "ih" in sites: # two biases of one sum
+            sites = {"hh": (None, added(sites["ih"][1], sites["hh"][1]))}
+        for side, (gain, bias) in sites.items():
+            self.set_site(&config.site[self.site_of(side)], gain, bias)
         lnrnn_rnn_configure(config)
 
     cdef const float *keep(self, array, size_t n) except? NULL:
         self.parameters.append(array)
         return floats(array, n)
 
-    cdef int site(self, int index, gain, bias) except -1:
-        cdef lnrnn_site *site = &self.config.site[index]
+    cdef int set_site(self, lnrnn_site *site, gain, bias) except -1:
         site.gain = self.keep(np.ones(site.width, np.float32) if gain is None else gain, site.width)
         site.bias = self.keep(np.zeros(site.width, np.float32) if bias is None else bias, site.width)
         return 0
+
+    cdef int site_of(self, str side) except -1:
+        """Where a side of lnrnn/sites.py stands in the configuration."""
+        if side not in ("", "ih", "hh", "c"):
+            raise AssertionError(f"broken promise: side {side!r}")
+        if side == "c":
+            return LNRNN_SITE_CELL
+        return LNRNN_SITE_INPUT if side == "ih" and self.config.input_side else LNRNN_SITE_HIDDEN
 
     def set_steps(self, dict tables, size_t known, ptrdiff_t overrun_row):
         """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift (rows, values) by
@@ -93,7 +93,7 @@ cdef class Layer:
         cdef size_t rows
         cdef lnrnn_site *site
         for side, (scale, shift) in tables.items():
-            site, rows = &self.config.site[site_of(side)], scale.shape[0]
+            site, rows = &self.config.site[self.site_of(side)], scale.shape[0]
             if known > rows or overrun_row >= <ptrdiff_t>rows or overrun_row < -1:
                 raise AssertionError(f"broken promise: {known} known steps, row {overrun_row} beyond, {rows} rows")
             site.scale, site.shift = floats(scale, rows * site.width), floats(shift, rows * site.width)
@@ -149,7 +149,7 @@ cdef class Layer:
                 if side == "count":
                     r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
                 else:
-                    index, (mean, var) = site_of(side), value
+                    index, (mean, var) = self.site_of(side), value
                     n = T * self.config.site[index].width
                     r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
                     r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
@@ -190,10 +190,10 @@ cdef class Layer:
         """An empty tape for `rows` active steps."""
         return aligned(lnrnn_tape_width(&self.config) * rows)
 
-    def backward(self, x, y, h0, order, length, statistics, tape, gy, ghn, gx, gh0, gw_ih, gw_hh, dict grads, c0=None,
-                 gcn=None, gc0=None):
-        """Gradients of what forward did with the same arguments, which here are only read; gx .. gc0 are written. grads: name
-        of a gain or bias, as the cell has it -> float64 array."""
+    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0, gc0=None, gw_ih,
+                 gw_hh, dict sites):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0, gw_ih, gw_hh are
+        written, and sites: by side float64 arrays for gain and bias, or None for what is not asked."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
@@ -215,12 +215,11 @@ cdef class Layer:
         g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
         g.gx, g.gh0, g.gc0 = out_floats(gx, T * B * D), out_floats(gh0, B * H), out_floats(gc0, B * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, n * D), out_floats(gw_hh, n * H)
-        spare = np.empty((6, n))
-        g.site[LNRNN_SITE_HIDDEN].gain, g.site[LNRNN_SITE_HIDDEN].bias = out_doubles(spare[0], n), out_doubles(spare[1], n)
-        g.site[LNRNN_SITE_INPUT].gain, g.site[LNRNN_SITE_INPUT].bias = out_doubles(spare[2], n), out_doubles(spare[3], n)
-        g.site[LNRNN_SITE_CELL].gain = out_doubles(spare[4, :H], H)
-        g.site[LNRNN_SITE_CELL].bias = out_doubles(spare[5, :H], H)
-        cdef dict place = {"gain": 0, "gain_hh": 0, "bias": 1, "bias_hh": 1, "gain_ih": 2, "bias_ih": 3, "gain_c": 4, "bias_c": 5}
+        cdef list sums = []
+        for index in range(LNRNN_SITES):
+            n = self.config.site[index].width
+            sums.append((np.empty(n), np.empty(n)))
+            g.site[index].gain, g.site[index].bias = out_doubles(sums[index][0], n), out_doubles(sums[index][1], n)
         cdef size_t active = length.sum()
         rows = np.empty(3 * active, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
@@ -238,10 +237,10 @@ cdef class Layer:
             if finished:
                 break
             r.part, r.resumed = parts.next(), 1
-        for name, value in grads.items():
-            separate = self.config.separate_products
-            row = 1 if name == "bias_ih" and not separate else 3 if name == "bias" and separate else place[name]
-            value[...] = spare[row, :value.shape[0]]
+        for side, asked in sites.items():
+            for value, found in zip(asked, sums[self.site_of(side)]):
+                if value is not None:
+                    value[...] = found
 
 
 cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T, size_t B) except -1:
@@ -276,12 +275,6 @@ cdef tuple dealt(order, length, size_t group):
     dealt_order, dealt_length = np.empty_like(order), np.empty_like(length)
     dealt_order[places], dealt_length[places] = order, length
     return dealt_order, dealt_length
-
-
-cdef int site_of(str side) except -1:
-    if side not in ("", "ih", "hh", "c"):
-        raise AssertionError(f"broken promise: side {side!r}")
-    return LNRNN_SITE_INPUT if side == "ih" else LNRNN_SITE_CELL if side == "c" else LNRNN_SITE_HIDDEN
 
 
 cdef added(a, b):
