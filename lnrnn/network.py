@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import calibration, training
+from ._core import Activation
 from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ._state import CHANGES, Closed, checked, counted, no_attribute
 from .cells import Cell
@@ -63,7 +64,7 @@ class Network(Closed):
     _arguments: tuple[str, ...] = (
         "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
     )  # fmt: skip
-    _act = 0
+    _act = Activation.TANH
 
     def _make(
         self, input_size: int, hidden_size: int, num_layers: int, norm: Any, bias: bool, batch_first: bool,

@@ -24,6 +24,11 @@ cdef extern from "lnrnn.h" nogil:
 
     void lnrnn_back_off(int mode)
 
+    enum:
+        LNRNN_MAP_EXP
+        LNRNN_MAP_TANH
+        LNRNN_MAP_SIGMOID
+
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 
     enum:
@@ -58,9 +63,27 @@ cdef extern from "lnrnn.h" nogil:
     void lnrnn_pack(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *)
 
     enum:
-        LNRNN_NORM_BATCH
+        LNRNN_RNN
+        LNRNN_LSTM
+        LNRNN_GRU
+        LNRNN_ACT_TANH
+        LNRNN_ACT_RELU
+        LNRNN_ACT_SIGMOID
+        LNRNN_ACT_IDENTITY
         LNRNN_NORM_NONE
+        LNRNN_NORM_LAYER
+        LNRNN_NORM_BATCH
+        LNRNN_JOINT
+        LNRNN_SPLIT
         LNRNN_GATE
+        LNRNN_SPAN_PAPER
+        LNRNN_SPAN_ALL
+        LNRNN_CELL_NONE
+        LNRNN_CELL_OUT
+        LNRNN_CELL_CARRY
+        LNRNN_WEIGHT_F32
+        LNRNN_WEIGHT_BF16
+        LNRNN_WEIGHT_I8
         LNRNN_SITE_INPUT
         LNRNN_SITE_HIDDEN
         LNRNN_SITE_CELL

@@ -35,19 +35,19 @@ cdef class Parts:
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
-    cell: 0 RNN, 1 LSTM, 2 GRU, of G = 1, 4, 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side (lnrnn/sites.py) the
+    cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side (lnrnn/sites.py) the
     gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih, inner_bias_hh (G*H) or None. All
-    float32 and contiguous; kept, not copied, and not to be changed. act (RNN): 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch. placement: 0 joint,
-    1 split, 2 gate. span: 0 the paper's, 1 all. cell_norm: 0 none, 1 out, 2 carry. dtype: what the weights are packed as, 0
-    float32, 1 bfloat16, 2 int8.
+    float32 and contiguous; kept, not copied, and not to be changed. act (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span,
+    CellNorm. dtype: the WeightType that they are packed as.
     """
 
     cdef lnrnn_rnn_config config
     cdef object weights, parameters, tables
     cdef tuple packed, transposed
 
-    def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None, int act=0,
-                 int norm, int placement=0, int span=0, int cell_norm=0, double eps, bint reverse, int dtype=0):
+    def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
+                 int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
+                 int cell_norm=LNRNN_CELL_NONE, double eps, bint reverse, int dtype=LNRNN_WEIGHT_F32):
         cdef lnrnn_rnn_config *config = &self.config
         cdef size_t n
         memset(config, 0, sizeof(self.config))
@@ -112,7 +112,7 @@ cdef class Layer:
         cdef tuple kept = self.transposed
         name = isa()
         if kept is None or kept[0] != name:
-            self.transposed = kept = (name, *(packed(w, True, 0) for w in self.weights))
+            self.transposed = kept = (name, *(packed(w, True, LNRNN_WEIGHT_F32) for w in self.weights))
         return kept
 
     @property
