@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """name: also the compiled module's, in CellKind. gates: how many blocks of H rows the weights have. states: h, or h and c.
-    placement: of layer norm in Ba et al. 2016, the default; placements: all that the cell has."""
+    """name: also the compiled module's, in CellKind. gates: how many blocks of H rows the weights have. states: h,
+    or h and c. placement: of layer norm in Ba et al. 2016, the default; placements: all that the cell has."""
 
     name: str
     gates: int

@@ -26,8 +26,8 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is fixed when a network is made. norm: resolved for the
-    cell. suffixes: see parameters.py; sides: sites.statistics_sides."""
+    """What is fixed when a network is made. norm: resolved for the cell. suffixes: see parameters.py; sides:
+    sites.statistics_sides."""
 
     cell: Cell
     activation: Activation
@@ -92,7 +92,8 @@ class Snapshot:
         if isinstance(norm, LayerNormSpec):
             options = {
                 "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
-                "span": Span[(norm.span or "paper").upper()], "cell_norm": CellNorm[(norm.cell or "none").upper()],
+                "span": Span[(norm.span or "paper").upper()],
+                "cell_norm": CellNorm[(norm.cell or "none").upper()],
             }  # fmt: skip
         elif made.sides:
             options = {

@@ -19,7 +19,8 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: see sites.statistics_sides."""
+    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
+    sites.statistics_sides has them."""
     found: dict[str, tuple[int, ...]] = {name: (steps, width) for s, width in sides.items() for name in _names(s)}
     return found | {"count": (steps,)}
 
@@ -114,8 +115,8 @@ class StepStatistics:
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
         """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
 
-        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift (rows, width) float32, such that
-        scale * a + shift is the normalised a; known; beyond (-1: the batch).
+        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift (rows, width)
+        float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
         """
         beyond = -1 if overrun == "batch" else self.known - 1
         averages = overrun == "mean" and self.known > 0

@@ -129,9 +129,9 @@ def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, 
         below = np.zeros(run.x.shape, FLOAT32)
         c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
         run.layer.backward(
-            x=run.x, y=run.y, h0=tape.start[0][k], c0=c0, order=tape.order, length=tape.ends, statistics=run.statistics,
-            tape=run.record, gy=grad[:, :, d * H : (d + 1) * H], ghn=gend[0][k], gcn=gcn, gx=below, gh0=gstart[0][k],
-            gc0=gc0, gw_ih=g_ih, gw_hh=g_hh,
+            x=run.x, y=run.y, h0=tape.start[0][k], c0=c0, order=tape.order, length=tape.ends,
+            statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H], ghn=gend[0][k], gcn=gcn,
+            gx=below, gh0=gstart[0][k], gc0=gc0, gw_ih=g_ih, gw_hh=g_hh,
             sites={site.side: tuple(found.get(name or "") for name in site.parameters) for site in sites},
         )  # fmt: skip
         gx += below

@@ -1,10 +1,9 @@
 /* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
  *
- * A group goes back through its steps. Each step turns the gradient of the state into those of W x and W h, kept for all
- * rows, and hands W_hh's share of the latter to the step before. What these rows then give is the same for every cell and
- * needs no order in time: each row its gradient of x, all of them together those of the weights, summed over the packed
- * rows in their order, whatever the threads.
- */
+ * A group goes back through its steps. Each step turns the gradient of the state into those of W x and
+ * W h, kept for all rows, and hands W_hh's share of the latter to the step before. What these rows then
+ * give is the same for every cell and needs no order in time: each row its gradient of x, all of them
+ * together those of the weights, summed over the packed rows in their order, whatever the threads. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +20,8 @@ typedef struct {
     const lnrnn_rnn_plan *p;
     const lnrnn_kernels *k;
     const lnrnn_rnn_gradients *g;
-    size_t rows, wide, narrow; /* of all sequences; floats from row to row of what has G*H values, of what has H */
+    size_t rows;         /* of all sequences */
+    size_t wide, narrow; /* floats from row to row of what has G*H values, of what has H */
     double *sums;   /* (groups + 1, group_sums): each group's, and their total */
     float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
     float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
@@ -39,7 +39,7 @@ typedef struct {
     float *batch;      /* batch_work(j) */
 } scratch;
 
-/* --- the norms ------------------------------------------------------------------------------------------------- */
+/* --- the norms ------------------------------------------------------------------------------------------ */
 
 /* A group's share of ggain and gbias, site after site. */
 static lnrnn_site_gradients site_sums(const lnrnn_rnn_config *c, double *sums, int site)
@@ -61,8 +61,9 @@ static size_t group_sums(const lnrnn_rnn_config *c)
 static size_t batch_work(const backward_job *j) { return j->p->synchronous ? 8 * j->c->outputs + 2 : 0; }
 
 /* Batch norm's site_backward: step t was normalised with the statistics that the forward call has written. */
-static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a, ptrdiff_t as,
-                           const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum, const scratch *m)
+static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum,
+                           const scratch *m)
 {
     const lnrnn_site_statistics *found = &j->r->statistics[site];
     const float *const gain = j->c->site[site].gain;
@@ -87,8 +88,8 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
 }
 
-/* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which values mean and variance
- * are taken together. */
+/* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
+ * values mean and variance are taken together. */
 static size_t span_end(const lnrnn_gates *read, size_t from, size_t n)
 {
     if (read->spans == LNRNN_SPANS_EACH)
@@ -96,10 +97,11 @@ static size_t span_end(const lnrnn_gates *read, size_t from, size_t n)
     return read->spans == LNRNN_SPANS_LAST && from == 0 ? n - read->H : n;
 }
 
-/* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which may be g: that of
- * the input; adds to the site's sums. */
-static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a, ptrdiff_t as,
-                          const float *g, float *to, ptrdiff_t gs, double *sums, const scratch *m)
+/* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which
+ * may be g: that of the input; adds to the site's sums. */
+static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                          ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
+                          const scratch *m)
 {
     const lnrnn_gates *read = &j->c->site[site].read;
     const size_t n = j->c->site[site].width;
@@ -113,27 +115,30 @@ static void site_backward(const backward_job *j, int site, size_t active, size_t
     } else
         for (size_t from = 0, end; from < n; from = end) {
             end = span_end(read, from, n);
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as, read->gain + from,
-                                                          read->eps, to + from, gs, sum.gain + from, sum.bias + from,
-                                                          m->zeros);
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
+                                                          read->gain + from, read->eps, to + from, gs,
+                                                          sum.gain + from, sum.bias + from, m->zeros);
         }
 }
 
-/* --- through time ------------------------------------------------------------------------------------------------ */
+/* --- through time --------------------------------------------------------------------------------------- */
 
-/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. -> how many floats. */
+/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. ->
+ * how many floats. */
 static size_t layout_scratch(const backward_job *j, size_t r0, float *base, scratch *m)
 {
     const size_t state = j->p->group * j->narrow, gu = j->c->saved_gates ? state : 0;
     const size_t zeros = gu + (j->c->cell_state ? state : 0), batch = zeros + 2 * j->c->outputs;
     if (base)
-        *m = (scratch){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
+        *m = (scratch){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros,
+                       base + batch};
     return batch + batch_work(j);
 }
 
-/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on -> m->u. */
-static void recompute_norm(const backward_job *j, int site, size_t from, size_t n, size_t t, const float *a, ptrdiff_t as,
-                           const scratch *m)
+/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on ->
+ * m->u. */
+static void recompute_norm(const backward_job *j, int site, size_t from, size_t n, size_t t, const float *a,
+                           ptrdiff_t as, const scratch *m)
 {
     const lnrnn_site *at = &j->c->site[site];
     const lnrnn_site_statistics *found = &j->r->statistics[site];
@@ -142,8 +147,8 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
     if (g.how == LNRNN_AFFINE) {
         const size_t row = t * at->width + from, H = j->c->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from, at->bias + from, g.eps,
-                                       NULL, mean, scale, shift);
+        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
+                                       at->bias + from, g.eps, NULL, mean, scale, shift);
         g.mean = mean, g.gain = scale, g.bias = shift;
     } else {
         g.bias += from;
@@ -153,7 +158,8 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
     j->k->cells->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
-/* Some rows of a step on the way back: they stand at packed row pos, those of the step before from `earlier` on. */
+/* Some rows of a step on the way back: they stand at packed row pos, those of the step before from
+ * `earlier` on. */
 typedef struct {
     size_t r0, active, t, pos, earlier;
 } back_step;
@@ -175,13 +181,13 @@ static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gate
     }
 }
 
-/* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before, what does not come by
- * way of W h. tape: the records of these rows. */
-typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape, lnrnn_gates_backward b, double *sums,
-                           const scratch *m);
+/* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before,
+ * what does not come by way of W h. tape: the records of these rows. */
+typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                           lnrnn_gates_backward b, double *sums, const scratch *m);
 
-static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape, lnrnn_gates_backward b,
-                              double *sums, const scratch *m)
+static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gates_backward b, double *sums, const scratch *m)
 {
     (void)tape, (void)sums;
     for (size_t i = 0; i < s->active; i++)
@@ -189,8 +195,8 @@ static void rnn_cell_backward(const backward_job *j, const back_step *s, const f
                                       b.ga + i * j->wide);
 }
 
-static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape, lnrnn_gates_backward b,
-                               double *sums, const scratch *m)
+static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                               lnrnn_gates_backward b, double *sums, const scratch *m)
 {
     const float *c = tape + j->p->tape.c;
     const ptrdiff_t as = (ptrdiff_t)j->p->tape.width;
@@ -204,13 +210,14 @@ static void lstm_cell_backward(const backward_job *j, const back_step *s, const 
     carry_backward(j, s, b);
 }
 
-static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape, lnrnn_gates_backward b,
-                              double *sums, const scratch *m)
+static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gates_backward b, double *sums, const scratch *m)
 {
     const size_t n = 2 * j->c->H; /* the gate n, behind r and z: what r multiplied */
     (void)sums;
     b.before = j->g->rows + j->rows + s->pos;
-    recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n, (ptrdiff_t)j->p->tape.width, m);
+    recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n,
+                   (ptrdiff_t)j->p->tape.width, m);
     j->k->cells->gru_backward(&b);
 }
 
@@ -220,27 +227,31 @@ static cell_backward *const CELL_BACKWARD[LNRNN_CELLS] = {
     [LNRNN_GRU] = gru_cell_backward,
 };
 
-/* From m's gradient of the state to gx and ga of these rows: the gradients of W x and W h; and that of the state before. */
+/* From m's gradient of the state to gx and ga of these rows: the gradients of W x and W h; and that of the
+ * state before. */
 static void step_backward(const backward_job *j, const back_step *s, double *sums, const scratch *m)
 {
     const lnrnn_rnn_config *c = j->c;
     const lnrnn_rnn_plan *p = j->p;
     const float *tape = j->r->tape + s->pos * p->tape.width;
-    const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide;
+    const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide, hs = (ptrdiff_t)j->narrow;
     float *gx = j->gx + s->pos * j->wide, *ga = j->ga + s->pos * j->wide;
-    CELL_BACKWARD[c->cell](j, s, tape, (lnrnn_gates_backward){
-        .H = c->H, .rows = s->active, .gates = tape + p->tape.gates, .ks = as, .u = m->u, .us = (ptrdiff_t)j->narrow,
-        .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = (ptrdiff_t)j->narrow, .gx = gx, .ga = ga, .as = gs}, sums, m);
+    const lnrnn_gates_backward b = {
+        .H = c->H, .rows = s->active, .gates = tape + p->tape.gates, .ks = as, .u = m->u, .us = hs,
+            .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = hs, .gx = gx, .ga = ga, .as = gs};
+    CELL_BACKWARD[c->cell](j, s, tape, b, sums, m);
     if (c->input_side)
-        site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs, sums, m);
+        site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs,
+                      sums, m);
     site_backward(j, LNRNN_SITE_HIDDEN, s->active, s->t, tape + p->tape.h, as, ga, ga, gs, sums, m);
     for (size_t i = 0; i < s->active; i += TILE) {
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         const float *rows[TILE];
         for (size_t q = 0; q < n; q++)
             rows[q] = ga + (i + q) * j->wide;
-        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, rows, j->g->w_hh_t, 0, j->k->product->panels(c->H),
-                              c->direct_h, 0, m->gh + i * j->narrow, (ptrdiff_t)j->narrow, NULL);
+        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, rows, j->g->w_hh_t, 0,
+                              j->k->product->panels(c->H), c->direct_h, 0, m->gh + i * j->narrow,
+                              (ptrdiff_t)j->narrow, NULL);
     }
 }
 
@@ -249,7 +260,8 @@ static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
     const backward_job *j = ctx;
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
-    const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group, bytes = H * sizeof(float);
+    const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group,
+        bytes = H * sizeof(float);
     const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
     const int cell_state = j->c->cell_state;
     double *sums = j->sums + index * group_sums(j->c);
@@ -302,7 +314,7 @@ static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
     }
 }
 
-/* --- the products over all rows ---------------------------------------------------------------------------------- */
+/* --- the products over all rows ------------------------------------------------------------------------- */
 
 /* A tile of packed rows: their gx, which goes to the caller's array. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
@@ -313,22 +325,26 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->product->matmul(LNRNN_WEIGHT_F32, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, k->product->panels(D), 0, 0, tile,
-                       (ptrdiff_t)wide, NULL);
+    k->product->matmul(LNRNN_WEIGHT_F32, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, k->product->panels(D), 0,
+                       0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
 
 static size_t blocks(const lnrnn_rnn_config *c) { return (c->outputs + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
 
-/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in order, g the
- * gradient of the product and v its input. Begins at row p of these, stops when *left is used up. -> where. */
-static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work, int64_t *left)
+/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in
+ * order, g the gradient of the product and v its input. Begins at row p of these, stops when *left is used
+ * up. -> where. */
+static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work,
+                              int64_t *left)
 {
     const lnrnn_kernels *k = j->k;
-    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS, m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
+    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS;
+    const size_t m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
     const size_t n = hidden ? j->c->H : j->c->D, wide = k->product->width(n);
-    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
+    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH,
+        *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     const float *columns[GRADIENT_ROWS];
@@ -343,8 +359,8 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
         k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
-                  (ptrdiff_t)wide, NULL);
+        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0,
+                           k->product->panels(n), 1, 0, sum, (ptrdiff_t)wide, NULL);
         spend(left, (double)depth * (double)m * (double)n);
     }
     for (size_t o = 0; o < m; o++)
@@ -352,7 +368,10 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
     return p;
 }
 
-static size_t tasks_after(const lnrnn_rnn_config *c, size_t rows) { return 2 * blocks(c) + (rows + TILE - 1) / TILE; }
+static size_t tasks_after(const lnrnn_rnn_config *c, size_t rows)
+{
+    return 2 * blocks(c) + (rows + TILE - 1) / TILE;
+}
 
 static void products(void *ctx, size_t index, int worker, int64_t *left)
 {
@@ -378,16 +397,20 @@ static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c)
 }
 
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
-static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work, size_t *floats)
+static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
+                            size_t *floats)
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
-    backward_job j = {.r = r, .c = c, .p = p, .k = p->kernels, .g = g, .rows = all_rows(r), .wide = p->wide, .narrow = p->narrow};
+    backward_job j = {.r = r, .c = c, .p = p, .k = p->kernels, .g = g, .rows = all_rows(r), .wide = p->wide,
+                      .narrow = p->narrow};
     const size_t through = layout_scratch(&j, 0, NULL, NULL), after = products_work(j.k, c);
     const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
-    const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0, at = p->groups + tasks_after(c, j.rows);
+    const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
+        at = p->groups + tasks_after(c, j.rows);
     j.worker = through > after ? through : after;
-    *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2 + (size_t)p->threads * j.worker;
+    *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
+        + (size_t)p->threads * j.worker;
     if (work) {
         j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
         j.ga = work + sums;
@@ -437,7 +460,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     const double products_cost = (double)j.rows * (double)c->outputs * (double)(2 * c->D + c->H);
     if (!r->resumed)
         memset(j.back, 0, (p->groups + after) * sizeof *j.back);
-    if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, all_steps_cost(r, c->H), r->part, backward_group, &j)
+    const double steps_cost = all_steps_cost(r, c->H);
+    if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, steps_cost, r->part, backward_group, &j)
         || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, products, &j))
         return 0;
     sum_groups(&j);

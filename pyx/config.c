@@ -1,5 +1,5 @@
-/* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which function makes
- * the states. A new cell is a row of CELLS, a new placement a row of FORMS. */
+/* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which
+ * function makes the states. A new cell is a row of CELLS, a new placement a row of FORMS. */
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
 #include "lnrnn/rows.h"
@@ -26,7 +26,8 @@ static const struct {
     [LNRNN_RNN] = {
         [BARE] = {lnrnn_rnn_step},
         [LNRNN_JOINT] = {lnrnn_rnn_step, .spans = LNRNN_SPANS_ALL},
-        [LNRNN_SPLIT] = {lnrnn_rnn_separate_step, .separate_products = 1, .input_side = 1, .spans = LNRNN_SPANS_ALL},
+        [LNRNN_SPLIT] = {lnrnn_rnn_separate_step, .separate_products = 1, .input_side = 1,
+                         .spans = LNRNN_SPANS_ALL},
         [LNRNN_GATE] = {lnrnn_rnn_step, .spans = LNRNN_SPANS_ALL},
     },
     [LNRNN_LSTM] = {
@@ -35,7 +36,8 @@ static const struct {
         [LNRNN_SPLIT] = {lnrnn_lstm_step, .separate_products = 1, .input_side = 1, .spans = LNRNN_SPANS_ALL},
         [LNRNN_GATE] = {lnrnn_lstm_step, .spans = LNRNN_SPANS_EACH},
     },
-    /* r multiplies W h alone, so that a GRU keeps the products apart unless their sum is normalised as a whole. */
+    /* r multiplies W h alone, so that a GRU keeps the products apart unless their sum is normalised as a
+     * whole. */
     [LNRNN_GRU] = {
         [BARE] = {lnrnn_gru_step, .separate_products = 1, .input_side = 1},
         [LNRNN_JOINT] = {lnrnn_gru_step, .spans = LNRNN_SPANS_ALL},
@@ -48,7 +50,9 @@ static const struct {
 static lnrnn_gates read_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)
 {
     lnrnn_gates read = {.H = c->H, .eps = c->eps};
-    read.how = c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : c->norm == LNRNN_NORM_BATCH ? LNRNN_AFFINE : LNRNN_NORMED;
+    read.how = c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
+    if (c->norm == LNRNN_NORM_BATCH)
+        read.how = LNRNN_AFFINE;
     if (read.how == LNRNN_NORMED)
         read.spans = spans, read.gain = site->gain;
     if (read.how != LNRNN_AFFINE)

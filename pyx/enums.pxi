@@ -1,5 +1,5 @@
-# The enumerations of lnrnn.h for Python, which finds a member by the name that a user gives: Placement["SPLIT"]. Part of
-# _core.pyx.
+# The enumerations of lnrnn.h for Python, which finds a member by the name that a user gives, Placement["SPLIT"].
+# Part of _core.pyx.
 from enum import IntEnum
 
 

@@ -1,15 +1,16 @@
-/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and what lies where in memory.
+/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and what lies where
+ * in memory.
  *
- * A group goes through time together; groups are independent, and threads take groups. With few sequences threads divide
- * the units instead: see split_units in sequence.c. Batch norm that takes its statistics from the batch needs all rows of a
- * step at once: then there is one group.
- */
+ * A group goes through time together; groups are independent, and threads take groups. With few sequences
+ * threads divide the units instead: see split_units in sequence.c. Batch norm that takes its statistics
+ * from the batch needs all rows of a step at once: then there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
 #include "lnrnn/rows.h"
 
-/* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these do not, one
- * weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm B8-H1024). */
+/* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these
+ * do not, one weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
+ * B8-H1024). */
 enum { CHUNK = 32 * 1024, WEIGHTS = 16 };
 
 /* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
@@ -59,8 +60,8 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
         p->threads = 1 + (int)(products / SHARE);
     if (p->threads > 1 && products < LARGE && lnrnn_crowded())
         p->threads = 1;
-    /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a step, if the step is
-     * long enough (tests/benchmarks, rnn with two threads). */
+    /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a
+     * step, if the step is long enough (tests/benchmarks, rnn with two threads). */
     p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
         && r->B * c->outputs * c->H >= STEP && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
 }
@@ -68,8 +69,8 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     p->group = p->synchronous || p->split ? r->B : TILE;
-    /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's order, and
-     * backward, which may have another number of threads, must find the same. */
+    /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's
+     * order, and backward, which may have another number of threads, must find the same. */
     if (!p->synchronous && r->tape)
         p->group = TILE / 2;
     else if (!p->synchronous && !p->split && (size_t)p->threads * TILE > r->B)
@@ -85,12 +86,14 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Threads that divide the units have W x of a chunk, and W h if that is separate for two steps, in common; each has states
- * of its own. Threads that divide the sequences have nothing in common. With a tape W x and W h are in the tape. */
+/* Threads that divide the units have W x of a chunk, and W h if that is separate for two steps, in common;
+ * each has states of its own. Threads that divide the sequences have nothing in common. With a tape W x
+ * and W h are in the tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H), rows = p->group * p->wide;
+    const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
+        rows = p->group * p->wide;
     p->scratch.hidden = r->tape ? 0 : p->chunk * rows;
     if (p->split) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);

@@ -35,10 +35,11 @@ cdef class Parts:
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
-    cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side (lnrnn/sites.py) the
-    gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih, inner_bias_hh (G*H) or None. All
-    float32 and contiguous; kept, not copied, and not to be changed. act (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span,
-    CellNorm. dtype: the WeightType that they are packed as.
+    cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side
+    (lnrnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih,
+    inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be changed. act (RNN): an
+    Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm. dtype: the WeightType that the
+    weights are packed as.
     """
 
     cdef lnrnn_rnn_config config
@@ -88,8 +89,9 @@ cdef class Layer:
         return LNRNN_SITE_INPUT if side == "ih" and self.config.input_side else LNRNN_SITE_HIDDEN
 
     def set_steps(self, dict tables, size_t known, ptrdiff_t overrun_row):
-        """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift (rows, values) by
-        step. known: steps that have a row; overrun_row: the row for steps from there on, or -1: the batch's statistics."""
+        """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift
+        (rows, values) by step. known: steps that have a row; overrun_row: the row for steps from there on, or -1: the
+        batch's statistics."""
         cdef size_t rows
         cdef lnrnn_site *site
         for side, (scale, shift) in tables.items():
@@ -98,6 +100,7 @@ cdef class Layer:
                 raise AssertionError(f"broken promise: {known} known steps, row {overrun_row} beyond, {rows} rows")
             site.scale, site.shift = floats(scale, rows * site.width), floats(shift, rows * site.width)
         self.config.known, self.config.overrun_row = known, overrun_row
+        lnrnn_rnn_configure(&self.config)
         self.tables = tables
 
     cdef tuple pack(self):
@@ -120,10 +123,10 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
-    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends, statistics,
-                        tape, bint writable=True):
-        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must live as long as
-        r."""
+    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends,
+                        statistics, tape, bint writable=True):
+        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must live
+        as long as r."""
         cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H
         cdef float *px = NULL
         cdef size_t n
@@ -190,14 +193,15 @@ cdef class Layer:
         """An empty tape for `rows` active steps."""
         return aligned(lnrnn_tape_width(&self.config) * rows)
 
-    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0, gc0=None, gw_ih,
-                 gw_hh, dict sites):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0, gw_ih, gw_hh are
-        written, and sites: by side float64 arrays for gain and bias, or None for what is not asked."""
+    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0, gc0=None,
+                 gw_ih, gw_hh, dict sites):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0, gw_ih, gw_hh
+        are written, and sites: by side float64 arrays for gain and bias, or None for what is not asked."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
-        cdef size_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H, n = self.config.outputs, need
+        cdef size_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H, n = self.config.outputs
+        cdef size_t need
         cdef int index
         cdef float *pgy = NULL
         cdef Parts parts

@@ -1,10 +1,11 @@
-/* The time loop of one recurrent layer: which rows are active, what is projected when, who computes which part.
+/* The time loop of one recurrent layer: which rows are active, what is projected when, who computes which
+ * part.
  *
- * Sequences are sorted by length, longest first, so that the active ones are always the first rows. A group of them goes
- * through time together (plan.c). Inside a group rows are packed, step after step, only the active ones: padding is neither
- * projected nor normalised. The rows of a chunk of steps are projected by one product, W_ih x, and normalised there if W_ih x
- * has a norm of its own; each step then adds W_hh h to its rows, or keeps it beside them, and step.c turns them into states.
- */
+ * Sequences are sorted by length, longest first, so that the active ones are always the first rows. A
+ * group of them goes through time together (plan.c). Inside a group rows are packed, step after step, only
+ * the active ones: padding is neither projected nor normalised. The rows of a chunk of steps are projected
+ * by one product, W_ih x, and normalised there if W_ih x has a norm of its own; each step then adds W_hh h
+ * to its rows, or keeps it beside them, and step.c turns them into states. */
 #include <string.h>
 
 #include "lnrnn.h"
@@ -23,8 +24,8 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 
 /* The memory of a worker that has a group. */
 typedef struct {
-    /* W x of a chunk (chunk, group, G*H); of a step (group, G*H): W h, where it is separate, and W x behind its norm, where
-     * that is deferred */
+    /* W x of a chunk (chunk, group, G*H); of a step (group, G*H): W h, where it is separate, and W x
+     * behind its norm, where that is deferred */
     float *chunk, *hidden, *input;
     float *statistics, *cell;
     uint32_t *product;
@@ -39,9 +40,13 @@ static scratch scratch_of(const lnrnn_rnn_call *r, int worker)
 }
 
 /* The steps that each group has taken. */
-static size_t *positions(const lnrnn_rnn_call *r) { return sizes_at(r->scratch + r->plan->scratch.positions); }
+static size_t *positions(const lnrnn_rnn_call *r)
+{
+    return sizes_at(r->scratch + r->plan->scratch.positions);
+}
 
-/* Of steps t0 .. t1 - 1 of so many rows those for which enough remains, one at least: spends it. -> where to stop. */
+/* Of steps t0 .. t1 - 1 of so many rows those for which enough remains, one at least: spends it. -> where
+ * to stop. */
 static size_t afford(const lnrnn_rnn_call *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
     const double one = step_cost(r, (double)rows, r->config->D + r->config->H), all = (double)remaining(left);
@@ -56,12 +61,17 @@ typedef struct {
     size_t p0, p1;
 } part;
 
-static part whole(const lnrnn_rnn_call *r) { return (part){0, r->plan->kernels->product->panels(r->config->outputs)}; }
+static part whole(const lnrnn_rnn_call *r)
+{
+    return (part){0, r->plan->kernels->product->panels(r->config->outputs)};
+}
 
-/* rows: n pointers, at most TILE, to inputs (inputs) -> a (n, G*H), as apart: the product with w, added to what a holds
- * (add), to the inner biases (if not NULL), or alone. back: through the weights from their end. */
-static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const float *const *rows, const uint32_t *w, part p,
-                    const float *inner, int add, int back, float *a, ptrdiff_t as, uint32_t *work)
+/* rows: n pointers, at most TILE, to inputs (inputs) -> a (n, G*H), as apart: the product with w, added to
+ * what a holds (add), to the inner biases (if not NULL), or alone. back: through the weights from their
+ * end. */
+static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const float *const *rows,
+                    const uint32_t *w, part p, const float *inner, int add, int back, float *a, ptrdiff_t as,
+                    uint32_t *work)
 {
     const size_t N = r->config->outputs;
     if (inner) {
@@ -70,12 +80,13 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
     }
-    r->plan->product->matmul(r->config->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as, work);
+    r->plan->product->matmul(r->config->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as,
+                             work);
 }
 
 /* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the active rows, packed, as apart. */
-static void project(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1, part p, float *a, ptrdiff_t as,
-                    uint32_t *work)
+static void project(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1, part p, float *a,
+                    ptrdiff_t as, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
     const float *rows[TILE];
@@ -95,9 +106,10 @@ static void project(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0
         product(r, n, c->D, rows, r->w_ih, p, c->inner_ih, 0, 0, a, as, work);
 }
 
-/* The input sides in a, of steps t0 .. t1 - 1, every `stride`th of them from `first`: where they are not deferred. */
-static void input_sides(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1, size_t first, size_t stride,
-                        float *a, ptrdiff_t as)
+/* The input sides in a, of steps t0 .. t1 - 1, every `stride`th of them from `first`: where they are not
+ * deferred. */
+static void input_sides(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1, size_t first,
+                        size_t stride, float *a, ptrdiff_t as)
 {
     for (size_t t = t0; t < t1; t++) {
         active = active_rows(r, r0, active, t);
@@ -107,17 +119,20 @@ static void input_sides(const lnrnn_rnn_call *r, size_t r0, size_t active, size_
     }
 }
 
-/* a (n, G*H) = or += W_hh h, h: n pointers, at most TILE. Every other step goes through the weights backwards: of weights
- * that do not all stay in the cache, those that do are then the first to be used again. */
-static void recur(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h, part p, float *a, ptrdiff_t as,
-                  uint32_t *work)
+/* a (n, G*H) = or += W_hh h, h: n pointers, at most TILE. Every other step goes through the weights
+ * backwards: of weights that do not all stay in the cache, those that do are then the first to be used
+ * again. */
+static void recur(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h, part p, float *a,
+                  ptrdiff_t as, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
-    product(r, n, c->H, h, r->w_hh, p, c->inner_hh, !c->separate_products, (int)((r->start + t) % 2), a, as, work);
+    product(r, n, c->H, h, r->w_hh, p, c->inner_hh, !c->separate_products, (int)((r->start + t) % 2), a, as,
+            work);
 }
 
 /* The state pointers of rows first .. first + n - 1 at step t. */
-static void point(const lnrnn_rnn_call *r, size_t first, size_t n, size_t t, const float **h_prev, float **c, float **h)
+static void point(const lnrnn_rnn_call *r, size_t first, size_t n, size_t t, const float **h_prev, float **c,
+                  float **h)
 {
     for (size_t j = 0; j < n; j++) {
         h_prev[j] = h_row(r, first + j, t);
@@ -126,10 +141,10 @@ static void point(const lnrnn_rnn_call *r, size_t first, size_t n, size_t t, con
     }
 }
 
-/* Cell states, all_c (active, H), cs apart, that need the batch's statistics: h is to be made of them when those of all
- * rows are known. */
-static void deferred_output(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, const float *all_c, ptrdiff_t cs,
-                            const scratch *m)
+/* Cell states, all_c (active, H), cs apart, that need the batch's statistics: h is to be made of them when
+ * those of all rows are known. */
+static void deferred_output(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, const float *all_c,
+                            ptrdiff_t cs, const scratch *m)
 {
     const float *h_prev[TILE];
     float *c[TILE], *h[TILE];
@@ -141,9 +156,10 @@ static void deferred_output(const lnrnn_rnn_call *r, size_t r0, size_t active, s
     }
 }
 
-/* a (active, as apart): W x, or the tape's records. The product, the norm of the input side where that is deferred, then the
- * norm of the hidden side and the cell in one kernel. */
-static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *a, ptrdiff_t as, const scratch *m)
+/* a (active, as apart): W x, or the tape's records. The product, the norm of the input side where that is
+ * deferred, then the norm of the hidden side and the cell in one kernel. */
+static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *a, ptrdiff_t as,
+                 const scratch *m)
 {
     const lnrnn_rnn_config *config = r->config;
     const lnrnn_rnn_plan *p = r->plan;
@@ -169,7 +185,8 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
     if (batch)
         f = lnrnn_step_statistics(r, LNRNN_SITE_HIDDEN, active, t, b, bs, m->statistics);
     const int deferred = batch && config->cell_norm != LNRNN_CELL_NONE;
-    float *const all_c = r->tape ? a + p->tape.c : m->hidden; /* W h has been used up when c takes its place */
+    /* W h has been used up when c takes its place. */
+    float *const all_c = r->tape ? a + p->tape.c : m->hidden;
     for (size_t i = 0; i < active; i += TILE) {
         const size_t n = active - i < TILE ? active - i : TILE;
         point(r, r0 + i, n, t, h_prev, c, h);
@@ -210,7 +227,8 @@ static void forward_group(void *ctx, size_t g, int worker, int64_t *left)
 {
     const lnrnn_rnn_call *r = ctx;
     const lnrnn_rnn_plan *p = r->plan;
-    const size_t r0 = g * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group, steps = (size_t)r->length[r0];
+    const size_t r0 = g * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group,
+        steps = (size_t)r->length[r0];
     const size_t as = r->tape ? p->tape.width : p->wide;
     size_t *const at = positions(r) + g, t0 = *at, active = rows;
     float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * as : NULL;
@@ -239,7 +257,7 @@ static void forward_group(void *ctx, size_t g, int worker, int64_t *left)
     }
 }
 
-/* --- few sequences: threads divide the units ------------------------------------------------------------------ */
+/* --- few sequences: threads divide the units ------------------------------------------------------------ */
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -247,12 +265,13 @@ typedef struct {
     lnrnn_barrier barrier;
 } split_job;
 
-/* Each thread keeps its panels of W_ih and W_hh in its own L2 and computes their part of every step's products. Then all
- * meet, once a step. After that each has all of the products, and makes of them all of the state, for itself: normalising
- * twice what another has normalised too costs less than meeting twice. Worker 0's h is y, its c is cn; the others' are
- * rows of their own. A separate W h is double-buffered, so that a fast thread cannot overwrite rows that another is still
- * reading. Every number is computed in the order in which one thread would compute it. A part of a call ends for all of
- * them at the same step, for all count what it costs in the same way. */
+/* Each thread keeps its panels of W_ih and W_hh in its own L2 and computes their part of every step's
+ * products. Then all meet, once a step. After that each has all of the products, and makes of them all of
+ * the state, for itself: normalising twice what another has normalised too costs less than meeting twice.
+ * Worker 0's h is y, its c is cn; the others' are rows of their own. A separate W h is double-buffered, so
+ * that a fast thread cannot overwrite rows that another is still reading. Every number is computed in the
+ * order in which one thread would compute it. A part of a call ends for all of them at the same step, for
+ * all count what it costs in the same way. */
 static void split_units(void *ctx, int worker, int team)
 {
     split_job *j = ctx;
@@ -302,13 +321,13 @@ static void split_units(void *ctx, int worker, int team)
             recur(r, active, t, h_prev, p, b, as, work);
             if (team > 1)
                 lnrnn_meet(&j->barrier, team);
-            const lnrnn_step_rows rows = {.n = active, .t = t, .x = separate ? a : NULL, .xs = as, .a = b, .as = as,
-                                          .h_prev = h_prev, .c = c, .h = h, .scratch = cell};
+            const lnrnn_step_rows rows = {.n = active, .t = t, .x = separate ? a : NULL, .xs = as, .a = b,
+                                          .as = as, .h_prev = h_prev, .c = c, .h = h, .scratch = cell};
             lnrnn_step_cell(r, (lnrnn_fold){0}, &rows, 0);
             a += active * width;
         }
-        /* The next chunk is written over this one, whose last step another may still be reading. And if a partner has
-         * been seen to lose its core, worker 0 goes on alone. */
+        /* The next chunk is written over this one, whose last step another may still be reading. And if a
+         * partner has been seen to lose its core, worker 0 goes on alone. */
         if (team > 1) {
             if (!worker)
                 j->alone = __atomic_load_n(&j->barrier.late, __ATOMIC_RELAXED);
@@ -339,6 +358,6 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
         lnrnn_team(p->threads, split_units, &j);
         return *at == LNRNN_DONE;
     }
-    return lnrnn_limited_tasks(p->groups, p->threads, at, all_steps_cost(r, r->config->D + r->config->H), r->part, forward_group,
-                               (void *)r);
+    return lnrnn_limited_tasks(p->groups, p->threads, at, all_steps_cost(r, r->config->D + r->config->H),
+                               r->part, forward_group, (void *)r);
 }

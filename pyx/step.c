@@ -1,17 +1,17 @@
-/* What stands between the products of a step and the states: norms and gates, for every cell and placement.
+/* What stands between the products of a step and the states: norms and gates, for every cell and
+ * placement.
  *
- * A site reads a product in one of three ways (gates.h): a bias; the scale and shift of this step, which is batch norm;
- * or the statistics of the row, which is layer norm. config.c has chosen the way and the cell's function; what is left to
- * do here is to find the scale and shift of a step.
- */
+ * A site reads a product in one of three ways (gates.h): a bias; the scale and shift of this step, which
+ * is batch norm; or the statistics of the row, which is layer norm. config.c has chosen the way and the
+ * cell's function; what is left to do here is to find the scale and shift of a step. */
 #include <string.h>
 
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
 #include "lnrnn/rows.h"
 
-lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a, ptrdiff_t as,
-                                 float *work)
+lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
+                                 ptrdiff_t as, float *work)
 {
     const lnrnn_norm *norm = &r->plan->kernels->norm[LNRNN_FLOAT32];
     const lnrnn_site *at = &r->config->site[site];
@@ -26,7 +26,8 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
             out->var[t * n + i] = m2[i] / (double)active;
         r->count[t] = (int64_t)active;
     }
-    norm->fold(n, mean, m2, (double)active, at->gain, at->bias, r->config->eps, NULL, fold, fold + n, fold + 2 * n);
+    norm->fold(n, mean, m2, (double)active, at->gain, at->bias, r->config->eps, NULL, fold, fold + n,
+               fold + 2 * n);
     return (lnrnn_fold){fold, fold + n, fold + 2 * n};
 }
 
@@ -55,8 +56,8 @@ static void fold_cell(const lnrnn_rnn_call *r, size_t t, lnrnn_fold f, lnrnn_gat
     read->mean_c = f.mean, read->gain_c = f.scale, read->bias_c = f.shift;
 }
 
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs, float *y,
-                      ptrdiff_t ys)
+void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs,
+                      float *y, ptrdiff_t ys)
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_gates *read = &c->site[LNRNN_SITE_INPUT].read;
@@ -87,9 +88,10 @@ void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_r
     r->plan->kernels->cells->lstm_out(&read, s->n, s->c, s->h);
 }
 
-/* --- the cells -------------------------------------------------------------------------------------------------- */
+/* --- the cells ------------------------------------------------------------------------------------------ */
 
-void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g, const lnrnn_step_rows *s)
+void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                    const lnrnn_step_rows *s)
 {
     if (g->how == LNRNN_NORMED)
         k->cells->rnn_layer(c->act, s->n, g->H, s->a, s->as, g->gain, g->bias, g->eps, s->h);
@@ -103,19 +105,22 @@ void lnrnn_rnn_separate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, 
     k->cells->rnn_two(c->act, g, s->n, s->x, s->xs, s->a, s->as, s->h);
 }
 
-void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g, const lnrnn_step_rows *s)
+void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                     const lnrnn_step_rows *s)
 {
     (void)c;
     k->cells->lstm(g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->saved_gates, s->as);
 }
 
-void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g, const lnrnn_step_rows *s)
+void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                    const lnrnn_step_rows *s)
 {
     (void)c;
     k->cells->gru(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->saved_gates, s->as);
 }
 
-void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g, const lnrnn_step_rows *s)
+void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                         const lnrnn_step_rows *s)
 {
     (void)c;
     k->cells->gru_gate(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->scratch);

@@ -1,9 +1,8 @@
-/* What the files of the recurrent layer share: which row of which array a step of a sequence is, the tasks of a call that is
- * done in parts, and the steps between the products and the states.
+/* What the files of the recurrent layer share: which row of which array a step of a sequence is, the tasks
+ * of a call that is done in parts, and the steps between the products and the states.
  *
- * Sequences are sorted by length, longest first, so that the active ones, those that have not ended, are always the first
- * rows. Rows are packed, step after step, only the active ones: so are the tape's.
- */
+ * Sequences are sorted by length, longest first, so that the active ones, those that have not ended, are
+ * always the first rows. Rows are packed, step after step, only the active ones: so are the tape's. */
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
@@ -14,7 +13,10 @@
 enum { TILE = 64 };
 
 /* Does step t take its statistics from the batch? */
-static inline int from_batch(const lnrnn_rnn_call *r, size_t t) { return r->start + t >= r->plan->batch_from; }
+static inline int from_batch(const lnrnn_rnn_call *r, size_t t)
+{
+    return r->start + t >= r->plan->batch_from;
+}
 
 /* Active rows before row r0, all steps: where its part of the tape starts. */
 static inline size_t rows_before(const lnrnn_rnn_call *r, size_t r0)
@@ -27,7 +29,8 @@ static inline size_t rows_before(const lnrnn_rnn_call *r, size_t r0)
 
 static inline size_t all_rows(const lnrnn_rnn_call *r) { return rows_before(r, r->B); }
 
-/* Active rows of the `rows` sequences from r0 on before their step t: where step t stands in their part of the tape. */
+/* Active rows of the `rows` sequences from r0 on before their step t: where step t stands in their part of
+ * the tape. */
 static inline size_t rows_until(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t t)
 {
     size_t n = 0;
@@ -71,14 +74,15 @@ static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t acti
     return active;
 }
 
-/* --- parts.c: tasks with a limit --------------------------------------------------------------------------------------------------- */
+/* --- parts.c: tasks with a limit ------------------------------------------------------------------------ */
 
 /* The position of a task that is finished. */
 #define LNRNN_DONE SIZE_MAX
 
-/* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if part is 0 or
- * all n cost no more than that, to their end. A task goes on from at[index], moves it on, spends what that cost, and stops when
- * nothing remains, because it or the others have spent it. -> whether all are finished. */
+/* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or,
+ * if part is 0 or all n cost no more than that, to their end. A task goes on from at[index], moves it on,
+ * spends what that cost, and stops when nothing remains, because it or the others have spent it. ->
+ * whether all are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
                 void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
@@ -86,10 +90,13 @@ static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(le
 
 static inline int64_t whole_number(double cost) { return cost < 9e18 ? (int64_t)cost : INT64_MAX; }
 
-static inline void spend(int64_t *left, double cost) { __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED); }
+static inline void spend(int64_t *left, double cost)
+{
+    __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
+}
 
-/* What a step of so many rows costs: products of G*H values with k numbers each. Norm and gates count as some more of them,
- * and a step without rows is not free. */
+/* What a step of so many rows costs: products of G*H values with k numbers each. Norm and gates count as
+ * some more of them, and a step without rows is not free. */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32);
@@ -102,9 +109,12 @@ static inline double all_steps_cost(const lnrnn_rnn_call *r, size_t k)
 }
 
 /* Memory for sizes at or behind p. */
-static inline size_t *sizes_at(float *p) { return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1)); }
+static inline size_t *sizes_at(float *p)
+{
+    return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));
+}
 
-/* --- step.c ---------------------------------------------------------------------------------------------------- */
+/* --- step.c --------------------------------------------------------------------------------------------- */
 
 /* Some rows of one step, between their products and their states. */
 typedef struct lnrnn_step_rows {
@@ -125,15 +135,15 @@ typedef struct {
     const float *mean, *scale, *shift;
 } lnrnn_fold;
 
-/* Floats of `work` for lnrnn_step_statistics: mean, m2 (2, n) doubles, and at, scale, shift (3, n) floats, for the widest
- * site. */
+/* Floats of `work` for lnrnn_step_statistics: mean, m2 (2, n) doubles, and at, scale, shift (3, n) floats,
+ * for the widest site. */
 static inline size_t lnrnn_statistics_work(const lnrnn_rnn_config *config) { return 7 * config->outputs + 2; }
 /* Statistics of step t over a (active, width), as apart -> the fold, in work, and the caller's arrays. */
-lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a, ptrdiff_t as,
-                                 float *work);
+lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
+                                 ptrdiff_t as, float *work);
 /* x (n, G*H), xs apart: W x of step t -> y (n, G*H), ys apart, what the cell adds to W h. y may be x. */
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs, float *y,
-                      ptrdiff_t ys);
+void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs,
+                      float *y, ptrdiff_t ys);
 /* The states of these rows. deferred_output: but for lnrnn_step_output, which follows. */
 void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s, int deferred_output);
 void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s);
