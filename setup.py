@@ -27,8 +27,8 @@ sys.path.insert(0, "pyx")
 from build_flags import CFLAGS, ISAS  # noqa: E402
 
 ONCE = [
-    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "sequence.c", "step.c",
-    "backward.c",
+    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c", "config.c",
+    "plan.c", "sequence.c", "step.c", "backward.c",
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 /* lnrnn in C: what the Cython module calls, and what a C program may.
  *
  * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory, also the
- * working memory, whose size a function named ..._work or lnrnn_rnn_plan tells. Sizes count elements, strides count
+ * working memory, whose size a function named ..._work or a plan tells. Sizes count elements, strides count
  * elements too and may be any value unless a function says more. Inputs are only read. Outputs may not overlap inputs
  * or each other except where "may be" says so. `threads` is the most a call may use; 1 makes it run in the caller.
  */
@@ -107,81 +107,171 @@ void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training);
 
-/* --- sequence.c: the recurrent layer ------------------------------------------------------------------------- */
+/* --- config.c, plan.c, sequence.c, backward.c: the recurrent layer -----------------------------------------
+ *
+ * What a layer is stands in a configuration, made once; how calls of one shape are done in a plan, made once
+ * for that shape; what one call reads and writes in the call.
+ */
 
-enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU };
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
+/* The activation of an RNN. */
+enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* Which of the products a norm is taken of: the sum W x + W h; each of the two; the sum, gate by gate. */
-enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE };
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as in the paper; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
+/* Where norms, and the biases behind them, stand: at W x, where it has its own; at W h, or the sum W x +
+ * W h; at an LSTM's c. Without a norm a GRU has bias_ih at the input side, and all other biases are at the
+ * hidden side. */
+enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
-/* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the norm are float. */
+/* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
+ * norm are float. */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
 
-/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(dtype, n, k) words of 32
- * bits. The form belongs to the ISA that was in use. */
+/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(dtype,
+ * n, k) words of 32 bits. The form belongs to the ISA that was in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
-/* A place where a norm stands, over n values. */
+/* How a kernel reads the values of a row, gate after gate: gates.h says what each of these does. */
+enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
+/* Over which gates of a row mean and variance are taken: all; each by itself; the last by itself and the
+ * others. */
+enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 typedef struct {
-    const float *gain, *bias; /* (n); without a norm only bias */
-    /* Batch norm at inference: step t of a sequence takes row min(start + t, beyond) of scale, shift (rows, n). */
+    size_t H;
+    int how, spans;
+    float eps;
+    const float *mean, *gain, *bias; /* (G*H) */
+    int cell_norm, cell_how;         /* LSTM */
+    int late;                        /* LSTM: h is only the output gate, its product with c is still to come */
+    const float *mean_c, *gain_c, *bias_c; /* (H) */
+} lnrnn_gates;
+
+typedef struct {
+    const float *gain, *bias; /* (width); without a norm only bias */
+    /* Batch norm at inference: step t of a sequence takes row min(start + t, overrun_row) of scale, shift
+     * (rows, width). */
     const float *scale, *shift;
-    double *mean, *var; /* batch norm in training, if not NULL: (T, n) of the living sequences, written */
+    /* Set by lnrnn_rnn_configure. */
+    size_t width;             /* values: G*H, of c H; 0: the layer has no such site */
+    lnrnn_gates read;         /* what its kernel gets; batch norm: but for the scale and shift of a step */
 } lnrnn_site;
 
-/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference.py has the equations. */
+struct lnrnn_kernels;
+struct lnrnn_product;
+struct lnrnn_step_rows;
+
+/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference.py has
+ * the equations. */
+typedef struct lnrnn_rnn_config {
+    /* Set by the caller. */
+    size_t D, H;              /* inputs, units */
+    int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
+    float eps;
+    int reverse;              /* read every sequence from its own end to its start */
+    int dtype;                /* of the packed weights */
+    const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm */
+    lnrnn_site site[LNRNN_SITES];
+    /* Batch norm at inference: the tables have rows for `known` steps; `overrun_row` is the row for later
+     * ones, or -1: these use the batch itself. */
+    size_t known;
+    ptrdiff_t overrun_row;
+    /* Set by lnrnn_rnn_configure. */
+    size_t gates, outputs;    /* G, and G*H: values of a product */
+    int separate_products;    /* W h is kept apart from W x until the cell adds them */
+    int input_side;           /* W x has a norm, or a bias, of its own */
+    int cell_state;           /* there is a c */
+    int saved_gates;          /* the tape keeps the gates */
+    int own_input_gradient;   /* the gradients of the two products differ before their norms */
+    int direct_h;             /* h depends on the h before it by another way than W h, too */
+    size_t cell_scratch;      /* floats that cell_step needs */
+    /* From the products of a step to the states of its rows. */
+    void (*cell_step)(const struct lnrnn_kernels *k, const struct lnrnn_rnn_config *config,
+                      const lnrnn_gates *read, const struct lnrnn_step_rows *rows);
+} lnrnn_rnn_config;
+
+/* Once, when the caller has set all that is his. gain, bias, scale, shift, known, overrun_row, inner_ih
+ * and inner_hh may be set later if it is then called again. */
+void lnrnn_rnn_configure(lnrnn_rnn_config *config);
+/* Floats of a record of the tape. */
+size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
+
+/* What lies where in the memory of a call, in floats. */
 typedef struct {
-    size_t T, B, D, H;        /* steps, sequences, inputs, units */
+    size_t hidden, input, statistics, cell, product, worker; /* a worker's parts, and all of a worker */
+    size_t shared;            /* with `split`: floats that all workers share, W x and `hidden`; then the workers */
+    size_t own_c;             /* with `split`: where a worker's c begins; its h is at 0 */
+    size_t positions;         /* the steps that each group has taken */
+    size_t floats;            /* all of it */
+} lnrnn_rnn_scratch;
+
+/* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
+typedef struct {
+    const struct lnrnn_kernels *kernels;
+    const struct lnrnn_product *product; /* the product with the layer's weights */
+    int threads;
+    int split;                /* threads divide the units of a step instead of the sequences */
+    size_t group, groups;     /* sequences that go through time together; how many such groups there are */
+    size_t chunk;             /* steps that are projected by one product */
+    size_t wide, narrow;      /* floats from row to row of what has G*H values, of what has H */
+    /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX: none. */
+    size_t batch_from;
+    int synchronous;          /* some do: then one group has all sequences */
+    int deferred_input;       /* the input side is normalised step by step, not when it is projected */
+    struct {
+        /* A record of the tape: where W h (or the sum), the gates and c begin; W x is at 0. */
+        size_t h, gates, c, width;
+    } tape;
+    lnrnn_rnn_scratch scratch;
+} lnrnn_rnn_plan;
+
+typedef struct {
+    double *mean, *var; /* (T, width) of the active sequences, written */
+} lnrnn_site_statistics;
+
+typedef struct {
+    const lnrnn_rnn_config *config;
+    const lnrnn_rnn_plan *plan;
+    size_t T, B;              /* steps, sequences */
+    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the ISA of the plan */
     const float *x;           /* (T, B, D), the last axis contiguous */
     ptrdiff_t xt, xb;         /* its strides */
     float *y;                 /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;     /* (B, H); c0, cn: LSTM */
+    const float *h0, *c0;     /* (B, H); c0, cn: LSTM, NULL in the others */
     float *hn, *cn;           /* (B, H): the state at each sequence's own end; may be h0, c0 */
     const int64_t *order;     /* (B) the sequences, longest first */
     const int64_t *length;    /* (B) their lengths in that order, 0 .. T */
-    int reverse;              /* read every sequence from its own end to its start */
-    int cell;
-    int act;                  /* RNN: 0 tanh, 1 relu, 2 sigmoid, 3 identity */
-    int norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
-    float eps;
-    int dtype;                /* of the packed weights */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H) */
-    const float *inner_x, *inner_h; /* (G*H) or NULL: added to W x and W h, before any norm */
-    lnrnn_site at_h;          /* (G*H): of W h, or of the sum */
-    lnrnn_site at_x;          /* (G*H): of W x, where it has its own; a GRU without a norm has its bias_ih here */
-    lnrnn_site at_c;          /* (H) */
-    /* Batch norm at inference: the tables have rows for `known` steps; `beyond` is the row for later ones, or -1: these
-     * use the batch itself. `start`: steps before this call. */
-    size_t start, known;
-    ptrdiff_t beyond;
-    int64_t *count;           /* batch norm in training: (T) living sequences, written */
-    /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width(r) floats for every living step. */
+    size_t start;             /* steps before this call; matters to batch norm only */
+    size_t ends;              /* start + T of the last call that uses the plan; SIZE_MAX: not known */
+    lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
+    int64_t *count;           /* batch norm in training, else NULL: (T) active sequences, written */
+    /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
     float *tape;
-    double part;              /* a call returns, its work unfinished, when each thread has done about so many multiply-adds;
-                                 0: it does all of it. A step of a group of sequences is always finished. */
+    /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does all
+     * of it. A step of a group of sequences is always finished. */
+    double part;
     int resumed;              /* 0; 1 in a call that goes on with the work of one that has returned 0 */
-    int threads;              /* lnrnn_rnn_plan lowers it where the work is not worth more */
-    size_t group, chunk;      /* set by lnrnn_rnn_plan: sequences that go through time together, steps projected at once, */
-    int split;                /* and whether threads divide the units of a step instead of the sequences */
-    float *work;              /* lnrnn_rnn_plan(r) floats, kept between the calls that do one work in parts */
-} lnrnn_rnn;
+    float *scratch;           /* plan->scratch.floats floats, kept while one work is done in parts */
+} lnrnn_rnn_call;
 
-/* Floats of a record of the tape: what backward.c says. */
-size_t lnrnn_tape_width(const lnrnn_rnn *r);
-size_t lnrnn_rnn_plan(lnrnn_rnn *r);
-/* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all else as it was.
- * How the work was cut into parts changes no bit of the result. hn, and zeros past an end, are complete with the last part. */
-int lnrnn_rnn_forward(const lnrnn_rnn *r);
+/* r: all set but plan, scratch, and what may change from call to call: pointers, start, part and resumed.
+ * NULL or not NULL stays as it is. threads: the most that may be used, fewer where the work is not worth
+ * more. */
+void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
+/* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
+ * else as it was. How the work was cut into parts changes no bit of the result. hn, and zeros past an end,
+ * are complete with the last part. */
+int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
-/* Back through time: r as it was for the forward call, tape and y filled in, and if it was a training batch norm, count and
- * the sites' mean and var. For no norm, batch norm, and layer norm in the paper's places: RNN joint, LSTM split and out,
- * GRU split. r, but for its work, is only read. */
+/* Back through time: r as it was for the forward call, but for its plan, tape and y filled in, and if it
+ * was a training batch norm, count and statistics. For no norm, batch norm, and layer norm in the paper's
+ * places: RNN joint, LSTM split and out, GRU split. r is only read. */
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
 } lnrnn_site_gradients;
@@ -194,14 +284,14 @@ typedef struct {
     float *gx;                    /* (T, B, D) contiguous; written only inside the lengths */
     float *gh0, *gc0;             /* (B, H) */
     float *gw_ih, *gw_hh;         /* (G*H, D), (G*H, H) */
-    lnrnn_site_gradients at_h, at_x, at_c; /* written; without a norm the bias of a GRU's W x in at_x, all else in at_h */
+    lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     const float **rows;           /* 2 * sum of lengths pointers */
     float **gx_rows;              /* sum of lengths pointers */
     float *work;                  /* lnrnn_rnn_backward_work(r) floats */
 } lnrnn_rnn_gradients;
 
-size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r);
+size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* -> as lnrnn_rnn_forward; g too stays as it is from part to part. */
-int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g);
+int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #endif

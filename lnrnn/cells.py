@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """number: the compiled module's. gates: how many blocks of H rows the weights have. states: h, or h and c.
-    placement: of layer norm in Ba et al. 2016, the default; placements: all that the cell has."""
+    """name: also the compiled module's, in CellKind. gates: how many blocks of H rows the weights have. states: h,
+    or h and c. placement: of layer norm in Ba et al. 2016, the default; placements: all that the cell has."""
 
     name: str
-    number: int
     gates: int
     states: int
     placement: str
@@ -21,6 +20,6 @@ class Cell:
         return self.name  # a copy, pickled or not, is the one of this module: cells are compared by `is`
 
 
-RNN = Cell("RNN", 0, 1, 1, "joint")
-LSTM = Cell("LSTM", 1, 4, 2, "split")
-GRU = Cell("GRU", 2, 3, 1, "split")
+RNN = Cell("RNN", 1, 1, "joint")
+LSTM = Cell("LSTM", 4, 2, "split")
+GRU = Cell("GRU", 3, 1, "split")

@@ -288,7 +288,7 @@ def batch_norm_backward(
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
-def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
+def _map(function: _core.Function, x: ArrayLike, out: Array | None) -> Array:
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _core.map_f32(function, x, y)
@@ -297,14 +297,14 @@ def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
     """e^x in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(0, x, out)
+    return _map(_core.Function.EXP, x, out)
 
 
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
     """tanh(x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(1, x, out)
+    return _map(_core.Function.TANH, x, out)
 
 
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
     """1 / (1 + e^-x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(2, x, out)
+    return _map(_core.Function.SIGMOID, x, out)

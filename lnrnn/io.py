@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ._errors import flag, integer
 from ._files import replacing
 from .norms import BatchNormSpec, LayerNormSpec, norm_spec
-from .parameters import shapes, sides, suffixes
+from .parameters import shapes, suffixes
+from .sites import statistics_sides
 from .statistics import named_shapes
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _fits(made: type[Network], arguments: dict[str, Any], tensors: dict[str, tup
     expected = {name: (shape, "F32") for name, shape in wanted.items()}
     if isinstance(norm, BatchNormSpec):
         steps = norm.max_steps or (*tensors.get("count_l0", ((),))[0], 0)[0]
-        of_one = named_shapes(sides(made._cell, sizes[1]), steps)
+        of_one = named_shapes(statistics_sides(made._cell, norm, sizes[1]), steps)
         for suffix in suffixes(layers, bidirectional):
             expected |= {name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()}
     for name in sorted(expected.keys() | tensors.keys()):

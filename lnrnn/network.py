@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import calibration, training
+from ._core import Activation
 from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ._state import CHANGES, Closed, checked, counted, no_attribute
 from .cells import Cell
 from .io import save
-from .norms import OVERRUNS, BatchNormSpec, norm_spec
-from .parameters import shapes, sides, suffixes
+from .norms import OVERRUNS, norm_spec
+from .parameters import shapes, suffixes
 from .sequences import FLOAT32, longest_first, sequences, states
 from .snapshot import DTYPES, Architecture, Snapshot, frozen
+from .sites import statistics_sides
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
@@ -62,7 +64,7 @@ class Network(Closed):
     _arguments: tuple[str, ...] = (
         "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
     )  # fmt: skip
-    _act = 0
+    _act = Activation.TANH
 
     def _make(
         self, input_size: int, hidden_size: int, num_layers: int, norm: Any, bias: bool, batch_first: bool,
@@ -82,7 +84,7 @@ class Network(Closed):
             seed = integer("seed", seed, 0)
         self.num_directions = 2 if self.bidirectional else 1
         self._suffixes = suffixes(self.num_layers, self.bidirectional)
-        self._sides = sides(self._cell, self.hidden_size) if isinstance(self.norm, BatchNormSpec) else {}
+        self._sides = statistics_sides(self._cell, self.norm, self.hidden_size)
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
         parameters: dict[str, Array] = {}

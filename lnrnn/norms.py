@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+from ._core import Placement
 from ._errors import bad_type, bad_value, choice, flag, integer, number
 from ._state import Named, frozen_by_name
 from .cells import GRU, LSTM, Cell
 
 OVERRUNS = ("raise", "last", "mean", "batch")
-PLACEMENTS = ("joint", "split", "gate")
+PLACEMENTS = tuple(placement.name.lower() for placement in Placement)
 
 
 @frozen_by_name

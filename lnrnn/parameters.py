@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .cells import LSTM, Cell
-from .norms import BatchNormSpec, LayerNormSpec
-
-Norm = LayerNormSpec | BatchNormSpec | None
+from .cells import Cell
+from .norms import LayerNormSpec
+from .sites import Norm, norm_sites
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
@@ -16,22 +15,15 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> dict[str, int]:
     """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for the cell."""
-    wide, H = cell.gates * hidden_size, hidden_size
-    split = cell.gates > 1 if isinstance(norm, BatchNormSpec) else norm is not None and norm.placement == "split"
-    if norm is None:
-        found = {"bias_ih": wide, "bias_hh": wide}
-    elif not split:
-        found = {"gain": wide, "bias": wide}
-    elif isinstance(norm, BatchNormSpec):
-        found = {"gain_ih": wide, "gain_hh": wide, "bias": wide}
-    else:
-        found = {"gain_ih": wide, "gain_hh": wide, "bias_ih": wide, "bias_hh": wide}
-    if cell is LSTM and (isinstance(norm, BatchNormSpec) or (norm is not None and norm.cell is not None)):
-        found |= {"gain_c": H, "bias_c": H}
+    found: dict[str, int] = {}
+    for of_cell_state in (False, True):
+        sites = [site for site in norm_sites(cell, norm) if (site.side == "c") is of_cell_state]
+        found |= {site.gain: site.width(hidden_size) for site in sites if site.gain}
+        found |= {site.bias: site.width(hidden_size) for site in sites if site.bias}
     if not bias:
         found = {name: length for name, length in found.items() if not name.startswith("bias")}
     if isinstance(norm, LayerNormSpec) and norm.inner_bias:
-        found |= {"inner_bias_ih": wide, "inner_bias_hh": wide}
+        found |= dict.fromkeys(("inner_bias_ih", "inner_bias_hh"), cell.gates * hidden_size)
     return found
 
 
@@ -48,11 +40,3 @@ def shapes(
         found[f"weight_hh{suffix}"] = (rows, hidden_size)
         found |= {name + suffix: (length,) for name, length in of_one.items()}
     return found
-
-
-def sides(cell: Cell, hidden_size: int) -> dict[str, int]:
-    """What batch norm keeps statistics of, and how wide: the sum in an RNN (""), else "ih", "hh" and an LSTM's "c"."""
-    if cell.gates == 1:
-        return {"": hidden_size}
-    wide = cell.gates * hidden_size
-    return {"ih": wide, "hh": wide} | ({"c": hidden_size} if cell is LSTM else {})

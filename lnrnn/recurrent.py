@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from . import cells
+from ._core import Activation
 from ._errors import choice
 from .network import Network
 from .norms import BatchNormSpec, LayerNormSpec
 
-NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
+NONLINEARITIES = tuple(activation.name.lower() for activation in Activation)
 Norm = str | LayerNormSpec | BatchNormSpec | None
 
 
@@ -58,8 +59,8 @@ class RNN(Network):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
     @property
-    def _act(self) -> int:
-        return NONLINEARITIES.index(self.nonlinearity)
+    def _act(self) -> Activation:
+        return Activation[self.nonlinearity.upper()]
 
 
 class LSTM(Network):

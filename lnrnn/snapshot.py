@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
 from .cells import Cell
-from .norms import PLACEMENTS, LayerNormSpec
-from .parameters import Norm
+from .norms import LayerNormSpec
+from .sites import Norm, norm_sites
 from .statistics import StepStatistics
 
 Array = np.ndarray
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = tuple(kind.name.lower() for kind in WeightType)
 
 
 def frozen(array: Array) -> Array:
@@ -25,11 +26,11 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is fixed when a network is made. activation: the compiled module's number. norm: resolved for the
-    cell. suffixes, sides: see parameters.py; sides is empty without batch norm."""
+    """What is fixed when a network is made. norm: resolved for the cell. suffixes: see parameters.py; sides:
+    sites.statistics_sides."""
 
     cell: Cell
-    activation: int
+    activation: Activation
     norm: Norm
     input_size: int
     hidden_size: int
@@ -85,22 +86,27 @@ class Snapshot:
         made, cut = self.architecture, len(suffix)
         norm = made.norm
         own = {name[:-cut]: value for name, value in self.parameters.items() if name.endswith(suffix)}
-        w_ih, w_hh = own.pop("weight_ih"), own.pop("weight_hh")
-        options: dict[str, Any] = {"norm": 0, "eps": 0.0}
+        sites = norm_sites(made.cell, norm)
+        given = {site.side: tuple(own.get(name or "") for name in site.parameters) for site in sites}
+        options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
         if isinstance(norm, LayerNormSpec):
             options = {
-                "norm": 1, "eps": norm.eps, "placement": PLACEMENTS.index(norm.placement),
-                "span": int(norm.span == "all"), "cell_norm": (None, "out", "carry").index(norm.cell),
+                "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
+                "span": Span[(norm.span or "paper").upper()],
+                "cell_norm": CellNorm[(norm.cell or "none").upper()],
             }  # fmt: skip
         elif made.sides:
-            split = int("ih" in made.sides)
-            options = {"norm": 2, "eps": norm.eps, "placement": split, "cell_norm": int("c" in made.sides)}
+            options = {
+                "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
+                "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
+            }  # fmt: skip
         layer = _core.Layer(
-            made.cell.number, w_ih, w_hh, own, act=made.activation, reverse=suffix.endswith("_reverse"),
-            dtype=DTYPES.index(self.dtype), **options,
+            CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given, act=made.activation,
+            inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
+            reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()], **options,
         )  # fmt: skip
         if made.sides:
-            layer.set_steps(*self.statistics[suffix].folded(own, norm.eps, self.overrun))
+            layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))
         return layer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Snapshot:

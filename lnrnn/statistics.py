@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ._errors import SequenceTooLongError
 from ._state import MOST_COUNTED
+from .sites import SIDES, NormSite
 
 Array = np.ndarray
-
-# The gain and the bias that follow the norm of each side; beside "ih" and "hh" there is one bias, which comes once.
-_AFFINE = {"": ("gain", "bias"), "ih": ("gain_ih", "bias"), "hh": ("gain_hh", None), "c": ("gain_c", "bias_c")}
 
 
 def _names(side: str) -> tuple[str, str]:
@@ -21,7 +19,8 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: see parameters.sides."""
+    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
+    sites.statistics_sides has them."""
     found: dict[str, tuple[int, ...]] = {name: (steps, width) for s, width in sides.items() for name in _names(s)}
     return found | {"count": (steps,)}
 
@@ -62,7 +61,7 @@ class StepStatistics:
             array.setflags(write=False)
         self.arrays = dict(arrays)
         self.count = self.arrays["count"]
-        self.sides = [side for side in _AFFINE if _names(side)[0] in self.arrays]
+        self.sides = [side for side in SIDES if _names(side)[0] in self.arrays]
         dead = np.flatnonzero(self.count == 0)
         self.known = int(dead[0]) if len(dead) else len(self.count)
 
@@ -112,24 +111,24 @@ class StepStatistics:
         )  # fmt: skip
 
     def folded(
-        self, parameters: Mapping[str, Array], eps: float, overrun: str
+        self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
         """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
 
-        parameters: gains and biases by name without suffix. -> by side scale, shift (rows, width) float32, such that
-        scale * a + shift is the normalised a; known; beyond (-1: the batch).
+        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift (rows, width)
+        float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
         """
         beyond = -1 if overrun == "batch" else self.known - 1
         averages = overrun == "mean" and self.known > 0
         if averages:
             beyond = self.known
         tables = {}
-        for side in self.sides:
-            mean, var = (self.arrays[name][: self.known] for name in _names(side))
+        for site in sites:
+            mean, var = (self.arrays[name][: self.known] for name in _names(site.side))
             if averages:
                 mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
-            gain, bias = _AFFINE[side]
-            scale = parameters[gain] / np.sqrt(var + eps)
-            shift = parameters.get(bias, np.float32(0)) - mean * scale
-            tables[side] = scale.astype(np.float32), shift.astype(np.float32)
+            gain, bias = (parameters.get(name or "") for name in site.parameters)
+            scale = gain / np.sqrt(var + eps)
+            shift = (np.float32(0) if bias is None else bias) - mean * scale
+            tables[site.side] = scale.astype(np.float32), shift.astype(np.float32)
         return tables, self.known, beyond

@@ -22,6 +22,7 @@ from . import recurrent
 from ._errors import bad_type, bad_value, choice
 from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec
 from .sequences import longest_first, refuse_packed, sequences, states
+from .sites import norm_sites
 from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
@@ -36,6 +37,7 @@ class Norms:
     def __init__(self, twin: Twin, suffix: str, alive: Tensor, learning: bool) -> None:
         cut = len(suffix)
         self.spec, self.hidden_size = twin.norm, twin.hidden_size
+        self.sites = {site.side: site for site in norm_sites(twin._served._cell, twin.norm)}
         self.parameters = {name[:-cut]: p for name, p in twin.named_parameters() if name.endswith(suffix)}
         self.buffers = {name[:-cut]: b for name, b in twin.named_buffers() if name.endswith(suffix)}
         self.overrun, self.known = twin.overrun, 0 if learning else twin.known_steps
@@ -45,26 +47,17 @@ class Norms:
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
         """a (B, width): those rows of a side, normalised, scaled and shifted."""
-        end = f"_{side}" if side else ""
-        gain, bias = f"gain{end}", f"bias{end}"
+        site, H = self.sites[side], self.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(side, a)
-            bias = {"ih": "bias", "hh": "none"}.get(side, bias)  # one for both sides
         elif isinstance(self.spec, LayerNormSpec):
-            parts = a.split(self._widths(side, a.shape[-1]), -1)
+            each = set(site.spans) == {1}  # then some of the rows are some of the spans
+            parts = a.split(H if each else [gates * H for gates in site.spans], -1)
             a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
-        for name, apply in ((gain, torch.mul), (bias, torch.add)):
+        for name, apply in zip(site.parameters, (torch.mul, torch.add), strict=True):
             if name in self.parameters:
                 a = apply(a, self.parameters[name][rows])
         return a
-
-    def _widths(self, side: str, width: int) -> int | list[int]:
-        """Of which parts of a row each has a mean and variance of its own."""
-        H = self.hidden_size
-        if self.spec.placement == "gate":
-            return H
-        paper = self.spec.placement == "split" and self.spec.span is None
-        return [2 * H, H] if paper and width == 3 * H else width
 
     def _over_batch(self, side: str, a: Tensor) -> Tensor:
         t, end = self.step, f"_{side}" if side else ""
@@ -219,8 +212,7 @@ class Twin(torch.nn.Module):
 
     def _sum(self, x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
         """What the gates of an RNN or LSTM are functions of."""
-        joined = "" in self.sides if self.sides else self.norm is not None and self.norm.placement != "split"
-        return norm("", x_ + h_) if joined else norm("ih", x_) + norm("hh", h_)
+        return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
     # --- batch norm's statistics ------------------------------------------------------------------------------
 
@@ -289,9 +281,9 @@ class LSTM(_Gated):
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
         i, f, g, o = self._sum(x_, h_, norm).chunk(4, -1)
         c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-        place = "out" if self.sides else self.norm.cell if self.norm is not None else None
-        seen = c if place is None else norm("c", c)
-        return [torch.sigmoid(o) * torch.tanh(seen), seen if place == "carry" else c]
+        seen = norm("c", c) if "c" in norm.sites else c
+        carry = isinstance(self.norm, LayerNormSpec) and self.norm.cell == "carry"
+        return [torch.sigmoid(o) * torch.tanh(seen), seen if carry else c]
 
 
 class GRU(_Gated):

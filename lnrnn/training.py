@@ -10,8 +10,8 @@ import numpy as np
 
 from ._errors import bad_type, shaped
 from .norms import LayerNormSpec
-from .parameters import vectors
 from .sequences import FLOAT32, longest_first, sequences
+from .sites import norm_sites
 from .statistics import blank, refuse_beyond
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, 
         grad = np.ascontiguousarray(given)
     gend = model._states("gh", gh, B, unbatched)
     gstart = [np.empty_like(g) for g in gend]
-    lengths = vectors(model._cell, H, model.norm, bias=True)
+    sites = norm_sites(model._cell, model.norm)
     grads: dict[str, Array] = {}
     gx = grad
     for k in reversed(range(len(tape.runs))):
@@ -125,12 +125,15 @@ def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, 
         if d == D - 1:
             grad, gx = gx, np.zeros(run.x.shape, FLOAT32)
         g_ih, g_hh = (np.empty(w.shape, FLOAT32) for w in _weights(model, k))
-        found = {name: np.empty(n) for name, n in lengths.items()}
+        found = {name: np.empty(site.width(H)) for site in sites for name in site.parameters if name}
         below = np.zeros(run.x.shape, FLOAT32)
         c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
-        run.layer.backward(run.x, run.y, tape.start[0][k], tape.order, tape.ends, run.statistics, run.record,
-                           grad[:, :, d * H : (d + 1) * H], gend[0][k], below, gstart[0][k], g_ih, g_hh, found,
-                           c0, gcn, gc0)  # fmt: skip
+        run.layer.backward(
+            x=run.x, y=run.y, h0=tape.start[0][k], c0=c0, order=tape.order, length=tape.ends,
+            statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H], ghn=gend[0][k], gcn=gcn,
+            gx=below, gh0=gstart[0][k], gc0=gc0, gw_ih=g_ih, gw_hh=g_hh,
+            sites={site.side: tuple(found.get(name or "") for name in site.parameters) for site in sites},
+        )  # fmt: skip
         gx += below
         found |= {"weight_ih": g_ih, "weight_hh": g_hh}
         grads |= {name + model._suffixes[k]: np.array(g, np.float32) for name, g in found.items()}

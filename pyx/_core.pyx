@@ -173,6 +173,7 @@ def map_f32(int function, x, y):
         lnrnn_map(function, n, px, py, num_threads)
 
 
+include "enums.pxi"
 include "fresh.pxi"
 include "arrays.pxi"
 include "layer_norm.pxi"

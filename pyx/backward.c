@@ -1,10 +1,9 @@
 /* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
  *
- * A group goes back through its steps. Each step turns the gradient of the state into those of W x and W h, kept for all
- * rows, and hands W_hh's share of the latter to the step before. What these rows then give is the same for every cell and
- * needs no order in time: each row its gradient of x, all of them together those of the weights, summed over the packed
- * rows in their order, whatever the threads.
- */
+ * A group goes back through its steps. Each step turns the gradient of the state into those of W x and
+ * W h, kept for all rows, and hands W_hh's share of the latter to the step before. What these rows then
+ * give is the same for every cell and needs no order in time: each row its gradient of x, all of them
+ * together those of the weights, summed over the packed rows in their order, whatever the threads. */
 #include <math.h>
 #include <string.h>
 
@@ -16,11 +15,13 @@
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
 
 typedef struct {
-    const lnrnn_rnn *r;
-    const lnrnn_rnn_gradients *g;
+    const lnrnn_rnn_call *r;
+    const lnrnn_rnn_config *c;
+    const lnrnn_rnn_plan *p;
     const lnrnn_kernels *k;
-    size_t rows, wide, narrow; /* of all sequences; floats from row to row of what has G*H values, of what has H */
-    record tape;
+    const lnrnn_rnn_gradients *g;
+    size_t rows;         /* of all sequences */
+    size_t wide, narrow; /* floats from row to row of what has G*H values, of what has H */
     double *sums;   /* (groups + 1, group_sums): each group's, and their total */
     float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
     float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
@@ -30,264 +31,320 @@ typedef struct {
     size_t worker;
 } backward_job;
 
-/* What a worker has for a group: its rows of the state's gradient, and memory for a step. */
+/* The memory of a worker that has a group: its rows of the state's gradient, and what a step needs. */
 typedef struct {
     float *gh, *gc;    /* (group, narrow) */
     float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
     float *zeros;      /* (2, G*H), as the kernels want them and leave them */
-    float *batch;      /* batch_work(r) */
-} room;
+    float *batch;      /* batch_work(j) */
+} scratch;
 
-/* --- the norms ------------------------------------------------------------------------------------------------- */
-
-enum { AT_H, AT_X, AT_C, SITES };
-
-static const lnrnn_site *site_of(const lnrnn_rnn *r, int s) { return s == AT_H ? &r->at_h : s == AT_X ? &r->at_x : &r->at_c; }
-
-/* Values that stand at a site, 0 if the layer does not have it. */
-static size_t values(const lnrnn_rnn *r, int s)
-{
-    return s == AT_C ? (r->cell_norm ? r->H : 0) : s == AT_H || two(r) ? outputs(r) : 0;
-}
+/* --- the norms ------------------------------------------------------------------------------------------ */
 
 /* A group's share of ggain and gbias, site after site. */
-static lnrnn_site_gradients share(const lnrnn_rnn *r, double *sums, int s)
+static lnrnn_site_gradients site_sums(const lnrnn_rnn_config *c, double *sums, int site)
 {
-    for (int before = 0; before < s; before++)
-        sums += 2 * values(r, before);
-    return (lnrnn_site_gradients){sums, sums + values(r, s)};
+    for (int i = 0; i < site; i++)
+        sums += 2 * c->site[i].width;
+    return (lnrnn_site_gradients){sums, sums + c->site[site].width};
 }
 
-static size_t group_sums(const lnrnn_rnn *r) { return 2 * (values(r, AT_H) + values(r, AT_X) + values(r, AT_C)); }
+static size_t group_sums(const lnrnn_rnn_config *c)
+{
+    size_t n = 0;
+    for (int i = 0; i < LNRNN_SITES; i++)
+        n += 2 * c->site[i].width;
+    return n;
+}
 
 /* For the widest site two doubles and four floats a value. */
-static size_t batch_work(const lnrnn_rnn *r) { return synchronous(r) ? 8 * outputs(r) + 2 : 0; }
+static size_t batch_work(const backward_job *j) { return j->p->synchronous ? 8 * j->c->outputs + 2 : 0; }
 
 /* Batch norm's site_backward: step t was normalised with the statistics that the forward call has written. */
-static void batch_backward(const backward_job *j, int s, size_t alive, size_t t, const float *a, ptrdiff_t as, const float *g,
-                           float *to, ptrdiff_t gs, lnrnn_site_gradients sum, room *m)
+static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum,
+                           const scratch *m)
 {
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_site *site = site_of(r, s);
-    const size_t N = values(r, s);
-    const double *mean = site->mean + t * N, *var = site->var + t * N, n = (double)alive;
+    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    const float *const gain = j->c->site[site].gain;
+    const size_t N = j->c->site[site].width;
+    const double *mean = found->mean + t * N, *var = found->var + t * N, n = (double)active;
     double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
     float *at = (float *)(s1 + N), *c1 = at + N, *c2 = c1 + N, *scale = c2 + N;
     for (size_t o = 0; o < N; o++)
         at[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->norm[LNRNN_FLOAT32].sums_columns(alive, N, g, gs, a, as, at, s0, s1, m->zeros);
+    j->k->norm[LNRNN_FLOAT32].sums_columns(active, N, g, gs, a, as, at, s0, s1, m->zeros);
     for (size_t o = 0; o < N; o++) {
-        const double low = mean[o] - at[o], rvar = 1 / (var[o] + r->eps);
+        const double low = mean[o] - at[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
         sum.gain[o] += sgx * rstd;
         sum.bias[o] += s0[o];
-        scale[o] = (float)(site->gain[o] * rstd);
+        scale[o] = (float)(gain[o] * rstd);
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
-    for (size_t i = 0; i < alive; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
+    for (size_t i = 0; i < active; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
 }
 
-/* g (alive, values), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which may be g: that of
- * the input; adds to the site's sums. */
-static void site_backward(const backward_job *j, int s, size_t alive, size_t t, const float *a, ptrdiff_t as, const float *g,
-                          float *to, ptrdiff_t gs, double *sums, room *m)
+/* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
+ * values mean and variance are taken together. */
+static size_t span_end(const lnrnn_gates *read, size_t from, size_t n)
 {
-    const lnrnn_rnn *r = j->r;
-    const size_t n = values(r, s);
-    const lnrnn_site_gradients sum = share(r, sums, s);
-    if (r->norm == LNRNN_NORM_NONE) {
-        for (size_t i = 0; i < alive; i++)
+    if (read->spans == LNRNN_SPANS_EACH)
+        return from + read->H;
+    return read->spans == LNRNN_SPANS_LAST && from == 0 ? n - read->H : n;
+}
+
+/* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which
+ * may be g: that of the input; adds to the site's sums. */
+static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                          ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
+                          const scratch *m)
+{
+    const lnrnn_gates *read = &j->c->site[site].read;
+    const size_t n = j->c->site[site].width;
+    const lnrnn_site_gradients sum = site_sums(j->c, sums, site);
+    if (read->how == LNRNN_PLAIN) {
+        for (size_t i = 0; i < active; i++)
             for (size_t o = 0; o < n; o++)
                 sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
-    } else if (r->norm == LNRNN_NORM_BATCH) {
-        batch_backward(j, s, alive, t, a, as, g, to, gs, sum, m);
+    } else if (read->how == LNRNN_AFFINE) {
+        batch_backward(j, site, active, t, a, as, g, to, gs, sum, m);
     } else
-        /* A GRU has one norm over r and z, and one over n. */
-        for (size_t from = 0, end = r->cell == LNRNN_GRU ? 2 * r->H : n; from < n; from = end, end = n)
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(alive, end - from, g + from, gs, a + from, as, site_of(r, s)->gain + from, r->eps,
-                                          to + from, gs, sum.gain + from, sum.bias + from, m->zeros);
+        for (size_t from = 0, end; from < n; from = end) {
+            end = span_end(read, from, n);
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
+                                                          read->gain + from, read->eps, to + from, gs,
+                                                          sum.gain + from, sum.bias + from, m->zeros);
+        }
 }
 
-/* --- through time ------------------------------------------------------------------------------------------------ */
+/* --- through time --------------------------------------------------------------------------------------- */
 
-/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. -> how many floats. */
-static size_t divide(const backward_job *j, size_t r0, float *base, room *m)
+/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. ->
+ * how many floats. */
+static size_t layout_scratch(const backward_job *j, size_t r0, float *base, scratch *m)
 {
-    const lnrnn_rnn *r = j->r;
-    const size_t state = r->group * j->narrow, gated = r->cell != LNRNN_RNN, lstm = r->cell == LNRNN_LSTM;
-    const size_t gu = gated * state, zeros = gu + lstm * state, batch = zeros + 2 * outputs(r);
+    const size_t state = j->p->group * j->narrow, gu = j->c->saved_gates ? state : 0;
+    const size_t zeros = gu + (j->c->cell_state ? state : 0), batch = zeros + 2 * j->c->outputs;
     if (base)
-        *m = (room){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
-    return batch + batch_work(r);
+        *m = (scratch){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros,
+                       base + batch};
+    return batch + batch_work(j);
 }
 
-/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on -> m->u. */
-static void again(const backward_job *j, int s, size_t from, size_t n, size_t t, const float *a, ptrdiff_t as, room *m)
+/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on ->
+ * m->u. */
+static void recompute_norm(const backward_job *j, int site, size_t from, size_t n, size_t t, const float *a,
+                           ptrdiff_t as, const scratch *m)
 {
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_site *site = site_of(r, s);
-    lnrnn_gates g = {.H = r->H, .how = LNRNN_PLAIN, .spans = LNRNN_SPANS_ALL, .eps = r->eps, .bias = site->bias + from};
-    if (r->norm == LNRNN_NORM_LAYER)
-        g.how = LNRNN_NORMED, g.gain = site->gain + from;
-    if (r->norm == LNRNN_NORM_BATCH) {
-        const size_t at = t * values(r, s) + from, H = r->H;
+    const lnrnn_site *at = &j->c->site[site];
+    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    lnrnn_gates g = at->read;
+    g.spans = LNRNN_SPANS_ALL;
+    if (g.how == LNRNN_AFFINE) {
+        const size_t row = t * at->width + from, H = j->c->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->norm[LNRNN_FLOAT32].fold(H, site->mean + at, site->var + at, 1, site->gain + from, site->bias + from, r->eps,
-                                       NULL, mean, scale, shift);
-        g.how = LNRNN_AFFINE, g.mean = mean, g.gain = scale, g.bias = shift;
+        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
+                                       at->bias + from, g.eps, NULL, mean, scale, shift);
+        g.mean = mean, g.gain = scale, g.bias = shift;
+    } else {
+        g.bias += from;
+        if (g.how == LNRNN_NORMED)
+            g.gain += from;
     }
     j->k->cells->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
-/* lstm_backward, a tile of rows at a time: the c before rows r0 .. at step t are named by pointers. */
-static void carry_backward(const backward_job *j, size_t r0, size_t t, size_t earlier, lnrnn_gates_backward b)
+/* Some rows of a step on the way back: they stand at packed row pos, those of the step before from
+ * `earlier` on. */
+typedef struct {
+    size_t r0, active, t, pos, earlier;
+} back_step;
+
+/* lstm_backward, a tile of rows at a time: the c before the step are named by pointers. */
+static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gates_backward b)
 {
-    const lnrnn_rnn *r = j->r;
-    const float *before[TILE];
-    const size_t alive = b.rows;
-    b.before = before;
-    for (size_t i = 0; i < alive; i += TILE) {
-        b.rows = alive - i < TILE ? alive - i : TILE;
+    const lnrnn_rnn_call *r = j->r;
+    const lnrnn_rnn_plan *p = j->p;
+    const float *c_prev[TILE];
+    b.before = c_prev;
+    for (size_t i = 0; i < s->active; i += TILE) {
+        b.rows = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = i; q < i + b.rows; q++)
-            before[q - i] = t ? r->tape + (earlier + q) * j->tape.width + j->tape.c : r->c0 + (size_t)r->order[r0 + q] * r->H;
+            c_prev[q - i] = s->t ? r->tape + (s->earlier + q) * p->tape.width + p->tape.c
+                                 : r->c0 + (size_t)r->order[s->r0 + q] * j->c->H;
         j->k->cells->lstm_backward(&b);
         b.gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
     }
 }
 
-/* Rows r0 .. at step t, packed from row pos on, those of the step before from `earlier` on: m's gradient of the state ->
- * the gradients of the sides' outputs, and of the state before, what does not come by way of W h. */
-static void cell_backward(const backward_job *j, size_t r0, size_t alive, size_t t, size_t pos, size_t earlier, double *sums,
-                          room *m)
+/* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before,
+ * what does not come by way of W h. tape: the records of these rows. */
+typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                           lnrnn_gates_backward b, double *sums, const scratch *m);
+
+static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gates_backward b, double *sums, const scratch *m)
 {
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, width = j->tape.width;
-    const ptrdiff_t as = (ptrdiff_t)width, hs = (ptrdiff_t)j->narrow;
-    const float *tape = r->tape + pos * width;
-    lnrnn_gates_backward b = {.H = H, .rows = alive, .gates = tape + j->tape.gates, .ks = as, .u = m->u, .us = hs,
-                              .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = hs,
-                              .gx = j->gx + pos * j->wide, .ga = j->ga + pos * j->wide, .as = (ptrdiff_t)j->wide};
-    if (r->cell == LNRNN_RNN) {
-        for (size_t i = 0; i < alive; i++)
-            k->cells->rnn_act_backward(r->act, H, m->gh + i * j->narrow, y_row(r, r0 + i, t), b.ga + i * j->wide);
-    } else if (r->cell == LNRNN_LSTM) {
-        if (r->cell_norm)
-            again(j, AT_C, 0, alive, t, tape + j->tape.c, as, m);
-        else
-            b.u = tape + j->tape.c, b.us = as;
-        k->cells->lstm_out_backward(&b);
-        if (r->cell_norm)
-            site_backward(j, AT_C, alive, t, tape + j->tape.c, as, m->gu, m->gu, hs, sums, m);
-        carry_backward(j, r0, t, earlier, b);
-    } else {
-        b.before = j->g->rows + j->rows + pos;
-        again(j, AT_H, 2 * H, alive, t, tape + j->tape.h + 2 * H, as, m);
-        k->cells->gru_backward(&b);
+    (void)tape, (void)sums;
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->rnn_act_backward(j->c->act, j->c->H, m->gh + i * j->narrow, y_row(j->r, s->r0 + i, s->t),
+                                      b.ga + i * j->wide);
+}
+
+static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                               lnrnn_gates_backward b, double *sums, const scratch *m)
+{
+    const float *c = tape + j->p->tape.c;
+    const ptrdiff_t as = (ptrdiff_t)j->p->tape.width;
+    if (j->c->cell_norm)
+        recompute_norm(j, LNRNN_SITE_CELL, 0, s->active, s->t, c, as, m);
+    else
+        b.u = c, b.us = as;
+    j->k->cells->lstm_out_backward(&b);
+    if (j->c->cell_norm)
+        site_backward(j, LNRNN_SITE_CELL, s->active, s->t, c, as, m->gu, m->gu, b.hs, sums, m);
+    carry_backward(j, s, b);
+}
+
+static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gates_backward b, double *sums, const scratch *m)
+{
+    const size_t n = 2 * j->c->H; /* the gate n, behind r and z: what r multiplied */
+    (void)sums;
+    b.before = j->g->rows + j->rows + s->pos;
+    recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n,
+                   (ptrdiff_t)j->p->tape.width, m);
+    j->k->cells->gru_backward(&b);
+}
+
+static cell_backward *const CELL_BACKWARD[LNRNN_CELLS] = {
+    [LNRNN_RNN] = rnn_cell_backward,
+    [LNRNN_LSTM] = lstm_cell_backward,
+    [LNRNN_GRU] = gru_cell_backward,
+};
+
+/* From m's gradient of the state to gx and ga of these rows: the gradients of W x and W h; and that of the
+ * state before. */
+static void step_backward(const backward_job *j, const back_step *s, double *sums, const scratch *m)
+{
+    const lnrnn_rnn_config *c = j->c;
+    const lnrnn_rnn_plan *p = j->p;
+    const float *tape = j->r->tape + s->pos * p->tape.width;
+    const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide, hs = (ptrdiff_t)j->narrow;
+    float *gx = j->gx + s->pos * j->wide, *ga = j->ga + s->pos * j->wide;
+    const lnrnn_gates_backward b = {
+        .H = c->H, .rows = s->active, .gates = tape + p->tape.gates, .ks = as, .u = m->u, .us = hs,
+            .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = hs, .gx = gx, .ga = ga, .as = gs};
+    CELL_BACKWARD[c->cell](j, s, tape, b, sums, m);
+    if (c->input_side)
+        site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs,
+                      sums, m);
+    site_backward(j, LNRNN_SITE_HIDDEN, s->active, s->t, tape + p->tape.h, as, ga, ga, gs, sums, m);
+    for (size_t i = 0; i < s->active; i += TILE) {
+        const size_t n = s->active - i < TILE ? s->active - i : TILE;
+        const float *rows[TILE];
+        for (size_t q = 0; q < n; q++)
+            rows[q] = ga + (i + q) * j->wide;
+        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, rows, j->g->w_hh_t, 0,
+                              j->k->product->panels(c->H), c->direct_h, 0, m->gh + i * j->narrow,
+                              (ptrdiff_t)j->narrow, NULL);
     }
 }
 
 static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const lnrnn_rnn *r = j->r;
+    const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
-    const lnrnn_kernels *k = j->k;
-    const size_t H = r->H, narrow = j->narrow, wide = j->wide, width = j->tape.width, r0 = index * r->group;
-    const size_t count = r->B - r0 < r->group ? r->B - r0 : r->group;
-    double *sums = j->sums + index * group_sums(r);
+    const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group,
+        bytes = H * sizeof(float);
+    const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
+    const int cell_state = j->c->cell_state;
+    double *sums = j->sums + index * group_sums(j->c);
     float *const work = j->work + (size_t)worker * j->worker;
-    room m;
-    memset(work, 0, divide(j, r0, work, &m) * sizeof *work);
+    scratch m;
+    memset(work, 0, layout_scratch(j, r0, work, &m) * sizeof *work);
     if (j->back[index] == 0) {
-        memset(sums, 0, group_sums(r) * sizeof *sums);
+        memset(sums, 0, group_sums(j->c) * sizeof *sums);
         memset(m.gh, 0, count * narrow * sizeof *m.gh);
-        if (r->cell == LNRNN_LSTM)
+        if (cell_state)
             memset(m.gc, 0, count * narrow * sizeof *m.gc);
     }
     for (size_t i = 0; j->back[index] == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
         if (g->ghn)
-            memcpy(m.gh + i * narrow, g->ghn + row, H * sizeof *m.gh);
-        if (g->gcn && r->cell == LNRNN_LSTM)
-            memcpy(m.gc + i * narrow, g->gcn + row, H * sizeof *m.gc);
+            memcpy(m.gh + i * narrow, g->ghn + row, bytes);
+        if (g->gcn && cell_state)
+            memcpy(m.gc + i * narrow, g->gcn + row, bytes);
     }
-    size_t t = (size_t)r->length[r0] - j->back[index], alive = 0;
-    size_t pos = rows_before(r, r0) + rows_until(r, r0, count, t);
-    while (t > 0 && remaining(left) > 0) {
-        t--;
-        while (alive < count && (size_t)r->length[r0 + alive] > t)
-            alive++;
-        pos -= alive;
-        size_t more = alive; /* who lived a step before */
+    back_step s = {.r0 = r0, .t = (size_t)r->length[r0] - j->back[index]};
+    s.pos = rows_before(r, r0) + rows_until(r, r0, count, s.t);
+    while (s.t > 0 && remaining(left) > 0) {
+        const size_t t = --s.t;
+        while (s.active < count && (size_t)r->length[r0 + s.active] > t)
+            s.active++;
+        s.pos -= s.active;
+        size_t more = s.active; /* active a step before */
         while (t && more < count && (size_t)r->length[r0 + more] >= t)
             more++;
-        for (size_t i = 0; i < alive; i++) {
+        s.earlier = s.pos - more;
+        for (size_t i = 0; i < s.active; i++) {
             const size_t q = r0 + i;
             const ptrdiff_t own = at_step(r, q, t);
             const float *gy = g->gy + own * g->gyt + r->order[q] * g->gyb;
             for (size_t o = 0; o < H; o++)
                 m.gh[i * narrow + o] += gy[o];
-            g->rows[pos + i] = x_row(r, q, t);
-            g->rows[j->rows + pos + i] = h_row(r, q, t);
-            g->gx_rows[pos + i] = g->gx + ((size_t)own * r->B + (size_t)r->order[q]) * r->D;
+            g->rows[s.pos + i] = x_row(r, q, t);
+            g->rows[j->rows + s.pos + i] = h_row(r, q, t);
+            g->gx_rows[s.pos + i] = g->gx + ((size_t)own * r->B + (size_t)r->order[q]) * D;
         }
-        cell_backward(j, r0, alive, t, pos, pos - more, sums, &m);
-        float *gx = j->gx + pos * wide, *ga = j->ga + pos * wide;
-        const float *tape = r->tape + pos * width;
-        if (two(r)) /* an LSTM's two sides start from the same */
-            site_backward(j, AT_X, alive, t, tape, (ptrdiff_t)width, r->cell == LNRNN_LSTM ? ga : gx, gx, (ptrdiff_t)wide, sums,
-                          &m);
-        site_backward(j, AT_H, alive, t, tape + j->tape.h, (ptrdiff_t)width, ga, ga, (ptrdiff_t)wide, sums, &m);
-        for (size_t i = 0; i < alive; i += TILE) {
-            const size_t n = alive - i < TILE ? alive - i : TILE;
-            const float *rows[TILE];
-            for (size_t q = 0; q < n; q++)
-                rows[q] = ga + (i + q) * wide;
-            k->product->matmul(LNRNN_WEIGHT_F32, n, H, outputs(r), rows, g->w_hh_t, 0, k->product->panels(H), r->cell == LNRNN_GRU, 0,
-                      m.gh + i * narrow, (ptrdiff_t)narrow, NULL);
-        }
-        spend(left, step_cost(r, (double)alive, H));
+        step_backward(j, &s, sums, &m);
+        spend(left, step_cost(r, (double)s.active, H));
     }
-    j->back[index] = t ? (size_t)r->length[r0] - t : LNRNN_DONE;
-    for (size_t i = 0; t == 0 && i < count; i++) {
+    j->back[index] = s.t ? (size_t)r->length[r0] - s.t : LNRNN_DONE;
+    for (size_t i = 0; s.t == 0 && i < count; i++) {
         const size_t row = (size_t)r->order[r0 + i] * H;
-        memcpy(g->gh0 + row, m.gh + i * narrow, H * sizeof *m.gh);
-        if (r->cell == LNRNN_LSTM)
-            memcpy(g->gc0 + row, m.gc + i * narrow, H * sizeof *m.gc);
+        memcpy(g->gh0 + row, m.gh + i * narrow, bytes);
+        if (cell_state)
+            memcpy(g->gc0 + row, m.gc + i * narrow, bytes);
     }
 }
 
-/* --- the products over all rows ---------------------------------------------------------------------------------- */
+/* --- the products over all rows ------------------------------------------------------------------------- */
 
 /* A tile of packed rows: their gx, which goes to the caller's array. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const lnrnn_kernels *k = j->k;
-    const size_t D = j->r->D, wide = k->product->width(D), first = index * TILE;
+    const size_t D = j->c->D, wide = k->product->width(D), first = index * TILE;
     const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->product->matmul(LNRNN_WEIGHT_F32, n, D, outputs(j->r), rows, j->g->w_ih_t, 0, k->product->panels(D), 0, 0, tile, (ptrdiff_t)wide, NULL);
+    k->product->matmul(LNRNN_WEIGHT_F32, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, k->product->panels(D), 0,
+                       0, tile, (ptrdiff_t)wide, NULL);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
 
-static size_t blocks(const lnrnn_rnn *r) { return (outputs(r) + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
+static size_t blocks(const lnrnn_rnn_config *c) { return (c->outputs + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
 
-/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in order, g the
- * gradient of the product and v its input. Begins at row p of these, stops when *left is used up. -> where. */
-static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work, int64_t *left)
+/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in
+ * order, g the gradient of the product and v its input. Begins at row p of these, stops when *left is used
+ * up. -> where. */
+static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work,
+                              int64_t *left)
 {
-    const lnrnn_rnn *r = j->r;
     const lnrnn_kernels *k = j->k;
-    const size_t N = outputs(r), o0 = block * GRADIENT_ROWS, m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? r->H : r->D, wide = k->product->width(n);
-    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH, *sum = packed + GRADIENT_DEPTH * wide;
+    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS;
+    const size_t m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
+    const size_t n = hidden ? j->c->H : j->c->D, wide = k->product->width(n);
+    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH,
+        *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     const float *columns[GRADIENT_ROWS];
@@ -302,8 +359,8 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
         k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0, k->product->panels(n), 1, 0, sum,
-                  (ptrdiff_t)wide, NULL);
+        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0,
+                           k->product->panels(n), 1, 0, sum, (ptrdiff_t)wide, NULL);
         spend(left, (double)depth * (double)m * (double)n);
     }
     for (size_t o = 0; o < m; o++)
@@ -311,57 +368,63 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
     return p;
 }
 
-static size_t tasks_after(const lnrnn_rnn *r, size_t rows) { return 2 * blocks(r) + (rows + TILE - 1) / TILE; }
+static size_t tasks_after(const lnrnn_rnn_config *c, size_t rows)
+{
+    return 2 * blocks(c) + (rows + TILE - 1) / TILE;
+}
 
 static void products(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = blocks(j->r);
+    const size_t n = blocks(j->c);
     float *work = j->work + (size_t)worker * j->worker;
     size_t row = j->rows;
     if (index < 2 * n)
         row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
     else {
         input_gradient(j, index - 2 * n, work);
-        spend(left, (double)TILE * (double)outputs(j->r) * (double)j->r->D);
+        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
     }
     j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
 }
 
 /* What `products` wants. */
-static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn *r)
+static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c)
 {
-    const size_t widest = k->product->width(r->D > r->H ? r->D : r->H), tile = TILE * k->product->width(r->D);
+    const size_t widest = k->product->width(c->D > c->H ? c->D : c->H), tile = TILE * k->product->width(c->D);
     const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
     return tile > weights ? tile : weights;
 }
 
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
-static backward_job prepare(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g, float *work, size_t *floats)
+static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
+                            size_t *floats)
 {
-    const lnrnn_kernels *k = lnrnn_active();
-    backward_job j = {.r = r, .g = g, .k = k, .rows = all_rows(r)};
-    j.wide = k->product->width(outputs(r)), j.narrow = k->product->width(r->H);
-    j.tape = tape_record(r, j.wide, j.narrow);
-    const size_t through = divide(&j, 0, NULL, NULL), after = products_work(k, r);
-    const size_t sums = 2 + 2 * (groups(r) + 1) * group_sums(r), rows = j.rows * j.wide;
-    const size_t state = r->B * j.narrow, lstm = r->cell == LNRNN_LSTM, at = groups(r) + tasks_after(r, j.rows);
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_rnn_plan *p = r->plan;
+    backward_job j = {.r = r, .c = c, .p = p, .k = p->kernels, .g = g, .rows = all_rows(r), .wide = p->wide,
+                      .narrow = p->narrow};
+    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = products_work(j.k, c);
+    const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
+    const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
+        at = p->groups + tasks_after(c, j.rows);
     j.worker = through > after ? through : after;
-    *floats = sums + (two(r) ? 2 : 1) * rows + (1 + lstm) * state + 2 * at + 2 + (size_t)r->threads * j.worker;
+    *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
+        + (size_t)p->threads * j.worker;
     if (work) {
         j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
         j.ga = work + sums;
-        j.gx = two(r) ? j.ga + rows : j.ga;
+        j.gx = c->separate_products ? j.ga + rows : j.ga;
         j.gh = j.gx + rows;
-        j.gc = j.gh + lstm * state;
+        j.gc = j.gh + cell_state;
         j.back = sizes_at(j.gc + state);
-        j.tasks = j.back + groups(r);
+        j.tasks = j.back + p->groups;
         j.work = j.gc + state + 2 * at + 2;
     }
     return j;
 }
 
-size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
+size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
 {
     size_t floats;
     prepare(r, NULL, NULL, &floats);
@@ -371,34 +434,35 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn *r)
 /* The sites' gradients: the sums of all groups. */
 static void sum_groups(const backward_job *j)
 {
-    const lnrnn_rnn *r = j->r;
-    const lnrnn_rnn_gradients *g = j->g;
-    const size_t n = group_sums(r);
-    double *total = j->sums + groups(r) * n;
+    const size_t n = group_sums(j->c), groups = j->p->groups;
+    double *total = j->sums + groups * n;
     memset(total, 0, n * sizeof *total);
-    for (size_t i = 0; i < groups(r); i++)
+    for (size_t i = 0; i < groups; i++)
         for (size_t o = 0; o < n; o++)
             total[o] += j->sums[i * n + o];
-    const lnrnn_site_gradients all[SITES] = {[AT_H] = g->at_h, [AT_X] = g->at_x, [AT_C] = g->at_c};
-    for (int s = 0; s < SITES; s++) {
-        const lnrnn_site_gradients sum = share(r, total, s);
-        if (all[s].gain)
-            memcpy(all[s].gain, sum.gain, values(r, s) * sizeof *total);
-        if (all[s].bias)
-            memcpy(all[s].bias, sum.bias, values(r, s) * sizeof *total);
+    for (int site = 0; site < LNRNN_SITES; site++) {
+        const lnrnn_site_gradients sum = site_sums(j->c, total, site), *out = &j->g->site[site];
+        const size_t bytes = j->c->site[site].width * sizeof *total;
+        if (out->gain)
+            memcpy(out->gain, sum.gain, bytes);
+        if (out->bias)
+            memcpy(out->bias, sum.bias, bytes);
     }
 }
 
-int lnrnn_rnn_backward(const lnrnn_rnn *r, const lnrnn_rnn_gradients *g)
+int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
 {
     size_t floats;
     backward_job j = prepare(r, g, g->work, &floats);
-    const size_t after = tasks_after(r, j.rows);
-    const double products_cost = (double)j.rows * (double)outputs(r) * (double)(2 * r->D + r->H);
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_rnn_plan *p = r->plan;
+    const size_t after = tasks_after(c, j.rows);
+    const double products_cost = (double)j.rows * (double)c->outputs * (double)(2 * c->D + c->H);
     if (!r->resumed)
-        memset(j.back, 0, (groups(r) + after) * sizeof *j.back);
-    if (!lnrnn_limited_tasks(groups(r), r->threads, j.back, all_steps_cost(r, r->H), r->part, backward_group, &j)
-        || !lnrnn_limited_tasks(after, r->threads, j.tasks, products_cost, r->part, products, &j))
+        memset(j.back, 0, (p->groups + after) * sizeof *j.back);
+    const double steps_cost = all_steps_cost(r, c->H);
+    if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, steps_cost, r->part, backward_group, &j)
+        || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, products, &j))
         return 0;
     sum_groups(&j);
     return 1;

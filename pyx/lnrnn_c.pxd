@@ -25,6 +25,11 @@ cdef extern from "lnrnn.h" nogil:
 
     void lnrnn_set_meetings(int mode)
 
+    enum:
+        LNRNN_MAP_EXP
+        LNRNN_MAP_TANH
+        LNRNN_MAP_SIGMOID
+
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 
     enum:
@@ -59,19 +64,72 @@ cdef extern from "lnrnn.h" nogil:
     void lnrnn_pack(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *)
 
     enum:
+        LNRNN_RNN
         LNRNN_LSTM
         LNRNN_GRU
+        LNRNN_ACT_TANH
+        LNRNN_ACT_RELU
+        LNRNN_ACT_SIGMOID
+        LNRNN_ACT_IDENTITY
+        LNRNN_NORM_NONE
+        LNRNN_NORM_LAYER
+        LNRNN_NORM_BATCH
+        LNRNN_JOINT
+        LNRNN_SPLIT
+        LNRNN_GATE
+        LNRNN_SPAN_PAPER
+        LNRNN_SPAN_ALL
+        LNRNN_CELL_NONE
+        LNRNN_CELL_OUT
+        LNRNN_CELL_CARRY
+        LNRNN_WEIGHT_F32
+        LNRNN_WEIGHT_BF16
+        LNRNN_WEIGHT_I8
+        LNRNN_SITE_INPUT
+        LNRNN_SITE_HIDDEN
+        LNRNN_SITE_CELL
+        LNRNN_SITES
 
     ctypedef struct lnrnn_site:
         const float *gain
         const float *bias
         const float *scale
         const float *shift
+        size_t width
+
+    ctypedef struct lnrnn_rnn_config:
+        size_t D, H
+        int cell, act, norm, placement, span, cell_norm
+        float eps
+        int reverse, dtype
+        const float *inner_ih
+        const float *inner_hh
+        lnrnn_site site[3]
+        size_t known
+        ptrdiff_t overrun_row
+        size_t gates, outputs
+        int separate_products, input_side, cell_state
+
+    void lnrnn_rnn_configure(lnrnn_rnn_config *)
+    size_t lnrnn_tape_width(const lnrnn_rnn_config *)
+
+    ctypedef struct lnrnn_rnn_scratch:
+        size_t floats
+
+    ctypedef struct lnrnn_rnn_plan:
+        size_t group
+        lnrnn_rnn_scratch scratch
+
+    ctypedef struct lnrnn_site_statistics:
         double *mean
         double *var
 
-    ctypedef struct lnrnn_rnn:
-        size_t T, B, D, H
+    ctypedef struct lnrnn_rnn_call:
+        const lnrnn_rnn_config *config
+        const lnrnn_rnn_plan *plan
+        size_t T, B
+        const uint32_t *w_ih
+        const uint32_t *w_hh
         const float *x
         ptrdiff_t xt, xb
         float *y
@@ -82,27 +140,16 @@ cdef extern from "lnrnn.h" nogil:
         float *cn
         const int64_t *order
         const int64_t *length
-        int reverse, cell, act, norm, placement, span, cell_norm
-        float eps
-        int dtype
-        const uint32_t *w_ih
-        const uint32_t *w_hh
-        const float *inner_x
-        const float *inner_h
-        lnrnn_site at_h, at_x, at_c
-        size_t start, known
-        ptrdiff_t beyond
+        size_t start, ends
+        lnrnn_site_statistics statistics[3]
         int64_t *count
         float *tape
         double part
-        int resumed, threads
-        size_t group, chunk
-        int split
-        float *work
+        int resumed
+        float *scratch
 
-    size_t lnrnn_tape_width(const lnrnn_rnn *)
-    size_t lnrnn_rnn_plan(lnrnn_rnn *)
-    int lnrnn_rnn_forward(const lnrnn_rnn *)
+    void lnrnn_rnn_make_plan(const lnrnn_rnn_call *, int, lnrnn_rnn_plan *)
+    int lnrnn_rnn_forward(const lnrnn_rnn_call *)
 
     ctypedef struct lnrnn_site_gradients:
         double *gain
@@ -120,15 +167,10 @@ cdef extern from "lnrnn.h" nogil:
         float *gc0
         float *gw_ih
         float *gw_hh
-        lnrnn_site_gradients at_h, at_x, at_c
+        lnrnn_site_gradients site[3]
         const float **rows
         float **gx_rows
         float *work
 
-    size_t lnrnn_rnn_backward_work(const lnrnn_rnn *)
-    int lnrnn_rnn_backward(const lnrnn_rnn *, const lnrnn_rnn_gradients *)
-
-cdef extern from "lnrnn/rows.h" nogil:
-    size_t outputs(const lnrnn_rnn *)
-    size_t all_rows(const lnrnn_rnn *)
-    int two(const lnrnn_rnn *)
+    size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
+    int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)

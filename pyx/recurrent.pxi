@@ -35,72 +35,72 @@ cdef class Parts:
 cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
-    cell: 0 RNN, 1 LSTM, 2 GRU, of G = 1, 4, 3 gates. weight_ih (G*H, D), weight_hh (G*H, H), and parameters: the others by
-    name, without the layer's suffix; absent ones are gains of 1 and biases of 0. All float32 and contiguous; kept, not copied,
-    and not to be changed. act (RNN): 0 tanh, 1 relu, 2 sigmoid, 3 identity. norm: 0 none, 1 layer, 2 batch. placement: 0 joint,
-    1 split, 2 gate. span: 0 the paper's, 1 all. cell_norm: 0 none, 1 out, 2 carry. dtype: what the weights are packed as, 0
-    float32, 1 bfloat16, 2 int8.
+    cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side
+    (lnrnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih,
+    inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be changed. act (RNN): an
+    Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm. dtype: the WeightType that the
+    weights are packed as.
     """
 
-    cdef lnrnn_rnn r
+    cdef lnrnn_rnn_config config
     cdef object weights, parameters, tables
     cdef tuple packed, transposed
 
-    def __init__(self, int cell, weight_ih, weight_hh, dict parameters, *, int act=0, int norm, int placement=0, int span=0,
-                 int cell_norm=0, double eps, bint reverse, int dtype=0):
-        cdef size_t H = weight_hh.shape[1], D = weight_ih.shape[1], n
-        memset(&self.r, 0, sizeof(self.r))
-        self.r.D, self.r.H, self.r.cell = D, H, cell
-        self.r.act, self.r.norm, self.r.eps, self.r.reverse = act, norm, <float>eps, reverse
-        self.r.placement, self.r.span, self.r.cell_norm = placement, span, cell_norm
-        self.r.dtype = dtype
-        n = outputs(&self.r)
-        floats(weight_ih, n * D)
-        floats(weight_hh, n * H)
+    def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
+                 int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
+                 int cell_norm=LNRNN_CELL_NONE, double eps, bint reverse, int dtype=LNRNN_WEIGHT_F32):
+        cdef lnrnn_rnn_config *config = &self.config
+        cdef size_t n
+        memset(config, 0, sizeof(self.config))
+        config.D, config.H, config.cell = weight_ih.shape[1], weight_hh.shape[1], cell
+        config.act, config.norm, config.eps, config.reverse = act, norm, <float>eps, reverse
+        config.placement, config.span, config.cell_norm = placement, span, cell_norm
+        config.dtype = dtype
+        lnrnn_rnn_configure(config)
+        n = config.outputs
+        floats(weight_ih, n * config.D)
+        floats(weight_hh, n * config.H)
         self.weights = (weight_ih[:], weight_hh[:]) # views: the shapes of the caller's arrays can be set
         self.parameters = []
-        p, apart = parameters.get, two(&self.r)
-        inner_ih, inner_hh = p("inner_bias_ih"), p("inner_bias_hh")
-        if not apart:
-            inner_ih, inner_hh = added(inner_ih, inner_hh), None
-        self.r.inner_x, self.r.inner_h = self.keep(inner_ih, n), self.keep(inner_hh, n)
-        if apart:
-            self.site(&self.r.at_x, n, p("gain_ih"), p("bias" if norm == 2 else "bias_ih"))
-            self.site(&self.r.at_h, n, p("gain_hh"), None if norm == 2 else p("bias_hh"))
-        if norm == 0 and not apart:
-            self.site(&self.r.at_h, n, None, added(p("bias_ih"), p("bias_hh")))
-        elif not apart or placement == 2:
-            self.site(&self.r.at_h, n, p("gain"), p("bias"))
-        if cell_norm:
-            self.site(&self.r.at_c, H, p("gain_c"), p("bias_c"))
+        if not config.separate_products:
+            inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None
+        config.inner_ih, config.inner_hh = self.keep(inner_bias_ih, n), self.keep(inner_bias_hh, n)
+        if not config.input_side and "ih" in sites: # two biases of one sum
+            sites = {"hh": (None, added(sites["ih"][1], sites["hh"][1]))}
+        for side, (gain, bias) in sites.items():
+            self.set_site(&config.site[self.site_of(side)], gain, bias)
+        lnrnn_rnn_configure(config)
 
     cdef const float *keep(self, array, size_t n) except? NULL:
         self.parameters.append(array)
         return floats(array, n)
 
-    cdef int site(self, lnrnn_site *site, size_t n, gain, bias) except -1:
-        site.gain = self.keep(np.ones(n, np.float32) if gain is None else gain, n)
-        site.bias = self.keep(np.zeros(n, np.float32) if bias is None else bias, n)
+    cdef int set_site(self, lnrnn_site *site, gain, bias) except -1:
+        site.gain = self.keep(np.ones(site.width, np.float32) if gain is None else gain, site.width)
+        site.bias = self.keep(np.zeros(site.width, np.float32) if bias is None else bias, site.width)
         return 0
 
-    cdef lnrnn_site *at(self, lnrnn_rnn *r, str side, size_t *n) except NULL:
-        """The site of that name, and how many values stand there."""
-        n[0] = r.H if side == "c" else outputs(r)
+    cdef int site_of(self, str side) except -1:
+        """Where a side of lnrnn/sites.py stands in the configuration."""
         if side not in ("", "ih", "hh", "c"):
             raise AssertionError(f"broken promise: side {side!r}")
-        return &r.at_x if side == "ih" else &r.at_c if side == "c" else &r.at_h
+        if side == "c":
+            return LNRNN_SITE_CELL
+        return LNRNN_SITE_INPUT if side == "ih" and self.config.input_side else LNRNN_SITE_HIDDEN
 
-    def set_steps(self, dict tables, size_t known, ptrdiff_t beyond):
-        """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift (rows, values) by
-        step. known: steps that have a row; beyond: the row for steps from there on, or -1."""
-        cdef size_t n, rows
+    def set_steps(self, dict tables, size_t known, ptrdiff_t overrun_row):
+        """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift
+        (rows, values) by step. known: steps that have a row; overrun_row: the row for steps from there on, or -1: the
+        batch's statistics."""
+        cdef size_t rows
         cdef lnrnn_site *site
         for side, (scale, shift) in tables.items():
-            site, rows = self.at(&self.r, side, &n), scale.shape[0]
-            if known > rows or beyond >= <ptrdiff_t>rows or (beyond < 0 and beyond != -1):
-                raise AssertionError(f"broken promise: {known} known steps, beyond {beyond}, {rows} rows")
-            site.scale, site.shift = floats(scale, rows * n), floats(shift, rows * n)
-        self.r.known, self.r.beyond = known, beyond
+            site, rows = &self.config.site[self.site_of(side)], scale.shape[0]
+            if known > rows or overrun_row >= <ptrdiff_t>rows or overrun_row < -1:
+                raise AssertionError(f"broken promise: {known} known steps, row {overrun_row} beyond, {rows} rows")
+            site.scale, site.shift = floats(scale, rows * site.width), floats(shift, rows * site.width)
+        self.config.known, self.config.overrun_row = known, overrun_row
+        lnrnn_rnn_configure(&self.config)
         self.tables = tables
 
     cdef tuple pack(self):
@@ -108,14 +108,14 @@ cdef class Layer:
         cdef tuple kept = self.packed
         name = isa()
         if kept is None or kept[0] != name:
-            self.packed = kept = (name, *(packed(w, False, self.r.dtype) for w in self.weights))
+            self.packed = kept = (name, *(packed(w, False, self.config.dtype) for w in self.weights))
         return kept
 
     cdef tuple pack_transposed(self):
         cdef tuple kept = self.transposed
         name = isa()
         if kept is None or kept[0] != name:
-            self.transposed = kept = (name, *(packed(w, True, 0) for w in self.weights))
+            self.transposed = kept = (name, *(packed(w, True, LNRNN_WEIGHT_F32) for w in self.weights))
         return kept
 
     @property
@@ -123,43 +123,42 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
-    cdef tuple describe(self, lnrnn_rnn *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends, statistics,
-                        tape, bint writable=True):
-        """Fills r. Not writable: for backward, which only reads these arrays. -> what must live as long as r."""
-        cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.r.D, H = self.r.H
+    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends,
+                        statistics, tape, bint writable=True):
+        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must live
+        as long as r."""
+        cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H
         cdef float *px = NULL
         cdef size_t n
-        cdef lnrnn_site *site
+        cdef int index
         cdef tuple kept = self.pack()
-        r[0] = self.r
+        memset(r, 0, sizeof(r[0]))
+        r.config = &self.config
         r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
         r.T, r.B = T, B
         strided(x, T, B, D, False, &px, &r.xt, &r.xb)
         r.x = px
         strided(y, T, B, H, writable, &r.y, &r.yt, &r.yb)
         r.h0, r.hn = floats(h0, B * H), <float *>pointer(hn, cnp.NPY_FLOAT32, B * H, writable)
-        if r.cell == LNRNN_LSTM:
+        if self.config.cell_state:
             r.c0, r.cn = floats(c0, B * H), <float *>pointer(cn, cnp.NPY_FLOAT32, B * H, writable)
             if c0 is None or cn is None:
                 raise AssertionError("broken promise: an LSTM without c")
         r.order, r.length = indices(order, B), indices(length, B)
         sorted_by_length(r.order, r.length, T, B)
-        r.start = start
-        r.part, r.resumed = 0, 0
-        r.threads = num_threads
-        if r.beyond < 0 and ends <= r.known:
-            r.beyond = 0 # nothing overruns: no step will need the batch
+        r.start, r.ends = start, ends
         if statistics is not None:
             for side, value in statistics.items():
                 if side == "count":
                     r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
                 else:
-                    site = self.at(r, side, &n)
-                    mean, var = value
-                    site.mean = <double *>pointer(mean, cnp.NPY_FLOAT64, T * n, writable)
-                    site.var = <double *>pointer(var, cnp.NPY_FLOAT64, T * n, writable)
+                    index, (mean, var) = self.site_of(side), value
+                    n = T * self.config.site[index].width
+                    r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
+                    r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
         if tape is not None:
-            r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, lnrnn_tape_width(r) * all_rows(r), writable)
+            n = lnrnn_tape_width(&self.config) * <size_t>length.sum()
+            r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept
 
     def forward(self, x, y, h0, hn, order, length, size_t start=0, statistics=None, tape=None, c0=None, cn=None):
@@ -169,16 +168,17 @@ cdef class Layer:
         statistics: side -> (mean, var), arrays (T, values), and "count" -> (T): make batch norm use and report those of the
         batch. tape: for backward.
         """
-        cdef lnrnn_rnn r
+        cdef lnrnn_rnn_call r
+        cdef lnrnn_rnn_plan plan
         cdef Parts parts
         cdef bint finished = False
         ends = start + (length[0] if length.shape[0] else 0)
         kept = self.describe(&r, x, y, h0, hn, c0, cn, order, length, start, ends, statistics, tape)
-        cdef size_t need = lnrnn_rnn_plan(&r)
-        work = aligned(need)
-        r.work = out_floats(work, need)
-        if tape is None and r.group < r.B and length[0] != length[r.B - 1]:
-            order, length = dealt(order, length, r.group)
+        lnrnn_rnn_make_plan(&r, num_threads, &plan)
+        scratch = aligned(plan.scratch.floats)
+        r.plan, r.scratch = &plan, out_floats(scratch, plan.scratch.floats)
+        if tape is None and plan.group < r.B and length[0] != length[r.B - 1]:
+            order, length = dealt(order, length, plan.group)
             r.order, r.length = indices(order, r.B), indices(length, r.B)
         parts = Parts()
         r.part = parts.size
@@ -190,42 +190,46 @@ cdef class Layer:
             r.part, r.resumed = parts.next(), 1
 
     def tape(self, size_t rows):
-        """An empty tape for `rows` living steps."""
-        return aligned(lnrnn_tape_width(&self.r) * rows)
+        """An empty tape for `rows` active steps."""
+        return aligned(lnrnn_tape_width(&self.config) * rows)
 
-    def backward(self, x, y, h0, order, length, statistics, tape, gy, ghn, gx, gh0, gw_ih, gw_hh, dict grads, c0=None,
-                 gcn=None, gc0=None):
-        """Gradients of what forward did with the same arguments, which here are only read; gx .. gc0 are written. grads: name
-        of a gain or bias, as the cell has it -> float64 array."""
-        cdef lnrnn_rnn r
+    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0, gc0=None,
+                 gw_ih, gw_hh, dict sites):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0, gw_ih, gw_hh
+        are written, and sites: by side float64 arrays for gain and bias, or None for what is not asked."""
+        cdef lnrnn_rnn_call r
+        cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
-        cdef size_t T = x.shape[0], B = x.shape[1], D = self.r.D, H = self.r.H, need, n
+        cdef size_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H, n = self.config.outputs
+        cdef size_t need
+        cdef int index
         cdef float *pgy = NULL
         cdef Parts parts
         cdef bint finished = False
         memset(&g, 0, sizeof(g))
         order, length = np.array(order), np.array(length) # a tape belongs to the caller, who may make it writeable again
         kept = self.describe(&r, x, y, h0, h0, c0, c0, order, length, 0, 0, statistics, tape, False)
-        if tape is None or (r.norm == 2 and (r.count == NULL or r.at_h.mean == NULL or (two(&r) and r.at_x.mean == NULL)
-                                             or (r.cell_norm and r.at_c.mean == NULL))):
-            raise AssertionError("broken promise: a tape without its records or statistics")
-        n = outputs(&r)
+        for index in range(LNRNN_SITES):
+            if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
+                                and (r.count == NULL or r.statistics[index].mean == NULL)):
+                raise AssertionError("broken promise: a tape without its records or statistics")
         turned = self.pack_transposed()
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
         g.gy, g.ghn, g.gcn = pgy, floats(ghn, B * H), floats(gcn, B * H)
         g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
         g.gx, g.gh0, g.gc0 = out_floats(gx, T * B * D), out_floats(gh0, B * H), out_floats(gc0, B * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, n * D), out_floats(gw_hh, n * H)
-        spare = np.empty((6, n))
-        g.at_h.gain, g.at_h.bias = out_doubles(spare[0], n), out_doubles(spare[1], n)
-        g.at_x.gain, g.at_x.bias = out_doubles(spare[2], n), out_doubles(spare[3], n)
-        g.at_c.gain, g.at_c.bias = out_doubles(spare[4, :H], H), out_doubles(spare[5, :H], H)
-        cdef dict place = {"gain": 0, "gain_hh": 0, "bias": 1, "bias_hh": 1, "gain_ih": 2, "bias_ih": 3, "gain_c": 4, "bias_c": 5}
-        cdef size_t living = all_rows(&r)
-        rows = np.empty(3 * living, np.uintp)
+        cdef list sums = []
+        for index in range(LNRNN_SITES):
+            n = self.config.site[index].width
+            sums.append((np.empty(n), np.empty(n)))
+            g.site[index].gain, g.site[index].bias = out_doubles(sums[index][0], n), out_doubles(sums[index][1], n)
+        cdef size_t active = length.sum()
+        rows = np.empty(3 * active, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
-        g.gx_rows = <float **>g.rows + 2 * living
-        lnrnn_rnn_plan(&r)
+        g.gx_rows = <float **>g.rows + 2 * active
+        lnrnn_rnn_make_plan(&r, num_threads, &plan)
+        r.plan = &plan
         need = lnrnn_rnn_backward_work(&r)
         work = aligned(need)
         g.work = out_floats(work, need)
@@ -237,9 +241,10 @@ cdef class Layer:
             if finished:
                 break
             r.part, r.resumed = parts.next(), 1
-        for name, value in grads.items():
-            row = 1 if name == "bias_ih" and not two(&r) else 3 if name == "bias" and two(&r) else place[name]
-            value[...] = spare[row, :value.shape[0]]
+        for side, asked in sites.items():
+            for value, found in zip(asked, sums[self.site_of(side)]):
+                if value is not None:
+                    value[...] = found
 
 
 cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T, size_t B) except -1:
@@ -287,9 +292,10 @@ cdef class Step:
     x (1, B, D) is read, y (1, B, H) written, h and for an LSTM c (B, H) read and written. The arrays are kept.
     """
 
-    cdef lnrnn_rnn r
+    cdef lnrnn_rnn_call r
+    cdef lnrnn_rnn_plan plan
     cdef Layer layer
-    cdef object buffers, work
+    cdef object buffers, scratch
     cdef tuple kept
     cdef int threads
     cdef const char *packed_for
@@ -301,13 +307,14 @@ cdef class Step:
         self.prepare()
 
     cdef int prepare(self) except -1:
-        cdef lnrnn_rnn r
+        cdef lnrnn_rnn_call r
+        cdef lnrnn_rnn_plan plan
         x, y, h, c, order, length = self.buffers
         kept = self.layer.describe(&r, x, y, h, h, c, c, order, length, 0, <size_t>-1, None, None)
-        cdef size_t need = lnrnn_rnn_plan(&r)
-        work = aligned(need)
-        r.work = out_floats(work, need)
-        self.r, self.kept, self.work = r, kept, work
+        lnrnn_rnn_make_plan(&r, num_threads, &plan)
+        scratch = aligned(plan.scratch.floats)
+        r.scratch = out_floats(scratch, plan.scratch.floats)
+        self.r, self.plan, self.kept, self.scratch = r, plan, kept, scratch
         self.packed_for = lnrnn_isa_name()
         self.threads = num_threads
         return 0
@@ -316,9 +323,10 @@ cdef class Step:
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
         # One stream belongs to one thread; another that breaks this rule may get nonsense, but not freed memory.
-        cdef lnrnn_rnn r = self.r
-        kept, work = self.kept, self.work
-        r.start = step
+        cdef lnrnn_rnn_call r = self.r
+        cdef lnrnn_rnn_plan plan = self.plan
+        kept, scratch = self.kept, self.scratch
+        r.plan, r.start = &plan, step
         if y != NULL:
             r.y = y
         with nogil:
@@ -331,7 +339,7 @@ cdef class Step:
 
     def into(self, size_t step, y):
         """Writes y, a contiguous array of B * H values, instead of the one that it keeps."""
-        self.run(step, out_floats(y, self.r.B * self.r.H))
+        self.run(step, out_floats(y, self.r.B * self.layer.config.H))
 
 
 def takes_floats(y, like):

@@ -1,121 +1,127 @@
-/* What stands between the products of a step and the states: norms and gates, for every cell and placement.
+/* What stands between the products of a step and the states: norms and gates, for every cell and
+ * placement.
  *
- * A site reads a product in one of three ways (gates.h): a bias; the scale and shift of this step, which is batch norm;
- * or the statistics of the row, which is layer norm. Here the description of a layer becomes that of its kernel.
- */
+ * A site reads a product in one of three ways (gates.h): a bias; the scale and shift of this step, which
+ * is batch norm; or the statistics of the row, which is layer norm. config.c has chosen the way and the
+ * cell's function; what is left to do here is to find the scale and shift of a step. */
 #include <string.h>
 
 #include "lnrnn.h"
 #include "lnrnn/kernels.h"
 #include "lnrnn/rows.h"
 
-lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn *r, const lnrnn_site *site, size_t n, size_t alive, size_t t,
-                                 const float *a, ptrdiff_t as, float *work)
+lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
+                                 ptrdiff_t as, float *work)
 {
-    const lnrnn_kernels *k = lnrnn_active();
+    const lnrnn_norm *norm = &r->plan->kernels->norm[LNRNN_FLOAT32];
+    const lnrnn_site *at = &r->config->site[site];
+    const size_t n = at->width;
     double *mean = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7), *m2 = mean + n;
     float *fold = (float *)(m2 + n);
-    k->norm[LNRNN_FLOAT32].moments_columns(alive, n, a, as, mean, m2);
+    norm->moments_columns(active, n, a, as, mean, m2);
     if (r->count) {
-        memcpy(site->mean + t * n, mean, n * sizeof *mean);
+        const lnrnn_site_statistics *out = &r->statistics[site];
+        memcpy(out->mean + t * n, mean, n * sizeof *mean);
         for (size_t i = 0; i < n; i++)
-            site->var[t * n + i] = m2[i] / (double)alive;
-        r->count[t] = (int64_t)alive;
+            out->var[t * n + i] = m2[i] / (double)active;
+        r->count[t] = (int64_t)active;
     }
-    k->norm[LNRNN_FLOAT32].fold(n, mean, m2, (double)alive, site->gain, site->bias, r->eps, NULL, fold, fold + n, fold + 2 * n);
+    norm->fold(n, mean, m2, (double)active, at->gain, at->bias, r->config->eps, NULL, fold, fold + n,
+               fold + 2 * n);
     return (lnrnn_fold){fold, fold + n, fold + 2 * n};
 }
 
-/* Scale and shift of a batch norm's site at step t, as known. */
-static lnrnn_fold known(const lnrnn_rnn *r, const lnrnn_site *site, size_t n, size_t t)
+/* Mean, scale and shift of a batch norm's site at step t: those of the batch, f, or else the known ones. */
+static lnrnn_fold fold_of(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
 {
-    const size_t step = r->start + t, row = step < r->known ? step : (size_t)r->beyond;
-    return (lnrnn_fold){NULL, site->scale + row * n, site->shift + row * n};
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_site *at = &c->site[site];
+    const size_t step = r->start + t, row = step < c->known ? step : (size_t)c->overrun_row;
+    return f.scale ? f : (lnrnn_fold){NULL, at->scale + row * at->width, at->shift + row * at->width};
 }
 
-static lnrnn_fold fold_of(const lnrnn_rnn *r, const lnrnn_site *site, size_t n, size_t t, lnrnn_fold f)
+/* What the kernel of a site of batch norm gets at step t. */
+static lnrnn_gates folded(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
 {
-    return f.scale ? f : known(r, site, n, t);
+    lnrnn_gates read = r->config->site[site].read;
+    f = fold_of(r, site, t, f);
+    read.mean = f.mean, read.gain = f.scale, read.bias = f.shift;
+    return read;
 }
 
-/* How a product is read at a site. */
-static lnrnn_gates reading(const lnrnn_rnn *r, const lnrnn_site *site, size_t t, lnrnn_fold f)
+/* The same for the norm of c that follows in the same kernel. */
+static void fold_cell(const lnrnn_rnn_call *r, size_t t, lnrnn_fold f, lnrnn_gates *read)
 {
-    lnrnn_gates g = {.H = r->H, .eps = r->eps, .gain = site->gain, .bias = site->bias};
-    if (r->norm == LNRNN_NORM_NONE)
-        g.how = LNRNN_PLAIN;
-    else if (r->norm == LNRNN_NORM_LAYER) {
-        g.how = LNRNN_NORMED;
-        g.spans = r->placement == LNRNN_GATE ? LNRNN_SPANS_EACH
-                : r->cell == LNRNN_GRU && r->placement == LNRNN_SPLIT && r->span == LNRNN_SPAN_PAPER ? LNRNN_SPANS_LAST
-                                                                                                     : LNRNN_SPANS_ALL;
-    } else {
-        f = fold_of(r, site, outputs(r), t, f);
-        g.how = LNRNN_AFFINE;
-        g.mean = f.mean, g.gain = f.scale, g.bias = f.shift;
+    f = fold_of(r, LNRNN_SITE_CELL, t, f);
+    read->mean_c = f.mean, read->gain_c = f.scale, read->bias_c = f.shift;
+}
+
+void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs,
+                      float *y, ptrdiff_t ys)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_gates *read = &c->site[LNRNN_SITE_INPUT].read;
+    lnrnn_gates of_step;
+    if (read->how == LNRNN_AFFINE)
+        of_step = folded(r, LNRNN_SITE_INPUT, t, f), read = &of_step;
+    r->plan->kernels->cells->side((int)c->gates, read, n, x, xs, y, ys);
+}
+
+void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s, int deferred_output)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_gates *read = &c->site[LNRNN_SITE_HIDDEN].read;
+    lnrnn_gates of_step;
+    if (read->how == LNRNN_AFFINE) {
+        of_step = folded(r, LNRNN_SITE_HIDDEN, s->t, f), read = &of_step;
+        of_step.late = deferred_output;
+        if (c->cell_norm && !deferred_output)
+            fold_cell(r, s->t, (lnrnn_fold){0}, &of_step);
     }
-    return g;
+    c->cell_step(r->plan->kernels, c, read, s);
 }
 
-/* The LSTM's norm of c. */
-static void reading_of_c(const lnrnn_rnn *r, size_t t, lnrnn_fold f, lnrnn_gates *g)
+void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s)
 {
-    g->cell_norm = r->cell_norm;
-    g->cell_how = r->norm == LNRNN_NORM_BATCH ? LNRNN_AFFINE : LNRNN_NORMED;
-    g->gain_c = r->at_c.gain, g->bias_c = r->at_c.bias;
-    if (g->cell_how == LNRNN_AFFINE) {
-        f = fold_of(r, &r->at_c, r->H, t, f);
-        g->mean_c = f.mean, g->gain_c = f.scale, g->bias_c = f.shift;
-    }
+    lnrnn_gates read = r->config->site[LNRNN_SITE_HIDDEN].read;
+    fold_cell(r, s->t, f, &read);
+    r->plan->kernels->cells->lstm_out(&read, s->n, s->c, s->h);
 }
 
-void lnrnn_step_side(const lnrnn_rnn *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs, float *y,
-                     ptrdiff_t ys)
-{
-    const lnrnn_gates g = reading(r, &r->at_x, t, f);
-    lnrnn_active()->cells->side((int)gates(r), &g, n, x, xs, y, ys);
-}
+/* --- the cells ------------------------------------------------------------------------------------------ */
 
-static void rnn_cell(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s)
+void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                    const lnrnn_step_rows *s)
 {
-    const lnrnn_kernels *k = lnrnn_active();
-    if (s->x) {
-        const lnrnn_gates g = reading(r, &r->at_h, s->t, f);
-        k->cells->rnn_two(r->act, &g, s->n, s->x, s->xs, s->a, s->as, s->h);
-    } else if (r->norm == LNRNN_NORM_LAYER)
-        k->cells->rnn_layer(r->act, s->n, r->H, s->a, s->as, r->at_h.gain, r->at_h.bias, r->eps, s->h);
-    else if (r->norm == LNRNN_NORM_NONE)
-        k->cells->rnn_affine(r->act, s->n, r->H, s->a, s->as, NULL, NULL, r->at_h.bias, s->h);
-    else {
-        f = fold_of(r, &r->at_h, r->H, s->t, f);
-        k->cells->rnn_affine(r->act, s->n, r->H, s->a, s->as, f.mean, f.scale, f.shift, s->h);
-    }
-}
-
-void lnrnn_step_cell(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s, int late)
-{
-    const lnrnn_kernels *k = lnrnn_active();
-    if (r->cell == LNRNN_RNN) {
-        rnn_cell(r, f, s);
-        return;
-    }
-    lnrnn_gates g = reading(r, &r->at_h, s->t, f);
-    if (r->cell == LNRNN_LSTM) {
-        g.late = late;
-        if (r->cell_norm && !late)
-            reading_of_c(r, s->t, (lnrnn_fold){0}, &g);
-        else
-            g.cell_norm = r->cell_norm;
-        k->cells->lstm(&g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->keep, s->as);
-    } else if (g.spans == LNRNN_SPANS_EACH)
-        k->cells->gru_gate(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->scratch);
+    if (g->how == LNRNN_NORMED)
+        k->cells->rnn_layer(c->act, s->n, g->H, s->a, s->as, g->gain, g->bias, g->eps, s->h);
     else
-        k->cells->gru(&g, s->n, s->x, s->xs, s->a, s->as, s->before, s->h, s->keep, s->as);
+        k->cells->rnn_affine(c->act, s->n, g->H, s->a, s->as, g->mean, g->gain, g->bias, s->h);
 }
 
-void lnrnn_step_out(const lnrnn_rnn *r, lnrnn_fold f, const lnrnn_rows *s)
+void lnrnn_rnn_separate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                             const lnrnn_step_rows *s)
 {
-    lnrnn_gates g = {.H = r->H, .eps = r->eps};
-    reading_of_c(r, s->t, f, &g);
-    lnrnn_active()->cells->lstm_out(&g, s->n, s->c, s->h);
+    k->cells->rnn_two(c->act, g, s->n, s->x, s->xs, s->a, s->as, s->h);
+}
+
+void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                     const lnrnn_step_rows *s)
+{
+    (void)c;
+    k->cells->lstm(g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->saved_gates, s->as);
+}
+
+void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                    const lnrnn_step_rows *s)
+{
+    (void)c;
+    k->cells->gru(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->saved_gates, s->as);
+}
+
+void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+                         const lnrnn_step_rows *s)
+{
+    (void)c;
+    k->cells->gru_gate(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->scratch);
 }

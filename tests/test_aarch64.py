@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from compilers import CFLAGS, GCC_AARCH64, QEMU, ROOT, emulates_aarch64
 from helpers import using_isa
-from lnrnn import reference
+from lnrnn import _core, reference
 
 pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARCH64} and {QEMU}")
 
@@ -31,15 +31,26 @@ def driver(tmp_path_factory):
     return run
 
 
+def number_of(cell):
+    return int(_core.CellKind[cell.upper()])
+
+
+def code_of(dtype):
+    return int(_core.WeightType[dtype.upper()])
+
+
 def test_the_driver_runs_neon(driver):
     assert driver("isa").strip() == b"neon"
 
 
-@pytest.mark.parametrize("index, function", list(enumerate([np.exp, np.tanh, lambda v: 1 / (1 + np.exp(-v))])))
-def test_functions_within_2_ulp(driver, index, function):
+FUNCTIONS = {"EXP": np.exp, "TANH": np.tanh, "SIGMOID": lambda v: 1 / (1 + np.exp(-v))}
+
+
+@pytest.mark.parametrize("name, function", FUNCTIONS.items())
+def test_functions_within_2_ulp(driver, name, function):
     x = np.concatenate([np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), [np.inf, -np.inf, np.nan, -0.0]])
     x = x.astype(np.float32)
-    got = np.frombuffer(driver("map", index, x.size, x=x), np.float32)
+    got = np.frombuffer(driver("map", int(_core.Function[name]), x.size, x=x), np.float32)
     with np.errstate(over="ignore"):
         wanted = function(x.astype(np.float64))
         nearest = wanted.astype(np.float32)
@@ -88,7 +99,8 @@ def test_rnn(driver, T, B, D, H):
     rng = np.random.default_rng(H)
     shapes = {"x": (T, B, D), "weight_ih": (H, D), "weight_hh": (H, H), "gain": H, "bias": H}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
-    got = np.frombuffer(driver("layer", 0, T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
+    got = driver("layer", number_of("RNN"), T, B, D, H, code_of("float32"), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(T, B, H)
     x, weight_ih, weight_hh, gain, bias = arrays.values()
     wanted = reference.rnn(x, weight_ih, weight_hh, norm="layer", gain=gain, bias=bias)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
@@ -102,14 +114,15 @@ def test_gated_cells(driver, cell, G, T, B, D, H):
     if cell == "lstm":
         shapes |= {"gain_c": H, "bias_c": H}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
-    got = np.frombuffer(driver("layer", 1 if cell == "lstm" else 2, T, B, D, H, 0, **arrays), np.float32).reshape(T, B, H)
+    got = driver("layer", number_of(cell), T, B, D, H, code_of("float32"), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(T, B, H)
     wanted = getattr(reference, cell)(arrays.pop("x"), arrays)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
 
 
-@pytest.mark.parametrize("code, dtype", [(1, "bfloat16"), (2, "int8")])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("B", [1, 9])
-def test_rnn_with_short_weights(driver, code, dtype, B):
+def test_rnn_with_short_weights(driver, dtype, B):
     """One step, so that no rounding of an activation can be carried on, against this machine's kernels."""
     D, H = 13, 33
     rng = np.random.default_rng(H)
@@ -117,7 +130,8 @@ def test_rnn_with_short_weights(driver, code, dtype, B):
     x = rng.standard_normal((1, B, D)).astype(np.float32)
     p = rnn.parameters()
     arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
-    got = np.frombuffer(driver("layer", 0, 1, B, D, H, code, **arrays), np.float32).reshape(1, B, H)
+    got = driver("layer", number_of("RNN"), 1, B, D, H, code_of(dtype), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(1, B, H)
     np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
@@ -138,15 +152,16 @@ def parameters_of(cell, D, H):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("number, cell", [(0, "RNN"), (1, "LSTM"), (2, "GRU")])
-def test_a_sequence_gets_the_same_bits_in_any_batch(driver, number, cell, dtype):
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_a_sequence_gets_the_same_bits_in_any_batch(driver, cell, dtype):
     T, D, H = 6, 13, 50
-    code = ["float32", "bfloat16", "int8"].index(dtype)
+    code = code_of(dtype)
     _, arrays = parameters_of(cell, D, H)
     x = np.random.default_rng(3).standard_normal((T, 17, D)).astype(np.float32)
 
     def run(who):
-        return np.frombuffer(driver("layer", number, T, len(who), D, H, code, x=x[:, who], **arrays), np.float32).reshape(T, -1, H)
+        got = driver("layer", number_of(cell), T, len(who), D, H, code, x=x[:, who], **arrays)
+        return np.frombuffer(got, np.float32).reshape(T, -1, H)
 
     whole = run(range(17))
     for who in ([0], [16], [3, 5], [*range(9)]):
@@ -154,14 +169,14 @@ def test_a_sequence_gets_the_same_bits_in_any_batch(driver, number, cell, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("number, cell", [(0, "RNN"), (1, "LSTM"), (2, "GRU")])
-def test_plain_c_gives_the_bits_of_this_machine(driver, number, cell, dtype):
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_plain_c_gives_the_bits_of_this_machine(driver, cell, dtype):
     """Another compiler for another architecture: what is IEEE, and in one order, is equal."""
     T, B, D, H = 6, 9, 13, 50
-    code = ["float32", "bfloat16", "int8"].index(dtype)
+    code = code_of(dtype)
     rnn, arrays = parameters_of(cell, D, H)
     x = np.random.default_rng(3).standard_normal((T, B, D)).astype(np.float32)
-    got = driver("layer", number, T, B, D, H, code, isa="scalar", x=x, **arrays)
+    got = driver("layer", number_of(cell), T, B, D, H, code, isa="scalar", x=x, **arrays)
     with using_isa("scalar"):
         wanted = rnn.to_dtype(dtype)(x)[0]
     assert got == wanted.tobytes()

@@ -4,8 +4,6 @@
 
 #include "vmath.h"
 
-enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
-
 LNRNN_INLINE v32 v32_act(int act, v32 v)
 {
     switch (act) {

@@ -40,19 +40,6 @@ typedef struct {
                          void *);
 } lnrnn_norm;
 
-/* gates.h: how a step reads a product. */
-enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
-/* Over which gates of a row mean and variance are taken: all; each by itself; the last by itself and the others. */
-enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
-typedef struct {
-    size_t H;
-    int how, spans;
-    float eps;
-    const float *mean, *gain, *bias; /* (G*H) */
-    int cell_norm, cell_how, late;   /* LSTM */
-    const float *mean_c, *gain_c, *bias_c; /* (H) */
-} lnrnn_gates;
-
 /* gates_backward.h: some rows of one step on the way back; g... is the gradient of the loss in ... */
 typedef struct {
     size_t H, rows;
@@ -67,7 +54,7 @@ typedef struct {
 
 /* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A panel is what
  * two threads never share. */
-typedef struct {
+typedef struct lnrnn_product {
     size_t (*panels)(size_t);
     size_t (*start)(size_t, size_t);
     size_t (*width)(size_t);
@@ -104,7 +91,7 @@ typedef struct {
 } lnrnn_cells;
 
 /* One instruction set. Sets may have tables in common. */
-typedef struct {
+typedef struct lnrnn_kernels {
     const char *name;
     const lnrnn_norm *norm; /* by dtype: LNRNN_FLOAT32 .. */
     const lnrnn_cells *cells;
