@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Choice = TypeVar("Choice")
 
 
 class SequenceTooLongError(ValueError):
@@ -80,11 +82,12 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
-        expected = "one of " + ", ".join(map(repr, choices))
-        raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
-    return value
+def choice(name: str, value: Any, choices: tuple[Choice, ...]) -> Choice:
+    for found in choices:
+        if value is found or (isinstance(value, str) and value == found):
+            return found
+    expected = "one of " + ", ".join(map(repr, choices))
+    raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -100,7 +103,8 @@ def _array(value: Any) -> np.ndarray:
 
         if value.requires_grad:  # as numpy() refuses other dtypes; the view below would drop the gradient silently
             raise RuntimeError("it requires grad: use its detach()")
-        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return array
     return np.asarray(value)
 
 
@@ -127,10 +131,10 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
     """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor, its memory."""
     if not isinstance(value, np.ndarray):
         kind, why = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}", ""
-        tensor = _is_tensor(value)
+        tensor, given = _is_tensor(value), value
         if tensor:
             try:
-                value = _array(value)
+                value = _array(given)
             except Exception as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
                 tensor, why = False, f" ({error})"
         if not tensor:
@@ -141,4 +145,5 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
         raise bad_value(name, f"of shape {shape}", value)
     if not value.flags.writeable:
         raise ValueError(f"{name} must be writeable, got a read-only array")
-    return value
+    found: np.ndarray = value
+    return found

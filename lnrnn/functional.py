@@ -21,7 +21,7 @@ are marked as free (MADV_FREE): they still count as resident, but the system tak
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,7 @@ from . import _core
 from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
 
 Array = np.ndarray
+Result = TypeVar("Result")
 LARGEST = 2**40  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
 
 
@@ -79,7 +80,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     return out
 
 
-def _done(result: Any) -> Any:
+def _done(result: Result | None) -> Result:
     """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None, and then
     nothing was computed."""
     if result is None:
@@ -181,13 +182,14 @@ def layer_norm_backward(
     eps = number("eps", eps, 0)
     if x.size:
         return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
-    return np.empty_like(x), *(None if p is None else np.zeros_like(p) for p in (weight, bias))
+    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (weight, bias))
+    return np.empty_like(x), gweight, gbias
 
 
 def _channels(x: Array) -> int:
     if x.ndim < 2:
         raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
-    return x.shape[1]
+    return int(x.shape[1])
 
 
 def _enough(x: Array) -> None:
@@ -246,11 +248,11 @@ def batch_norm(
         _enough(x)
     y = _result(out, x, weight, bias, *running)
     if x.size:
-        plain = [None if r is None else np.array(r, np.float64) for r in running]
-        _done(_core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y))
+        mean, var = plain = [None if r is None else np.array(r, np.float64) for r in running]
+        _done(_core.batch_norm(x, mean, var, weight, bias, training, momentum, eps, y))
         if training:
-            for old, new in zip(running, plain):
-                if old is not None:
+            for old, new in zip(running, plain, strict=True):
+                if old is not None and new is not None:
                     old[...] = new
     return _deliver(y, out)
 

@@ -4,9 +4,10 @@ reference.py, readable, and in sequence.c, fast."""
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,16 +17,18 @@ from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ._state import CHANGES, Closed, checked, counted, no_attribute
 from .cells import Cell
 from .io import save
-from .norms import OVERRUNS, BatchNormSpec, norm_spec
+from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun, norm_spec
 from .parameters import shapes, sides, suffixes
-from .sequences import FLOAT32, longest_first, sequences, states
-from .snapshot import DTYPES, Architecture, Snapshot, frozen
+from .sequences import FLOAT32, State, as_state, longest_first, sequences, states
+from .snapshot import DTYPES, Architecture, Dtype, Snapshot, frozen
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Array = np.ndarray
-State = Array | tuple[Array, Array]
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # values that are drawn at a time, in double precision
 
@@ -40,8 +43,10 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
     return values
 
 
-class Network(Closed):
+class Network(Closed, Generic[State]):
     """The base of RNN, LSTM and GRU, which say what they compute and how they are made.
+
+    Its type parameter is that of a state: an array of an RNN or a GRU, a pair of arrays of an LSTM.
 
     Attributes: a name that a network does not have raises AttributeError, whether it is read or set. A
     subclass may have attributes of its own, by any name that does not end as parameters' names do (_l0,
@@ -62,7 +67,19 @@ class Network(Closed):
     _arguments: tuple[str, ...] = (
         "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
     )  # fmt: skip
-    _act = 0
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    norm: LayerNormSpec | BatchNormSpec | None
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+    num_directions: int
+
+    @property
+    def _act(self) -> int:
+        """The compiled module's number of an RNN's nonlinearity."""
+        return 0
 
     def _make(
         self, input_size: int, hidden_size: int, num_layers: int, norm: Any, bias: bool, batch_first: bool,
@@ -82,7 +99,8 @@ class Network(Closed):
             seed = integer("seed", seed, 0)
         self.num_directions = 2 if self.bidirectional else 1
         self._suffixes = suffixes(self.num_layers, self.bidirectional)
-        self._sides = sides(self._cell, self.hidden_size) if isinstance(self.norm, BatchNormSpec) else {}
+        batch_norm = self._batch_norm
+        self._sides = sides(self._cell, self.hidden_size) if batch_norm else {}
         rng = np.random.default_rng(seed)
         bound = self.hidden_size**-0.5
         parameters: dict[str, Array] = {}
@@ -96,13 +114,17 @@ class Network(Closed):
             else:
                 value = _uniform(rng, bound, shape)
             parameters[name] = frozen(value)
-        room = self.norm.max_steps or 0 if self._sides else 0
+        room = batch_norm.max_steps or 0 if batch_norm else 0
         statistics = {end: StepStatistics.empty(self._sides, room) for end in self._suffixes if self._sides}
         made = Architecture(
             self._cell, self._act, self.norm, self.input_size, self.hidden_size, self._suffixes, self._sides
         )
-        overrun = self.norm.overrun if self._sides else None
+        overrun = batch_norm.overrun if batch_norm else None
         self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32")
+
+    @property
+    def _batch_norm(self) -> BatchNormSpec | None:
+        return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     # --- parameters and state ---------------------------------------------------------------------------------
 
@@ -154,7 +176,7 @@ class Network(Closed):
         """Copies of parameters and statistics, by name."""
         return {name: np.array(value) for name, value in self._state().items()}
 
-    def load_state_dict(self, state: dict[str, ArrayLike]) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Sets parameters and statistics, all in one step. Every name must be there, with its shape;
         statistics may have any number of steps that max_steps allows, and counts up to 2**53. On an error
         nothing changes."""
@@ -172,15 +194,16 @@ class Network(Closed):
             for name, like in StepStatistics.empty(self._sides, steps).arrays.items():
                 expected[name + suffix] = like
         arrays = checked(state, expected)
-        for suffix in endings:
-            self._check_statistics(suffix, arrays)
+        if self._batch_norm:
+            for suffix in endings:
+                self._check_statistics(suffix, arrays, self._batch_norm.max_steps)
         parameters = {name: frozen(arrays[name]) for name in self._snapshot.parameters}
         names = named_shapes(self._sides, 0)
         statistics = {end: StepStatistics({name: arrays[name + end] for name in names}) for end in endings}
         self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
 
-    def _check_statistics(self, suffix: str, arrays: Mapping[str, Array]) -> None:
-        most, count = self.norm.max_steps, arrays[f"count{suffix}"]
+    def _check_statistics(self, suffix: str, arrays: Mapping[str, Array], most: int | None) -> None:
+        count = arrays[f"count{suffix}"]
         if most is not None and len(count) != most:
             raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
         if not np.array_equal(count, arrays["count_l0"]):
@@ -198,21 +221,21 @@ class Network(Closed):
         return min(s.known for s in statistics.values()) if statistics else None
 
     @property
-    def overrun(self) -> str | None:
+    def overrun(self) -> Overrun | None:
         """Batch norm: what happens past the known steps; may be set. None without batch norm."""
         return self._snapshot.overrun
 
     @overrun.setter
-    def overrun(self, value: str) -> None:
+    def overrun(self, value: Overrun) -> None:
         if not self._sides:
             raise ValueError("overrun belongs to batch norm, and this network has none")
-        choice("overrun", value, OVERRUNS)
-        self._change(lambda old: old.changed(overrun=value))
+        new = choice("overrun", value, OVERRUNS)
+        self._change(lambda old: old.changed(overrun=new))
 
     def _learn(self, seen: list[dict[str, Any]]) -> None:
         """Adds the statistics of one training batch, by layer and direction as statistics.blank has them, to
         those that are there now: of batches that several threads train with at once, none is lost."""
-        momentum = self.norm.momentum
+        momentum = self._batch_norm.momentum if self._batch_norm else None
         batches = dict(zip(self._suffixes, seen, strict=True))
         self._change(lambda old: old.changed(
             statistics={end: old.statistics[end].updated(batch, momentum) for end, batch in batches.items()}
@@ -233,7 +256,7 @@ class Network(Closed):
         """h, or (h, c), as the caller has it."""
         if unbatched:
             found = [s[:, 0] for s in found]
-        return found[0] if len(found) == 1 else (found[0], found[1])
+        return as_state(found)
 
     def _as_caller(self, y: Array, unbatched: bool) -> Array:
         """(T, B, *) -> the caller's order of axes."""
@@ -288,7 +311,7 @@ class Network(Closed):
         y, end = self._run(x, order, ends, start, None, snapshot)
         return self._as_caller(y, unbatched), self._as_state(end, unbatched)
 
-    def stream(self, batch_size: int = 1) -> Stream:
+    def stream(self, batch_size: int = 1) -> Stream[State]:
         """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
         array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
         if self.bidirectional:
@@ -327,11 +350,11 @@ class Network(Closed):
         calibration.calibrate(self, batches)
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
         return self._snapshot.dtype
 
-    def to_dtype(self, dtype: str) -> Any:
+    def to_dtype(self, dtype: Dtype) -> Self:
         """A network like this one that computes with weight matrices of another type: a new object.
 
         dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output, max |w| / 127;
@@ -340,11 +363,11 @@ class Network(Closed):
         reads, sets and saves: rounding is part of packing. For inference; `forward_train` wants float32.
         """
         other = copy.copy(self)
-        choice("dtype", dtype, DTYPES)
-        other._change(lambda old: old.changed(dtype=dtype))
+        new = choice("dtype", dtype, DTYPES)
+        other._change(lambda old: old.changed(dtype=new))
         return other
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
 
         Raises OSError; ImportError without the safetensors package."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ._errors import bad_type, bad_value, choice, flag, integer, number
 from ._state import Named, frozen_by_name
 from .cells import GRU, LSTM, Cell
 
-OVERRUNS = ("raise", "last", "mean", "batch")
-PLACEMENTS = ("joint", "split", "gate")
+Placement = Literal["joint", "split", "gate"]
+CellNorm = Literal["out", "carry"]
+Span = Literal["all"]
+Overrun = Literal["raise", "last", "mean", "batch"]
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
 
 
 @frozen_by_name
@@ -30,11 +34,11 @@ class LayerNormSpec(Named):
     h_ = W_hh h_{t-1} + inner_bias_hh, two more parameters (G*H), whether or not there are biases behind the norms.
     """
 
-    placement: str | None = None
-    cell: str | None = "out"
+    placement: Placement | None = None
+    cell: CellNorm | None = "out"
     eps: float = 1e-5
     _: KW_ONLY
-    span: str | None = None
+    span: Span | None = None
     inner_bias: bool = False
 
     def __post_init__(self) -> None:
@@ -46,7 +50,7 @@ class LayerNormSpec(Named):
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
         """What it means in that cell: placement is a string, and cell None where there is no cell state."""
-        placement = self.placement or cell.placement
+        placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
         if self.cell == "carry" and cell is not LSTM:
@@ -68,7 +72,7 @@ class BatchNormSpec(Named):
     """
 
     max_steps: int | None = None
-    overrun: str = "raise"
+    overrun: Overrun = "raise"
     momentum: float | None = 0.1
     eps: float = 1e-5
 

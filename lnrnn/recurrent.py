@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
+import numpy as np
+
 from . import cells
 from ._errors import choice
 from .network import Network
 from .norms import BatchNormSpec, LayerNormSpec
 
-NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
-Norm = str | LayerNormSpec | BatchNormSpec | None
+Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
+NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
+Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
 
 
-class RNN(Network):
+class RNN(Network[np.ndarray]):
     """A recurrent network with a norm inside the cell. As torch.nn.RNN, and more. With D inputs and H units:
 
         norm None    h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)                                torch's own
@@ -47,14 +52,14 @@ class RNN(Network):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         norm: Norm = "layer",
         bias: bool = True,
         batch_first: bool = False,
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self.nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
+        self.nonlinearity: Nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
     @property
@@ -62,7 +67,7 @@ class RNN(Network):
         return NONLINEARITIES.index(self.nonlinearity)
 
 
-class LSTM(Network):
+class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell. As torch.nn.LSTM, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (4H,), H rows for each of the gates i, f, g, o in this order:
 
@@ -107,7 +112,7 @@ class LSTM(Network):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
 
-class GRU(Network):
+class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell. As torch.nn.GRU, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for what the norm makes
     of each of the two:
@@ -150,4 +155,4 @@ class GRU(Network):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
 
-CLASSES = {model._cell.name: model for model in (RNN, LSTM, GRU)}
+CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {model._cell.name: model for model in (RNN, LSTM, GRU)}

@@ -6,8 +6,9 @@ shapes are read from a view of its own and lengths from a copy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +18,9 @@ from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
+
+# What a call returns and a stream holds: h of an RNN and a GRU, (h, c) of an LSTM.
+State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
@@ -84,3 +88,8 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise bad_type(name, "a pair (h, c) of arrays", value)
     return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]
+
+
+def as_state(found: Sequence[Array]) -> State:  # type: ignore[type-var]  # the cell says which of the two it is
+    """h, or (h, c), as the caller has it."""
+    return cast(State, found[0] if len(found) == 1 else tuple(found))

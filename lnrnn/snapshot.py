@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from . import _core
 from .cells import Cell
-from .norms import PLACEMENTS, LayerNormSpec
+from .norms import PLACEMENTS, BatchNormSpec, LayerNormSpec, Overrun
 from .parameters import Norm
 from .statistics import StepStatistics
 
 Array = np.ndarray
-DTYPES = ("float32", "bfloat16", "int8")
+Dtype = Literal["float32", "bfloat16", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 def frozen(array: Array) -> Array:
@@ -49,8 +50,8 @@ class Snapshot:
     architecture: Architecture
     parameters: Mapping[str, Array]
     statistics: Mapping[str, StepStatistics]
-    overrun: str | None
-    dtype: str
+    overrun: Overrun | None
+    dtype: Dtype
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _layers: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
 
@@ -92,14 +93,14 @@ class Snapshot:
                 "norm": 1, "eps": norm.eps, "placement": PLACEMENTS.index(norm.placement),
                 "span": int(norm.span == "all"), "cell_norm": (None, "out", "carry").index(norm.cell),
             }  # fmt: skip
-        elif made.sides:
+        elif isinstance(norm, BatchNormSpec):
             split = int("ih" in made.sides)
             options = {"norm": 2, "eps": norm.eps, "placement": split, "cell_norm": int("c" in made.sides)}
         layer = _core.Layer(
             made.cell.number, w_ih, w_hh, own, act=made.activation, reverse=suffix.endswith("_reverse"),
             dtype=DTYPES.index(self.dtype), **options,
         )  # fmt: skip
-        if made.sides:
+        if isinstance(norm, BatchNormSpec):
             layer.set_steps(*self.statistics[suffix].folded(own, norm.eps, self.overrun))
         return layer
 

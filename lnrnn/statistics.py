@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ._state import MOST_COUNTED
 Array = np.ndarray
 
 # The gain and the bias that follow the norm of each side; beside "ih" and "hh" there is one bias, which comes once.
-_AFFINE = {"": ("gain", "bias"), "ih": ("gain_ih", "bias"), "hh": ("gain_hh", None), "c": ("gain_c", "bias_c")}
+_AFFINE: dict[str, tuple[str, str | None]] = {"": ("gain", "bias"), "ih": ("gain_ih", "bias"), "hh": ("gain_hh", None), "c": ("gain_c", "bias_c")}
 
 
 def _names(side: str) -> tuple[str, str]:
@@ -26,7 +27,7 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
     return found | {"count": (steps,)}
 
 
-def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array | tuple[Array, Array]]:
+def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, and "count"."""
     pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
     return {**pairs, "count": np.zeros(steps, np.int64)}
@@ -71,7 +72,7 @@ class StepStatistics:
         shapes = named_shapes(sides, steps)
         return cls({name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()})
 
-    def updated(self, batch: Mapping[str, Array | tuple[Array, Array]], momentum: float | None) -> StepStatistics:
+    def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.
 
         A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
@@ -88,6 +89,7 @@ class StepStatistics:
             names = _names(side)
             old = [np.pad(self.arrays[name], ((0, more), (0, 0))) for name in names]
             (mean, var), (m, v) = (o[:steps] for o in old), (n[:steps] for n in batch[side])
+            joined: tuple[Array, ...]
             if momentum is None:
                 share, apart = here / (seen + here), m - mean
                 joined = mean + share * apart, (1 - share) * var + share * v + share * (1 - share) * apart**2
@@ -101,7 +103,7 @@ class StepStatistics:
         new_count[:steps] += np.minimum(count[:steps], MOST_COUNTED - new_count[:steps])
         return StepStatistics(arrays | {"count": new_count})
 
-    def refuse_overrun(self, order: Array, ends: Array, overrun: str) -> None:
+    def refuse_overrun(self, order: Array, ends: Array, overrun: str | None) -> None:
         """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest first."""
         if overrun == "batch" or (overrun != "raise" and self.known):
             return
@@ -112,7 +114,7 @@ class StepStatistics:
         )  # fmt: skip
 
     def folded(
-        self, parameters: Mapping[str, Array], eps: float, overrun: str
+        self, parameters: Mapping[str, Array], eps: float, overrun: str | None
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
         """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
 
@@ -130,6 +132,6 @@ class StepStatistics:
                 mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
             gain, bias = _AFFINE[side]
             scale = parameters[gain] / np.sqrt(var + eps)
-            shift = parameters.get(bias, np.float32(0)) - mean * scale
+            shift = (np.float32(0) if bias is None else parameters.get(bias, np.float32(0))) - mean * scale
             tables[side] = scale.astype(np.float32), shift.astype(np.float32)
         return tables, self.known, beyond

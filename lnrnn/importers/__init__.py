@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .checking import checked
-from .from_keras import convert_keras
-from .from_torch import convert_torch
+from .keras_weights import LayerName, convert_keras
+from .systems import SystemName
+from .torch_weights import convert_torch
 from .weights import Converted
 
 if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
+    from ..recurrent import GRU, LSTM, RNN, Nonlinearity, Norm
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 
@@ -18,11 +19,11 @@ __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 def from_torch(
     module_or_state_dict: Any,
     *,
-    kind: str | None = None,
+    kind: SystemName | None = None,
     prefix: str = "",
-    norm: Any = None,
+    norm: Norm = None,
     eps: float | None = None,
-    nonlinearity: str | None = None,
+    nonlinearity: Nonlinearity | None = None,
     zoneout: float | None = None,
     batch_first: bool | None = None,
     check: Any = None,
@@ -80,10 +81,10 @@ def from_torch(
 def from_keras(
     arrays_or_layer: Any,
     *,
-    kind: str | None = None,
+    kind: LayerName | None = None,
     bidirectional: bool = False,
     reset_after: bool | None = None,
-    nonlinearity: str | None = None,
+    nonlinearity: Nonlinearity | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
 ) -> RNN | LSTM | GRU:

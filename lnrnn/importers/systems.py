@@ -4,8 +4,8 @@ sources named; the comments say only where they differ from what lnrnn's placeme
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -125,11 +125,11 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
         }
         if inner:
             ours |= {"inner_bias_ih": p["bias_ih"], "inner_bias_hh": p["bias_hh"]}
-        spec = {"placement": "gate", "eps": _eps(options), "inner_bias": inner}
+        spec = LayerNormSpec("gate", eps=_eps(options), inner_bias=inner)
         if cell == "LSTM":
-            spec["cell"] = "carry"
+            spec = replace(spec, cell="carry")
             ours |= {"gain_c": p["layernorm_cy.weight"], "bias_c": p["layernorm_cy.bias"]}
-        return Weights(cell, LayerNormSpec(**spec), True, ours)
+        return Weights(cell, spec, True, ours)
 
     return convert
 
@@ -213,4 +213,5 @@ HASTE_GRU = System(
 
 # By this order, where two are equally near to keys that fit neither.
 SYSTEMS = (TORCH, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU)
-KINDS = ("torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn")
+SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn"]
+KINDS: tuple[SystemName, ...] = get_args(SystemName)

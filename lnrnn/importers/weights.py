@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from .. import cells
 from .._errors import bad_type, real
 from ..norms import LayerNormSpec, norm_spec
 from ..parameters import suffixes, vectors
+
+if TYPE_CHECKING:
+    from ..recurrent import GRU, LSTM, RNN
 
 Array = np.ndarray
 
@@ -32,11 +35,11 @@ class Weights:
 
     @property
     def hidden_size(self) -> int:
-        return self.parameters["weight_hh"].shape[1]
+        return int(self.parameters["weight_hh"].shape[1])
 
     @property
     def input_size(self) -> int:
-        return self.parameters["weight_ih"].shape[1]
+        return int(self.parameters["weight_ih"].shape[1])
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
@@ -66,7 +69,7 @@ class Converted:
     state: dict[str, Array]
     system: str = ""
 
-    def model(self) -> Any:
+    def model(self) -> RNN | LSTM | GRU:
         from ..recurrent import CLASSES
 
         model = CLASSES[self.cell](**self.arguments)
@@ -87,7 +90,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
                     raise ValueError(f"all layers must have the same {what}, got {theirs} and, in layer {k}, {mine}")
             if weights.input_size != wide:
                 raise ValueError(f"layer {k} must take {wide} inputs, its input weights take {weights.input_size}")
-    arguments = {
+    arguments: dict[str, Any] = {
         "input_size": first.input_size,
         "hidden_size": first.hidden_size,
         "num_layers": len(layers),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def _gru(p: Arrays, options: Options) -> Weights:
 def _nonlinearity(options: Options) -> str:
     if options["nonlinearity"] is None:
         raise ValueError("weights do not say which activation an RNN has: give nonlinearity='tanh', or the layer itself")
-    return options["nonlinearity"]
+    return str(options["nonlinearity"])
 
 
 def _simple_rnn(p: Arrays, options: Options) -> Weights:
@@ -96,7 +96,8 @@ def _shapes(gates: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 _PER_SIDE = {f"{side}_norm/{part}": ("H" if side == "state" else "4H",)
              for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
-KINDS = {
+LayerName = Literal["SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell", "LayerNormSimpleRNNCell"]
+KINDS: dict[LayerName, Kind] = {
     "SimpleRNN": Kind(_shapes("H"), _simple_rnn),
     "LSTM": Kind(_shapes("4H"), _lstm),
     "GRU": Kind(_shapes("3H"), _gru),

@@ -118,6 +118,8 @@ def _place(name: str) -> tuple[int, int, str]:
     if match:
         return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
     match = _NESTED.fullmatch(name)
+    if match is None:
+        raise ValueError(f"a state dict must have names of parameters as keys, got {name[:80]!r}")
     return int(match["layer"] or 0), int(match["direction"] or 0), match["leaf"]
 
 
