@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import time
 
-import lnrnn
-import lnrnn.torch
 import numpy as np
 import torch
+
+import lnrnn
+import lnrnn.torch
 
 HIDDEN, BATCH, NOISE, SPEAKERS = 64, 30, 0.3, 9
 TOLERANCE = 1e-5  # of a hidden state, which lies in [-1, 1]; the largest of 30 trained networks was 5.5e-6

@@ -8,6 +8,7 @@ import difflib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, fields
 from typing import Any, TypeVar
 
@@ -90,10 +91,8 @@ class Closed(Named):
         found = {}
         # As pickle finds them, private ones of subclasses too; typeshed does not know the function.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
-            try:
+            with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)
-            except AttributeError:
-                pass  # not set yet
         return found
 
     def __getstate__(self) -> dict[str, Any]:

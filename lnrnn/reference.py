@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike
 from lnrnn.reference_norms import (
     ACTIVATIONS,
     Array,
-    Moments,
     batch_norm,
     batch_norm_backward,
     layer_norm,

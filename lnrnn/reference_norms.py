@@ -230,9 +230,9 @@ def update_step_statistics(
     """
     steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
     mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)
-    for target, source in zip((mean, var, count), old):
+    for target, source in zip((mean, var, count), old, strict=True):
         target[: len(source)] = source
-    for t, (m, v, n) in enumerate(zip(*batch)):
+    for t, (m, v, n) in enumerate(zip(*batch, strict=True)):
         if count[t] == 0:
             mean[t], var[t] = m, v
         elif momentum is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -107,10 +108,8 @@ class SpeakerNetwork:
             return self.classifier.predict(*pad_sequence(sequences))
         named = np.full(len(sequences), REFUSED)
         for index, sequence in enumerate(sequences):
-            try:
+            with suppress(lnrnn.SequenceTooLongError):
                 named[index] = self.classifier.predict(*pad_sequence([sequence]))[0]
-            except lnrnn.SequenceTooLongError:
-                pass
         return named
 
     def _standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from .._errors import bad_type, choice, flag, number
 from ..norms import LayerNormSpec
-from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 from .systems import KINDS, SYSTEMS, TORCH, System
+from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
