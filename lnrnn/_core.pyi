@@ -36,26 +36,64 @@ Statistics = dict[str, Any]  # side -> (mean, var), each (T, width) float64; "co
 
 class Layer:
     def __init__(
-        self, cell: int, weight_ih: ndarray, weight_hh: ndarray, parameters: dict[str, ndarray], *, act: int = 0,
-        norm: int, placement: int = 0, span: int = 0, cell_norm: int = 0, eps: float, reverse: bool, dtype: int = 0,
+        self,
+        cell: int,
+        weight_ih: ndarray,
+        weight_hh: ndarray,
+        parameters: dict[str, ndarray],
+        *,
+        act: int = 0,
+        norm: int,
+        placement: int = 0,
+        span: int = 0,
+        cell_norm: int = 0,
+        eps: float,
+        reverse: bool,
+        dtype: int = 0,
     ) -> None: ...
     def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, beyond: int) -> None: ...
     @property
     def nbytes(self) -> int: ...
     def forward(
-        self, x: ndarray, y: ndarray, h0: ndarray, hn: ndarray, order: ndarray, length: ndarray, start: int = 0,
-        statistics: Statistics | None = None, tape: ndarray | None = None, c0: ndarray | None = None,
+        self,
+        x: ndarray,
+        y: ndarray,
+        h0: ndarray,
+        hn: ndarray,
+        order: ndarray,
+        length: ndarray,
+        start: int = 0,
+        statistics: Statistics | None = None,
+        tape: ndarray | None = None,
+        c0: ndarray | None = None,
         cn: ndarray | None = None,
     ) -> None: ...
     def tape(self, rows: int) -> ndarray: ...
     def backward(
-        self, x: ndarray, y: ndarray, h0: ndarray, order: ndarray, length: ndarray, statistics: Statistics | None,
-        tape: ndarray, gy: ndarray, ghn: ndarray | None, gx: ndarray, gh0: ndarray, gw_ih: ndarray, gw_hh: ndarray,
-        grads: dict[str, ndarray], c0: ndarray | None = None, gcn: ndarray | None = None, gc0: ndarray | None = None,
+        self,
+        x: ndarray,
+        y: ndarray,
+        h0: ndarray,
+        order: ndarray,
+        length: ndarray,
+        statistics: Statistics | None,
+        tape: ndarray,
+        gy: ndarray,
+        ghn: ndarray | None,
+        gx: ndarray,
+        gh0: ndarray,
+        gw_ih: ndarray,
+        gw_hh: ndarray,
+        grads: dict[str, ndarray],
+        c0: ndarray | None = None,
+        gcn: ndarray | None = None,
+        gc0: ndarray | None = None,
     ) -> None: ...
 
 class Step:
-    def __init__(self, layer: Layer, x: ndarray, y: ndarray, h: ndarray, c: ndarray | None = None) -> None: ...
+    def __init__(
+        self, layer: Layer, x: ndarray, y: ndarray, h: ndarray, c: ndarray | None = None
+    ) -> None: ...
     def inside(self, step: int) -> None: ...
     def into(self, step: int, y: ndarray) -> None: ...
 

@@ -1,4 +1,5 @@
-"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package is here."""
+"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package
+is here."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """value as a finite float in [least, most]."""
-    expected = f"a finite number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+    expected = f"a finite number of at least {least:g}" + (
+        f" and at most {most:g}" if most < math.inf else ""
+    )
     kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
     if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
@@ -95,13 +98,15 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which NumPy knows
-    only through ml_dtypes."""
+    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which
+    NumPy knows only through ml_dtypes."""
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import ml_dtypes
         import torch
 
-        if value.requires_grad:  # as numpy() refuses other dtypes; the view below would drop the gradient silently
+        if (
+            value.requires_grad
+        ):  # as numpy() refuses other dtypes; the view below would drop the gradient silently
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return array
@@ -109,10 +114,13 @@ def _array(value: Any) -> np.ndarray:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """value as an array of real numbers, in whatever dtype, without a copy where there is an array already."""
+    """value as an array of real numbers, in whatever dtype, without a copy where there is an array
+    already."""
     try:
         array = _array(value)
-    except Exception as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
+    except (
+        Exception
+    ) as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
         raise bad_type(name, f"an array of real numbers ({error})", value) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
@@ -120,7 +128,8 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody else can set."""
+    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody
+    else can set."""
     array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
@@ -128,14 +137,20 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor, its memory."""
+    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor,
+    its memory."""
     if not isinstance(value, np.ndarray):
-        kind, why = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}", ""
+        kind, why = (
+            f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}",
+            "",
+        )
         tensor, given = _is_tensor(value), value
         if tensor:
             try:
                 value = _array(given)
-            except Exception as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
+            except (
+                Exception
+            ) as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
                 tensor, why = False, f" ({error})"
         if not tensor:
             raise bad_type(name, kind + why, value)

@@ -118,15 +118,20 @@ def frozen_by_name(made: type[Made]) -> type[Made]:
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """state as new arrays of the expected names, shapes and dtypes; KeyError is never raised, ValueError names the keys."""
+    """state as new arrays of the expected names, shapes and dtypes; KeyError is never raised, ValueError
+    names the keys."""
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
     missing = sorted(set(expected) - set(state))
     foreign = sorted(map(str, set(state) - set(expected)))
     if missing or foreign:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unexpected {', '.join(foreign)}"] * bool(foreign)
+        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [
+            f"unexpected {', '.join(foreign)}"
+        ] * bool(foreign)
         raise ValueError(f"state does not fit: {'; '.join(parts)}")
-    return {name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()}
+    return {
+        name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
+    }
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:

@@ -34,8 +34,8 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
 
     The file is written whole or not at all: a new file beside path takes its place when it is complete and on
     the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them.
-    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written or
-    if what stands there is no regular file; then that stays as it was.
+    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written
+    or if what stands there is no regular file; then that stays as it was.
     """
     norm: dict[str, Any] | None = None
     if model.norm is not None:
@@ -54,8 +54,8 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> RNN | LSTM | GRU:
     """The model that `save` wrote to path.
 
-    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged,
-    not an lnrnn model, or of a newer schema.
+    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is
+    damaged, not an lnrnn model, or of a newer schema.
     """
     safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):
@@ -79,7 +79,15 @@ def load(path: str | os.PathLike[str]) -> RNN | LSTM | GRU:
         model.load_state_dict(state)
         if config["dtype"] != "float32":
             model = model.to_dtype(config["dtype"])
-    except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (
+        OSError,
+        safetensors.SafetensorError,
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         # What a hostile file says of itself may be megabytes long.
         raise ValueError(f"cannot load {path!r}: {str(error)[:400]}") from error
     return model
@@ -108,8 +116,8 @@ def _arguments(config: Any) -> tuple[type[RNN] | type[LSTM] | type[GRU], dict[st
 def _fits(
     made: type[Network[Any]], arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]
 ) -> None:
-    """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can ask for any
-    amount of memory."""
+    """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can
+    ask for any amount of memory."""
     norm, names = arguments["norm"], ("input_size", "hidden_size", "num_layers")
     inputs, hidden, layers = (integer(name, arguments[name], 1) for name in names)
     bidirectional = flag("bidirectional", arguments["bidirectional"])
@@ -121,8 +129,12 @@ def _fits(
         steps = norm.max_steps or (*tensors.get("count_l0", ((),))[0], 0)[0]
         of_one = named_shapes(sides(made._cell, hidden), steps)
         for suffix in suffixes(layers, bidirectional):
-            expected |= {name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()}
+            expected |= {
+                name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()
+            }
     for name in sorted(expected.keys() | tensors.keys()):
         if expected.get(name) != tensors.get(name):
-            found, want = (" ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name)))
+            found, want = (
+                " ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name))
+            )
             raise ValueError(f"tensor {name[:80]!r} is {found}, its configuration says {want}")

@@ -88,8 +88,9 @@ class _Norm(Closed):
 class LayerNorm(_Norm):
     """lnrnn.layer_norm with parameters. As torch.nn.LayerNorm.
 
-    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight (ones) and
-    bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*, *normalized_shape).
+    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight
+    (ones) and bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*,
+    *normalized_shape).
 
     weight, bias, eps and training may be assigned, and are checked then; a misspelt name raises
     AttributeError.
@@ -128,11 +129,13 @@ class LayerNorm(_Norm):
 
 
 class BatchNorm(_Norm):
-    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >= 2.
+    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >=
+    2.
 
-    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1], or None
-    for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,). track_running_stats=False: no
-    running statistics, the batch's own are used in inference too. Call with x (N, C, *).
+    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1],
+    or None for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,).
+    track_running_stats=False: no running statistics, the batch's own are used in inference too. Call with x
+    (N, C, *).
 
     weight, bias, running_mean, running_var (C,), num_batches_tracked (0 to 2**53, where it stays), eps,
     momentum and training may be assigned, and are checked then; a misspelt name raises AttributeError.
@@ -213,7 +216,9 @@ class BatchNorm(_Norm):
         with CHANGES:
             old = self._tensors
             mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))
-            if mean is None or var is None or count is None:  # only where none are tracked, and then none are learnt
+            if (
+                mean is None or var is None or count is None
+            ):  # only where none are tracked, and then none are learnt
                 raise RuntimeError("this layer has no running statistics")
             tracked = min(int(count) + 1, MOST_COUNTED)
             if momentum is None:

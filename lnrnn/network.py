@@ -1,5 +1,5 @@
-"""What RNN, LSTM and GRU have in common: parameters, whole sequences, streams, copies. What one layer does is in
-reference.py, readable, and in sequence.c, fast."""
+"""What RNN, LSTM and GRU have in common: parameters, whole sequences, streams, copies. What one layer does is
+in reference.py, readable, and in sequence.c, fast."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Network(Closed, Generic[State]):
     Threads: all that is set is set in one step, and a call computes with one version of the network, the one
     that was there when it began. So `load_state_dict`, `calibrate`, `overrun` and each assignment to a
     parameter may run beside calls of other threads; parameters that belong together are set together by
-    `load_state_dict` only. `forward_train` adds the statistics of its batch to those that are there when it is
-    done.
+    `load_state_dict` only. `forward_train` adds the statistics of its batch to those that are there when it
+    is done.
     """
 
     __slots__ = (
@@ -90,7 +90,9 @@ class Network(Closed, Generic[State]):
         self.hidden_size = integer("hidden_size", hidden_size, 1, limit)
         self.num_layers = integer("num_layers", num_layers, 1, 1024)
         if self._cell.gates * self.hidden_size * max(self.hidden_size, self.input_size) > 2**40:
-            raise bad_value("hidden_size", "such that a weight matrix has at most 2**40 elements", self.hidden_size)
+            raise bad_value(
+                "hidden_size", "such that a weight matrix has at most 2**40 elements", self.hidden_size
+            )
         self.norm = norm_spec(norm, self._cell)
         self.bias = flag("bias", bias)
         self.batch_first = flag("batch_first", batch_first)
@@ -105,7 +107,13 @@ class Network(Closed, Generic[State]):
         bound = self.hidden_size**-0.5
         parameters: dict[str, Array] = {}
         for name, shape in shapes(
-            self._cell, self.input_size, self.hidden_size, self.num_layers, self.bidirectional, self.norm, self.bias
+            self._cell,
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            self.bidirectional,
+            self.norm,
+            self.bias,
         ).items():
             if name.startswith("gain"):
                 value = np.ones(shape, np.float32)
@@ -126,7 +134,7 @@ class Network(Closed, Generic[State]):
     def _batch_norm(self) -> BatchNormSpec | None:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
-    # --- parameters and state ---------------------------------------------------------------------------------
+    # --- parameters and state -------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
@@ -241,10 +249,11 @@ class Network(Closed, Generic[State]):
             statistics={end: old.statistics[end].updated(batch, momentum) for end, batch in batches.items()}
         ))  # fmt: skip
 
-    # --- computing --------------------------------------------------------------------------------------------
+    # --- computing ------------------------------------------------------------------------------------------
 
     def _states(self, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-        """What an argument says of h, or of h and c: arrays (num_layers * directions, B, H), zeros for None."""
+        """What an argument says of h, or of h and c: arrays (num_layers * directions, B, H), zeros for
+        None."""
         shape = (len(self._suffixes), batch, self.hidden_size)
         if value is None:
             return [np.zeros(shape, FLOAT32)] * self._cell.states  # one array twice: nobody writes to it
@@ -266,11 +275,12 @@ class Network(Closed, Generic[State]):
         self, x: Array, order: Array, ends: Array, start: list[Array], note: Callable[..., Any] | None = None,
         snapshot: Snapshot | None = None,
     ) -> tuple[Array, list[Array]]:  # fmt: skip
-        """All layers and directions. x (T, B, D) -> y (T, B, directions * H), and the states at the sequences' ends.
+        """All layers and directions. x (T, B, D) -> y (T, B, directions * H), and the states at the
+        sequences' ends.
 
-        note: called with each layer, its input and its output before it runs; gives the statistics and the tape that the
-        layer writes, each an array or None. snapshot: what to compute with, if the caller has taken one
-        already.
+        note: called with each layer, its input and its output before it runs; gives the statistics and the
+        tape that the layer writes, each an array or None. snapshot: what to compute with, if the caller has
+        taken one already.
         """
         T, B, _ = x.shape
         directions, H = self.num_directions, self.hidden_size
@@ -282,7 +292,11 @@ class Network(Closed, Generic[State]):
             if d == 0:
                 x = y
                 wide = directions * H
-                y = np.empty((B, T, wide), FLOAT32).swapaxes(0, 1) if self.batch_first else np.empty((T, B, wide), FLOAT32)
+                y = (
+                    np.empty((B, T, wide), FLOAT32).swapaxes(0, 1)
+                    if self.batch_first
+                    else np.empty((T, B, wide), FLOAT32)
+                )
             part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]
             if len(start) > 1:
                 c0, cn = start[1][k], end[1][k]
@@ -295,10 +309,11 @@ class Network(Closed, Generic[State]):
         """Whole sequences at inference.
 
         x (T, B, D), or (B, T, D) with batch_first, or (T, D) for one sequence. h0, the state to begin with:
-        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; for an LSTM a pair (h0, c0) of such,
-        either of which may be None. lengths (B,): integers 0 .. T; what lies past a length is not read.
-        -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own end, which for
-        a sequence of length 0 is its h0.
+        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; for an LSTM a pair
+        (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a length
+        is not read.
+        -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own
+        end, which for a sequence of length 0 is its h0.
 
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
@@ -315,7 +330,9 @@ class Network(Closed, Generic[State]):
         """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
         array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
         if self.bidirectional:
-            raise ValueError("a bidirectional network cannot stream: its second direction starts at the sequence's end")
+            raise ValueError(
+                "a bidirectional network cannot stream: its second direction starts at the sequence's end"
+            )
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         return Stream(self._snapshot, batch_size)
 
@@ -324,17 +341,21 @@ class Network(Closed, Generic[State]):
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
-        For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no inner bias), and
-        for batch norm, which normalises step t with the statistics of the sequences that live at t and updates the running
-        ones. Other networks are trained with lnrnn.torch; here they raise ValueError.
+        For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no
+        inner bias), and for batch norm, which normalises step t with the statistics of the sequences that
+        live at t and updates the running ones. Other networks are trained with lnrnn.torch; here they raise
+        ValueError.
         """
         return training.forward(self, x, h0, lengths)
 
-    def backward(self, tape: Tape, gy: ArrayLike | None, gh: Any = None) -> tuple[Array, State, dict[str, Array]]:
+    def backward(
+        self, tape: Tape, gy: ArrayLike | None, gh: Any = None
+    ) -> tuple[Array, State, dict[str, Array]]:
         """Back-propagation through time.
 
-        tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a length is not
-        read). gh: gradient of h, of h's shape, or None; for an LSTM a pair (gh, gc), either of which may be None.
+        tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
+        length is not read). gh: gradient of h, of h's shape, or None; for an LSTM a pair (gh, gc), either of
+        which may be None.
         -> gx like x, gh0 like h0, and gradients by parameter name.
         """
         return training.backward(self, tape, gy, gh)
@@ -342,10 +363,10 @@ class Network(Closed, Generic[State]):
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.
 
-        batches yields x, or (x, lengths). All sequences go through time together; each step is normalised by the mean
-        and biased variance over all that live at it, and these are stored, with their number. How the sequences were
-        divided into batches does not matter. All are held in memory at once. Old statistics are replaced. The
-        parameters are those that the network had when it began to compute.
+        batches yields x, or (x, lengths). All sequences go through time together; each step is normalised by
+        the mean and biased variance over all that live at it, and these are stored, with their number. How
+        the sequences were divided into batches does not matter. All are held in memory at once. Old
+        statistics are replaced. The parameters are those that the network had when it began to compute.
         """
         calibration.calibrate(self, batches)
 
@@ -357,10 +378,11 @@ class Network(Closed, Generic[State]):
     def to_dtype(self, dtype: Dtype) -> Self:
         """A network like this one that computes with weight matrices of another type: a new object.
 
-        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output, max |w| / 127;
-        what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or "float32" (as they were). Half and a
-        quarter of the bytes to read. Gains, biases, norms and states stay float32, and so do the parameters that one
-        reads, sets and saves: rounding is part of packing. For inference; `forward_train` wants float32.
+        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output,
+        max |w| / 127; what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or
+        "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
+        stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
+        For inference; `forward_train` wants float32.
         """
         other = copy.copy(self)
         new = choice("dtype", dtype, DTYPES)
@@ -375,9 +397,12 @@ class Network(Closed, Generic[State]):
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the weights in the form in which they are computed with, which the first call makes; 0 before it."""
+        """Bytes of the weights in the form in which they are computed with, which the first call makes; 0
+        before it."""
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in (*self._arguments[2:], "dtype", "packed_bytes")]
+        named = [
+            f"{name}={getattr(self, name)!r}" for name in (*self._arguments[2:], "dtype", "packed_bytes")
+        ]
         return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"

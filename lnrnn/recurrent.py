@@ -24,28 +24,40 @@ class RNN(Network[np.ndarray]):
           "split"    h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh))
         "batch"      h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))       Cooijmans et al. 2016, arXiv 1603.09025
 
-    f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the
-    biased variance over the H units of one sample at one step; BN_t the same over the batch, for each time step t and unit
-    by itself. norm: the name, or a LayerNormSpec for "split", another eps or biases inside the norms, or a BatchNormSpec.
+    f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b,
+    mu and the biased variance over the H units of one sample at one step; BN_t the same over the batch, for
+    each time step t and unit by itself. norm: the name, or a LayerNormSpec for "split", another eps or biases
+    inside the norms, or a BatchNormSpec.
 
-    input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T, *) instead of
-    (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for what starts at random, weights
-    and biases without a norm behind them, uniform in +-1/sqrt(H) as torch's; gains start at 1, biases of norms at 0.
+    input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T,
+    *) instead of (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for
+    what starts at random, weights and biases without a norm behind them, uniform in +-1/sqrt(H) as torch's;
+    gains start at 1, biases of norms at 0.
 
-    Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and biases above,
-    each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They read as read-only float32
-    arrays; assign to set one (it is copied, and packed again at the next call). A name that is none of these
-    raises AttributeError. Batch norm's statistics are attributes too: running_mean_l0, running_var_l0 (steps,
-    H) and count_l0 (steps,).
+    Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and
+    biases above, each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They
+    read as read-only float32 arrays; assign to set one (it is copied, and packed again at the next call). A
+    name that is none of these raises AttributeError. Batch norm's statistics are attributes too:
+    running_mean_l0, running_var_l0 (steps, H) and count_l0 (steps,).
 
-    Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but overrun="batch") the
-    result for a sequence does not depend on the rest of the batch, to the last bit. What a norm inside takes, W x and W h,
-    may be as large as 1e38; beyond the largest float32 it is infinite, and layer norm makes the whole row NaN.
+    Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but
+    overrun="batch") the result for a sequence does not depend on the rest of the batch, to the last bit. What
+    a norm inside takes, W x and W h, may be as large as 1e38; beyond the largest float32 it is infinite, and
+    layer norm makes the whole row NaN.
     """
 
     __slots__ = ("nonlinearity",)
     _cell = cells.RNN
-    _arguments = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
+    _arguments = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "nonlinearity",
+        "norm",
+        "bias",
+        "batch_first",
+        "bidirectional",
+    )
 
     def __init__(
         self,
@@ -83,16 +95,17 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         cell "carry"   c_t = LN(c'; gain_c, bias_c)            h_t = sigmoid(o) tanh(c_t)
         "batch"        c_t = c'                                h_t = sigmoid(o) tanh(BN_t(c'; gain_c, bias_c))
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at one step: all
-    4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by itself. norm: the name, or
-    a LayerNormSpec (placement, cell, eps, inner_bias), or a BatchNormSpec.
+    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
+    one step: all 4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by
+    itself. norm: the name, or a LayerNormSpec (placement, cell, eps, inner_bias), or a BatchNormSpec.
 
     The state is a pair: y, (h, c) = lstm(x, (h0, c0)), h and c (num_layers * directions, B, H) each.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (4H, D),
-    weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but gain_c_l0, bias_c_l0
-    (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 4H), those of c,
-    (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend on the batch holds here.
+    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (4H,
+    D), weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but
+    gain_c_l0, bias_c_l0 (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of
+    hh, (steps, 4H), those of c, (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend
+    on the batch holds here.
     """
 
     __slots__ = ()
@@ -114,8 +127,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
 class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell. As torch.nn.GRU, and more. With x_ = W_ih x_t and
-    h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for what the norm makes
-    of each of the two:
+    h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for
+    what the norm makes of each of the two:
 
         norm None      X = x_ + bias_ih                  Y = h_ + bias_hh                                torch's own
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)     Ba et al. 2016, arXiv 1607.06450
@@ -126,16 +139,17 @@ class GRU(Network[np.ndarray]):
 
         h_t = (1 - z) n + z h_{t-1}                                                  Cho et al. 2014, arXiv 1406.1078
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at one step:
-    in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over all 3H of a side), in
-    "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each time step t and unit by itself. r stands
-    behind the product with W_hh, as torch has it, and z says how much is kept. norm: the name, or a LayerNormSpec
-    (placement, span, eps, inner_bias), or a BatchNormSpec.
+    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
+    one step: in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over
+    all 3H of a side), in "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each
+    time step t and unit by itself. r stands behind the product with W_hh, as torch has it, and z says how
+    much is kept. norm: the name, or a LayerNormSpec (placement, span, eps, inner_bias), or a BatchNormSpec.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H, D),
-    weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch norm's statistics
-    too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0 (steps,). What RNN says of bits that
-    do not depend on the batch holds here.
+    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H,
+    D), weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch
+    norm's statistics
+    too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0 (steps,). What RNN
+    says of bits that do not depend on the batch holds here.
     """
 
     __slots__ = ()
@@ -155,4 +169,6 @@ class GRU(Network[np.ndarray]):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
 
-CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {model._cell.name: model for model in (RNN, LSTM, GRU)}
+CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {
+    model._cell.name: model for model in (RNN, LSTM, GRU)
+}

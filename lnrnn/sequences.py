@@ -1,7 +1,7 @@
 """A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
 
-What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any time, so
-shapes are read from a view of its own and lengths from a copy.
+What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any
+time, so shapes are read from a view of its own and lengths from a copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 def sequences(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
-    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch axis."""
+    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch
+    axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
@@ -61,12 +62,17 @@ def sequences(
     if given.shape != (B,) and not (unbatched and given.shape == ()):
         raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
     if given.size and (given.min() < 0 or given.max() > T):
-        raise bad_value("lengths", f"between 0 and the {T} steps of x", int(given.max() if given.max() > T else given.min()))
+        raise bad_value(
+            "lengths",
+            f"between 0 and the {T} steps of x",
+            int(given.max() if given.max() > T else given.min()),
+        )
     return x, given.reshape(B).astype(np.int64), unbatched
 
 
 def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
-    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it, int64."""
+    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it,
+    int64."""
     if lengths is None:
         return _whole(T, B)
     order = np.argsort(-lengths, kind="stable").astype(np.int64)

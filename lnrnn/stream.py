@@ -34,15 +34,16 @@ class _Run:
 
 
 class Stream(Closed, Generic[State]):
-    """Feeds a network one step a call, for ever, in constant memory: s = rnn.stream(batch_size); y_t = s(x_t).
+    """Feeds a network one step a call, for ever, in constant memory: s = rnn.stream(batch_size); y_t =
+    s(x_t).
 
     x_t: (B, D), or (D,) if B is 1. out: where to write, a float32 array of y_t's shape, in any layout; it may
     be x_t's own memory. -> y_t: (B, H), or (H,), float32, bit for bit what the whole sequence would give: a
     new array, or `out`. With an `out`, a call allocates nothing for a float32 x_t.
 
-    A stream keeps the parameters and statistics that the network had when it was made. Under batch norm it carries its
-    step, and past the known ones it does what `overrun` says. Streams of one network may run in several threads at once;
-    one stream may not.
+    A stream keeps the parameters and statistics that the network had when it was made. Under batch norm it
+    carries its step, and past the known ones it does what `overrun` says. Streams of one network may run in
+    several threads at once; one stream may not.
 
     A copy, by the module copy or by pickle, is a stream of its own, with the same network, state and step.
     """

@@ -42,7 +42,9 @@ GRIDS = {
 }
 
 
-def held_out_accuracy(utterances: Utterances, settings: Settings) -> dict[tuple[NormName | None, int | None], float]:
+def held_out_accuracy(
+    utterances: Utterances, settings: Settings
+) -> dict[tuple[NormName | None, int | None], float]:
     """Accuracy on the held-out utterances by (norm, cut), mean over the folds."""
     fold = np.arange(len(utterances)) % FOLDS
     scores: dict[tuple[NormName | None, int | None], float] = {}

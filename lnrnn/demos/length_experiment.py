@@ -92,7 +92,9 @@ def measure(
     results = Results(test, seeds)
     results.joined_lengths = {count: np.array([len(x) for x in joined[count]]) for count in counts}
     for training, max_steps in TRAININGS.items():
-        named: dict[int, dict[Method, list[np.ndarray]]] = {count: {method: [] for method in METHODS} for count in counts}
+        named: dict[int, dict[Method, list[np.ndarray]]] = {
+            count: {method: [] for method in METHODS} for count in counts
+        }
         for seed in range(seeds):
             for norm in NORMS:
                 on_network(f"{training}, {LABELS[norm]}, seed {seed}")

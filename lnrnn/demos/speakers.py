@@ -20,7 +20,11 @@ REFUSED = -1
 NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 POLICIES: tuple[Overrun, ...] = ("raise", "last", "mean", "batch")
-CELLS: dict[str, type[lnrnn.RNN] | type[lnrnn.LSTM] | type[lnrnn.GRU]] = {"rnn": lnrnn.RNN, "lstm": lnrnn.LSTM, "gru": lnrnn.GRU}
+CELLS: dict[str, type[lnrnn.RNN] | type[lnrnn.LSTM] | type[lnrnn.GRU]] = {
+    "rnn": lnrnn.RNN,
+    "lstm": lnrnn.LSTM,
+    "gru": lnrnn.GRU,
+}
 
 
 @dataclass(frozen=True)

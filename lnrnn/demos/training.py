@@ -40,7 +40,9 @@ class Trainable(Protocol):
 class Adam:
     """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name."""
 
-    def __init__(self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    def __init__(
+        self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
         self.learning_rate, self.beta1, self.beta2, self.eps = learning_rate, beta1, beta2, eps
         self.updates = 0
         self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}

@@ -109,7 +109,7 @@ def _input(check: Any, input_size: int) -> Array:
     return x
 
 
-# --- comparing -----------------------------------------------------------------------------------------------
+# --- comparing ----------------------------------------------------------------------------------------------
 
 
 class _Network:
@@ -215,7 +215,7 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
     return f"{where}check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"
 
 
-# --- running -------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
@@ -289,7 +289,9 @@ def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Ar
     return np.array(outputs)
 
 
-def _states(model: Any, batch: int | None, tensor: Callable[[Array], Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _states(
+    model: Any, batch: int | None, tensor: Callable[[Array], Any]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and
     a cell's state for each layer and direction, as fastrnns does. batch: sequences in x, None for one without
     an axis for it."""
@@ -300,7 +302,10 @@ def _states(model: Any, batch: int | None, tensor: Callable[[Array], Any]) -> It
     layers, directions = model.num_layers, model.num_directions
 
     def zeros(*shape: int) -> Any:
-        parts = [tensor(np.zeros((*shape, batch, model.hidden_size), np.float32)) for _ in range(model._cell.states)]
+        parts = [
+            tensor(np.zeros((*shape, batch, model.hidden_size), np.float32))
+            for _ in range(model._cell.states)
+        ]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     yield ", state", (zeros(layers * directions),)
