@@ -90,6 +90,8 @@ class Layer:
         gc0: ndarray | None = None,
     ) -> None: ...
 
+class Parts: ...  # the compiled module's own
+
 class Step:
     def __init__(
         self, layer: Layer, x: ndarray, y: ndarray, h: ndarray, c: ndarray | None = None
