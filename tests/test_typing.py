@@ -1,4 +1,5 @@
-"""What py.typed promises: lnrnn itself passes a strict type check, and a user's program is told what is right and wrong."""
+"""What py.typed promises: lnrnn itself passes a strict type check, and a user's program is told what is right
+and wrong."""
 
 import ast
 import importlib.util
@@ -28,15 +29,16 @@ def test_no_module_has_the_name_of_a_function():
 def test_the_stub_of_the_compiled_module_has_its_names():
     nodes = ast.parse((LNRNN / "_core.pyi").read_text()).body
     said = {node.name: node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    there = {name for name, value in vars(_core).items() if getattr(value, "__module__", None) == "lnrnn._core"}
-    assert {name for name in there if not name.startswith("_")} == set(said)
+    own = (name for name, value in vars(_core).items() if getattr(value, "__module__", None) == "lnrnn._core")
+    assert {name for name in own if not name.startswith("_")} == set(said)
     for name, node in said.items():
         methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
         assert all(hasattr(getattr(_core, name), method) for method in methods), (name, methods)
 
 
 def test_types(tmp_path):
-    """In one run, which reads NumPy's and PyTorch's types once. tests/typing_sample.py says what has to be an error."""
+    """In one run, which reads NumPy's and PyTorch's types once. tests/typing_sample.py says what has to be an
+    error."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed (extra: test)")
     if importlib.util.find_spec("torch") is None:
