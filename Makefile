@@ -2,6 +2,7 @@
 #   make test [K=pattern]    only the tests whose names fit
 #   make build               after a change of C or Cython; compiles what has changed (make test does it too)
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
+#   make lint                types, style and spelling: mypy, ruff, codespell
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ ARGS ?=
 
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
 
-.PHONY: demo test build bench peers clean
+.PHONY: demo test lint build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -20,6 +21,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/python -m mypy
+	$(BIN)/python -m ruff check lnrnn setup.py examples
+	$(BIN)/codespell
 
 build: $(VENV)/.build
 
@@ -37,7 +43,7 @@ $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	touch $@
 
 # The packages of an extra, as pyproject.toml names them.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
 	$(BIN)/python -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
 	    if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt

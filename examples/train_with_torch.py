@@ -1,11 +1,12 @@
-"""Train there, serve here: a layer-normalised LSTM learns in torch who says /ae/ in Japanese Vowels, and lnrnn serves it.
+"""Train there, serve here: a layer-normalised LSTM learns in torch who says /ae/ in Japanese Vowels, and
+lnrnn serves it.
 
     python examples/train_with_torch.py [--cell rnn|lstm|gru] [--epochs 40] [--seeds 1]
 
 Needs torch. The data set comes with lnrnn. On every machine lnrnn's hidden states are torch's to within
 TOLERANCE; it ends with an error if not. How many utterances are named right depends on the seed, and for one
-seed on the machine: torch rounds differently on each, and training amplifies that. So --seeds N trains N times,
-with the seeds 0 to N - 1, and prints mean and range.
+seed on the machine: torch rounds differently on each, and training amplifies that. So --seeds N trains N
+times, with the seeds 0 to N - 1, and prints mean and range.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import argparse
 import time
 
-import lnrnn
-import lnrnn.torch
 import numpy as np
 import torch
+
+import lnrnn
+import lnrnn.torch
 
 HIDDEN, BATCH, NOISE, SPEAKERS = 64, 30, 0.3, 9
 TOLERANCE = 1e-5  # of a hidden state, which lies in [-1, 1]; the largest of 30 trained networks was 5.5e-6
@@ -40,7 +42,9 @@ def hidden(state):
     return state[0] if isinstance(state, tuple) else state
 
 
-def train(model: Classifier, x: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
+def train(
+    model: Classifier, x: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, epochs: int
+) -> None:
     """Adam on mini-batches, with noise on the input and clipped gradients."""
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(epochs):
@@ -77,7 +81,9 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
     begin = time.perf_counter()
     train(model, *map(torch.from_numpy, (x, lengths, data.train.labels)), epochs)
     took = time.perf_counter() - begin
-    print(f"seed {seed}: trained {model.rnn}\n  for {epochs} epochs on {len(data.train)} utterances, {took:.1f} s")
+    print(
+        f"seed {seed}: trained {model.rnn}\n  for {epochs} epochs on {len(data.train)} utterances, {took:.1f} s"
+    )
     model.eval()
     with torch.no_grad():
         (_, state), there = timed(lambda: model.rnn(torch.from_numpy(test_x), lengths=test_lengths))
@@ -102,7 +108,9 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--cell", choices=["rnn", "lstm", "gru"], default="lstm")
     options.add_argument("--epochs", type=int, default=40)
     options.add_argument("--seeds", type=int, default=1, metavar="N")

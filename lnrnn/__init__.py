@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import data
 from ._errors import SequenceTooLongError
@@ -21,6 +21,7 @@ from .functional import (
 from .importers import from_keras, from_torch
 from .io import load
 from .layers import BatchNorm, LayerNorm
+from .network import Network
 from .norms import BatchNormSpec, LayerNormSpec
 from .recurrent import GRU, LSTM, RNN
 
@@ -33,6 +34,7 @@ __all__ = [
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",
+    "Network",
     "RNN",
     "SequenceTooLongError",
     "batch_norm",
@@ -58,7 +60,11 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
-def __getattr__(name: str) -> Any:
-    if name == "torch":  # lnrnn.torch needs PyTorch, and takes a second to import
-        return importlib.import_module("lnrnn.torch")
-    raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")
+if TYPE_CHECKING:
+    from . import torch as torch
+else:  # not for type checkers, which would take any name for one that is found here
+
+    def __getattr__(name: str) -> Any:
+        if name == "torch":  # lnrnn.torch needs PyTorch, and takes a second to import
+            return importlib.import_module("lnrnn.torch")
+        raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")

@@ -1,13 +1,16 @@
-"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package is here."""
+"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package
+is here."""
 
 from __future__ import annotations
 
 import math
 import operator
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Choice = TypeVar("Choice")
 
 
 class SequenceTooLongError(ValueError):
@@ -59,7 +62,9 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """value as a finite float in [least, most]."""
-    expected = f"a finite number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+    expected = f"a finite number of at least {least:g}" + (
+        f" and at most {most:g}" if most < math.inf else ""
+    )
     kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
     if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
@@ -80,11 +85,12 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
-        expected = "one of " + ", ".join(map(repr, choices))
-        raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
-    return value
+def choice(name: str, value: Any, choices: tuple[Choice, ...]) -> Choice:
+    for found in choices:
+        if value is found or (isinstance(value, str) and value == found):
+            return found
+    expected = "one of " + ", ".join(map(repr, choices))
+    raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -92,23 +98,29 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which NumPy knows
-    only through ml_dtypes."""
+    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which
+    NumPy knows only through ml_dtypes."""
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import ml_dtypes
         import torch
 
-        if value.requires_grad:  # as numpy() refuses other dtypes; the view below would drop the gradient silently
+        if (
+            value.requires_grad
+        ):  # as numpy() refuses other dtypes; the view below would drop the gradient silently
             raise RuntimeError("it requires grad: use its detach()")
-        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return array
     return np.asarray(value)
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """value as an array of real numbers, in whatever dtype, without a copy where there is an array already."""
+    """value as an array of real numbers, in whatever dtype, without a copy where there is an array
+    already."""
     try:
         array = _array(value)
-    except Exception as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
+    except (
+        Exception
+    ) as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
         raise bad_type(name, f"an array of real numbers ({error})", value) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
@@ -116,7 +128,8 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody else can set."""
+    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody
+    else can set."""
     array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
@@ -124,14 +137,20 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor, its memory."""
+    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor,
+    its memory."""
     if not isinstance(value, np.ndarray):
-        kind, why = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}", ""
-        tensor = _is_tensor(value)
+        kind, why = (
+            f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}",
+            "",
+        )
+        tensor, given = _is_tensor(value), value
         if tensor:
             try:
-                value = _array(value)
-            except Exception as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
+                value = _array(given)
+            except (
+                Exception
+            ) as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
                 tensor, why = False, f" ({error})"
         if not tensor:
             raise bad_type(name, kind + why, value)
@@ -141,4 +160,5 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
         raise bad_value(name, f"of shape {shape}", value)
     if not value.flags.writeable:
         raise ValueError(f"{name} must be writeable, got a read-only array")
-    return value
+    found: np.ndarray = value
+    return found

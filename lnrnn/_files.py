@@ -17,15 +17,15 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     """``with replacing(path) as write: write(data)``: writes a file whole or not at all.
 
-    The data go into a new file in the same directory, which takes path's name when the body has ended well and
-    all of it is on the disk. If anything fails, what stood at path stays as it was and the new file is removed. (A
-    process that is killed leaves it there, under a random name.) A symbolic link stays, the file that it points
-    to is replaced. Permissions are those that open(path, "wb") leaves: of the file that is replaced, or what
-    umask allows.
+    The data go into a new file in the same directory, which takes path's name when the body has ended well
+    and all of it is on the disk. If anything fails, what stood at path stays as it was and the new file is
+    removed. (A process that is killed leaves it there, under a random name.) A symbolic link stays, the file
+    that it points to is replaced. Permissions are those that open(path, "wb") leaves: of the file that is
+    replaced, or what umask allows.
 
     write: takes any contiguous bytes-like object, an array too.
-    Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what stands
-    at path is no regular file.
+    Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what
+    stands at path is no regular file.
     """
     with _said_of(path):
         target, part, descriptor = _create(path)
@@ -45,7 +45,8 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises the OSError that `replacing` would raise before its body runs. For use before a long computation.
+    """Raises the OSError that `replacing` would raise before its body runs. For use before a long
+    computation.
 
     It makes a file in path's directory and removes it, for permission bits do not say all that may forbid it.
     """
@@ -96,7 +97,8 @@ def _old(target: str) -> os.stat_result | None:
 
 
 def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
-    """Gives a new file the owner, group and permissions of the old one, which writing into that would keep."""
+    """Gives a new file the owner, group and permissions of the old one, which writing into that would
+    keep."""
     if not hasattr(os, "fchown"):  # Windows
         return
     new = os.fstat(descriptor)

@@ -22,7 +22,8 @@ def _from_environment() -> None:
             )
         _core.use_isa(name)
     _core.set_num_threads(_core.cores())
-    # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes first.
+    # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes
+    # first.
     for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(variable)
         if not text:
@@ -41,10 +42,10 @@ def set_num_threads(n: int) -> None:
     The default is the number of cores that this process may use (affinity mask and control-group quota), or
     LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it. Without OpenMP it has no effect.
 
-    Where the system has no room for so many threads (limits on processes or memory, as of a container), calls go on with
-    fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. This is tried out before
-    OpenMP starts threads, for OpenMP ends the process when it cannot; so it is not certain where other
-    processes or libraries start threads at the same time.
+    Where the system has no room for so many threads (limits on processes or memory, as of a container), calls
+    go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. This is
+    tried out before OpenMP starts threads, for OpenMP ends the process when it cannot; so it is not certain
+    where other processes or libraries start threads at the same time.
     """
     _core.set_num_threads(integer("n", n, 1, 1024))
 
@@ -57,10 +58,10 @@ def get_num_threads() -> int:
 def cpu_info() -> dict[str, Any]:
     """What runs here.
 
-    Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that this build
-    and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see `set_num_threads`),
-    `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND of OpenMP's places, but no more than
-    the quotas of its control groups allow).
+    Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that
+    this build and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see
+    `set_num_threads`), `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND
+    of OpenMP's places, but no more than the quotas of its control groups allow).
     """
     return {
         "isa": _core.isa(),

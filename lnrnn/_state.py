@@ -7,13 +7,16 @@ import copyreg
 import difflib
 import os
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import FrozenInstanceError
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import FrozenInstanceError, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ._errors import bad_type, bad_value, shaped
+
+Made = TypeVar("Made")
 
 # Counts of sequences or batches that statistics may hold: all that float64, in which they are pooled, can
 # tell apart. Training stops counting here.
@@ -62,7 +65,11 @@ class Closed(Named):
     """
 
     __slots__ = ("__weakref__",)
-    _fixed: tuple[str, ...] = ()  # attributes that are set when the object is made, and never again
+
+    @property
+    def _fixed(self) -> tuple[str, ...]:
+        """Attributes that are set when the object is made, and never again."""
+        return ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed and name in self._slots():
@@ -82,11 +89,10 @@ class Closed(Named):
     def _slots(self) -> dict[str, Any]:
         """What stands in slots, by name."""
         found = {}
-        for name in copyreg._slotnames(type(self)):  # as pickle finds them, private ones of subclasses too
-            try:
+        # As pickle finds them, private ones of subclasses too; typeshed does not know the function.
+        for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
+            with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)
-            except AttributeError:
-                pass  # not set yet
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,29 +103,35 @@ class Closed(Named):
             object.__setattr__(self, name, value)
 
 
-def frozen_by_name(made: type) -> type:
+def frozen_by_name(made: type[Made]) -> type[Made]:
     """Decorates a frozen dataclass: to set what is not a field of it names the nearest field."""
-    refuse, fields = made.__setattr__, tuple(made.__dataclass_fields__)
+    refuse: Callable[[Any, str, Any], None] = made.__setattr__
+    names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # which are dataclasses
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
-        if name not in fields:
-            raise no_attribute(self, name, fields, FrozenInstanceError)
+        if name not in names:
+            raise no_attribute(self, name, names, FrozenInstanceError)
         refuse(self, name, value)
 
-    made.__setattr__ = __setattr__
+    made.__setattr__ = __setattr__  # type: ignore[method-assign]
     return made
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """state as new arrays of the expected names, shapes and dtypes; KeyError is never raised, ValueError names the keys."""
+    """state as new arrays of the expected names, shapes and dtypes; KeyError is never raised, ValueError
+    names the keys."""
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
     missing = sorted(set(expected) - set(state))
     foreign = sorted(map(str, set(state) - set(expected)))
     if missing or foreign:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unexpected {', '.join(foreign)}"] * bool(foreign)
+        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [
+            f"unexpected {', '.join(foreign)}"
+        ] * bool(foreign)
         raise ValueError(f"state does not fit: {'; '.join(parts)}")
-    return {name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()}
+    return {
+        name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
+    }
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from .network import Network
 
 
-def calibrate(model: Network, batches: Iterable[Any]) -> None:
+def calibrate(model: Network[Any], batches: Iterable[Any]) -> None:
     """See Network.calibrate."""
-    if not model._sides:
+    batch_norm = model._batch_norm
+    if batch_norm is None:
         raise ValueError("calibrate belongs to batch norm, and this network has none")
     if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
         raise bad_type("batches", "an iterable of x or (x, lengths), not one array", batches)
@@ -32,7 +33,7 @@ def calibrate(model: Network, batches: Iterable[Any]) -> None:
     if T == 0:
         raise ValueError("batches must hold at least one sequence of at least one step, got none")
     order, ends = longest_first(lengths, T, B)
-    refuse_beyond(model.norm.max_steps, order, ends)
+    refuse_beyond(batch_norm.max_steps, order, ends)
     x, at = np.zeros((T, B, model.input_size), np.float32), 0
     for part, n in parts:
         x[: min(len(part), T), at : at + len(n)] = part[:T]
@@ -44,6 +45,6 @@ def calibrate(model: Network, batches: Iterable[Any]) -> None:
         return seen[-1], None
 
     model._run(x, order, ends, model._states("h0", None, B, False), note)
-    nothing = StepStatistics.empty(model._sides, max(T, model.norm.max_steps or 0))
+    nothing = StepStatistics.empty(model._sides, max(T, batch_norm.max_steps or 0))
     found = {end: nothing.updated(batch, None) for end, batch in zip(model._suffixes, seen, strict=True)}
     model._change(lambda old: old.changed(statistics=found))

@@ -8,13 +8,13 @@ import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 import lnrnn
 from lnrnn import demos
 from lnrnn._files import check_replaceable, replacing
-from lnrnn.network import Network
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
@@ -157,11 +157,16 @@ def describe_library() -> dict[str, object]:
     }
 
 
-def describe_model(model: Network) -> dict[str, object]:
-    """Its class, its arguments, how many parameters it has, for how many steps it knows statistics, and the bytes that it
-    takes when it runs."""
-    model(np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size)))  # packs the weights
-    facts = {"cell": type(model).__name__, **{name: getattr(model, name) for name in model._arguments}}
+def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
+    """Its class, its arguments, how many parameters it has, for how many steps it knows statistics, and the
+    bytes that it takes when it runs."""
+    model(
+        np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
+    )  # packs the weights
+    facts: dict[str, object] = {
+        "cell": type(model).__name__,
+        **{name: getattr(model, name) for name in model._arguments},
+    }
     facts["parameters"] = sum(value.size for value in model.parameters().values())
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}

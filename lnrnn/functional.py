@@ -1,27 +1,29 @@
 """Layer norm, batch norm and activations as functions of arrays, with their gradients.
 
-Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of ml_dtypes.bfloat16, or
-torch tensors on the CPU) are computed in float32 and rounded to nearest even at the end; bool and integers are converted
-once, to what `np.result_type(x, np.float32)` says. The result has the dtype of x, gradients of parameters that of the
-computation. Weights and biases are converted to the dtype of the computation. Any array-like of real numbers will do; a
-non-contiguous one is copied once.
+Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of
+ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in float32 and rounded to nearest even at the
+end; bool and integers are converted once, to what `np.result_type(x, np.float32)` says. The result has the
+dtype of x, gradients of parameters that of the computation. Weights and biases are converted to the dtype of
+the computation. Any array-like of real numbers will do; a non-contiguous one is copied once.
 
-Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a power of two, so
-that every finite row gives its norm and its gradients, from the smallest subnormal to the largest number. What remains is
-the range of the results: a gradient of x grows as x gets smaller and becomes infinite beyond the dtype, a variance
-written to a float32 running_var beyond 3.4e38. Sums of gradients, and their products with x where batch norm's statistics
-are given, are formed in the dtype of the computation and must not overflow there; nor may x - running_mean.
+Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a
+power of two, so that every finite row gives its norm and its gradients, from the smallest subnormal to the
+largest number. What remains is the range of the results: a gradient of x grows as x gets smaller and becomes
+infinite beyond the dtype, a variance written to a float32 running_var beyond 3.4e38. Sums of gradients, and
+their products with x where batch norm's statistics are given, are formed in the dtype of the computation and
+must not overflow there; nor may x - running_mean.
 
-Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge pages where the
-system allows them. When such an array and all its views are gone, its block is kept for the next result, for clearing the
-pages of fresh memory takes longer than the norm itself. At most four blocks and 512 MiB are kept. Those of more than 16 MiB
-are marked as free (MADV_FREE): they still count as resident, but the system takes them when it is short of memory.
+Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge
+pages where the system allows them. When such an array and all its views are gone, its block is kept for the
+next result, for clearing the pages of fresh memory takes longer than the norm itself. At most four blocks and
+512 MiB are kept. Those of more than 16 MiB are marked as free (MADV_FREE): they still count as resident, but
+the system takes them when it is short of memory.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +32,10 @@ from . import _core
 from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
 
 Array = np.ndarray
-LARGEST = 2**40  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
+Result = TypeVar("Result")
+LARGEST = (
+    2**40
+)  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
 
 
 def _stored(name: str, value: ArrayLike) -> Array:
@@ -53,7 +58,11 @@ def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
     shape = tuple(integer("normalized_shape", n, 0, LARGEST) for n in normalized_shape)  # type: ignore[union-attr]
     if not shape or math.prod(shape) > LARGEST:
-        raise bad_value("normalized_shape", "an integer or a tuple of at least one, of at most 2**40 elements", normalized_shape)
+        raise bad_value(
+            "normalized_shape",
+            "an integer or a tuple of at least one, of at most 2**40 elements",
+            normalized_shape,
+        )
     return shape
 
 
@@ -79,9 +88,9 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
     return out
 
 
-def _done(result: Any) -> Any:
-    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None, and then
-    nothing was computed."""
+def _done(result: Result | None) -> Result:
+    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None,
+    and then nothing was computed."""
     if result is None:
         raise RuntimeError("an array was changed by another thread during the call")
     return result
@@ -105,12 +114,13 @@ def layer_norm(
     *,
     out: Array | None = None,
 ) -> Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes. As torch.nn.functional.layer_norm.
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes. As
+    torch.nn.functional.layer_norm.
 
-    x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and (biased) var are
-    taken over each row, that is over normalized_shape. eps >= 0.
-    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that needs no gradient;
-    it may be x itself, and is what is returned. -> y, the shape of x.
+    x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and
+    (biased) var are taken over each row, that is over normalized_shape. eps >= 0.
+    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that
+    needs no gradient; it may be x itself, and is what is returned. -> y, the shape of x.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
     Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
@@ -139,8 +149,8 @@ def rms_norm(
 ) -> Array:
     """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes. As torch.nn.functional.rms_norm.
 
-    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no bias.
-    eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no
+    bias. eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
     """
@@ -167,8 +177,8 @@ def layer_norm_backward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Gradients of layer_norm: gy, x of one shape -> gx (that shape), gweight and gbias (normalized_shape).
 
-    gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are kept in
-    double precision and do not depend on the number of threads. Raises as layer_norm does.
+    gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are
+    kept in double precision and do not depend on the number of threads. Raises as layer_norm does.
     """
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
@@ -181,13 +191,14 @@ def layer_norm_backward(
     eps = number("eps", eps, 0)
     if x.size:
         return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
-    return np.empty_like(x), *(None if p is None else np.zeros_like(p) for p in (weight, bias))
+    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (weight, bias))
+    return np.empty_like(x), gweight, gbias
 
 
 def _channels(x: Array) -> int:
     if x.ndim < 2:
         raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
-    return x.shape[1]
+    return int(x.shape[1])
 
 
 def _enough(x: Array) -> None:
@@ -223,13 +234,14 @@ def batch_norm(
     """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel. As torch.nn.functional.batch_norm.
 
     x: (N, C, *), rank 2 or more; a channel is axis 1. running_mean, running_var, weight, bias: (C,).
-    training=False: mean and var are the running ones. training=True: those of the batch (var biased), and the running
-    ones, if not None, become (1 - momentum) * running + momentum * batch, in place, with the batch's unbiased variance.
+    training=False: mean and var are the running ones. training=True: those of the batch (var biased), and the
+    running ones, if not None, become (1 - momentum) * running + momentum * batch, in place, with the batch's
+    unbiased variance.
     out: as in layer_norm. -> y, the shape of x.
 
     Source: Ioffe, Szegedy, Batch Normalization, arXiv 1502.03167, algorithms 1 and 2.
-    Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for what is not
-    an array of real numbers.
+    Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for
+    what is not an array of real numbers.
     """
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
@@ -246,11 +258,11 @@ def batch_norm(
         _enough(x)
     y = _result(out, x, weight, bias, *running)
     if x.size:
-        plain = [None if r is None else np.array(r, np.float64) for r in running]
-        _done(_core.batch_norm(x, *plain, weight, bias, training, momentum, eps, y))
+        mean, var = plain = [None if r is None else np.array(r, np.float64) for r in running]
+        _done(_core.batch_norm(x, mean, var, weight, bias, training, momentum, eps, y))
         if training:
-            for old, new in zip(running, plain):
-                if old is not None:
+            for old, new in zip(running, plain, strict=True):
+                if old is not None and new is not None:
                     old[...] = new
     return _deliver(y, out)
 
@@ -264,10 +276,12 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """Gradients of batch_norm: gy, x (N, C, *) -> gx (N, C, *), gweight (C,) or None if weight is, gbias (C,).
+    """Gradients of batch_norm: gy, x (N, C, *) -> gx (N, C, *), gweight (C,) or None if weight is, gbias
+    (C,).
 
-    training=True: mean and variance are functions of x, and the running ones are not read. training=False: they are the
-    running ones, constants. Computed in the dtype of x, sums in double precision. Raises as batch_norm does.
+    training=True: mean and variance are functions of x, and the running ones are not read. training=False:
+    they are the running ones, constants. Computed in the dtype of x, sums in double precision. Raises as
+    batch_norm does.
     """
     found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
     if found is not None:

@@ -15,6 +15,7 @@ from .statistics import named_shapes
 
 if TYPE_CHECKING:
     from .network import Network
+    from .recurrent import GRU, LSTM, RNN
 
 SCHEMA = 1
 _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
@@ -29,13 +30,13 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def save(model: Network, path: str | os.PathLike[str]) -> None:
+def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
     """Writes model to path.
 
     The file is written whole or not at all: a new file beside path takes its place when it is complete and on
     the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb") leaves them.
-    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written or
-    if what stands there is no regular file; then that stays as it was.
+    Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written
+    or if what stands there is no regular file; then that stays as it was.
     """
     norm: dict[str, Any] | None = None
     if model.norm is not None:
@@ -51,11 +52,11 @@ def save(model: Network, path: str | os.PathLike[str]) -> None:
         write(safetensors.numpy.save(model.state_dict(), metadata))
 
 
-def load(path: str | os.PathLike[str]) -> Network:
-    """The model, an RNN, LSTM or GRU, that `save` wrote to path.
+def load(path: str | os.PathLike[str]) -> RNN | LSTM | GRU:
+    """The model that `save` wrote to path.
 
-    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is damaged,
-    not an lnrnn model, or of a newer schema.
+    Raises ImportError without the safetensors package, FileNotFoundError, or ValueError if the file is
+    damaged, not an lnrnn model, or of a newer schema.
     """
     safetensors, path = _safetensors(), os.fspath(path)
     if not os.path.exists(path):
@@ -79,13 +80,21 @@ def load(path: str | os.PathLike[str]) -> Network:
         model.load_state_dict(state)
         if config["dtype"] != "float32":
             model = model.to_dtype(config["dtype"])
-    except (OSError, safetensors.SafetensorError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (
+        OSError,
+        safetensors.SafetensorError,
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         # What a hostile file says of itself may be megabytes long.
         raise ValueError(f"cannot load {path!r}: {str(error)[:400]}") from error
     return model
 
 
-def _arguments(config: Any) -> tuple[type[Network], dict[str, Any]]:
+def _arguments(config: Any) -> tuple[type[RNN] | type[LSTM] | type[GRU], dict[str, Any]]:
     """The configuration as a class and its arguments."""
     from .recurrent import CLASSES
 
@@ -105,23 +114,28 @@ def _arguments(config: Any) -> tuple[type[Network], dict[str, Any]]:
     return made, {**arguments, "norm": norm}
 
 
-def _fits(made: type[Network], arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]) -> None:
-    """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can ask for any
-    amount of memory."""
-    norm, sizes = arguments["norm"], [arguments[name] for name in ("input_size", "hidden_size", "num_layers")]
-    for name, size in zip(("input_size", "hidden_size", "num_layers"), sizes, strict=True):
-        integer(name, size, 1)
-    layers, bidirectional = sizes[2], flag("bidirectional", arguments["bidirectional"])
+def _fits(
+    made: type[Network[Any]], arguments: dict[str, Any], tensors: dict[str, tuple[tuple[int, ...], str]]
+) -> None:
+    """Compares names, shapes and dtypes before a model of these sizes is made: a few bytes of metadata can
+    ask for any amount of memory."""
+    norm, names = arguments["norm"], ("input_size", "hidden_size", "num_layers")
+    inputs, hidden, layers = (integer(name, arguments[name], 1) for name in names)
+    bidirectional = flag("bidirectional", arguments["bidirectional"])
     if layers > len(tensors):
         raise ValueError(f"its configuration says {layers} layers, it has {len(tensors)} tensors")
-    wanted = shapes(made._cell, *sizes, bidirectional, norm, flag("bias", arguments["bias"]))
+    wanted = shapes(made._cell, inputs, hidden, layers, bidirectional, norm, flag("bias", arguments["bias"]))
     expected = {name: (shape, "F32") for name, shape in wanted.items()}
     if isinstance(norm, BatchNormSpec):
         steps = norm.max_steps or (*tensors.get("count_l0", ((),))[0], 0)[0]
-        of_one = named_shapes(statistics_sides(made._cell, norm, sizes[1]), steps)
+        of_one = named_shapes(statistics_sides(made._cell, norm, hidden), steps)
         for suffix in suffixes(layers, bidirectional):
-            expected |= {name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()}
+            expected |= {
+                name + suffix: (shape, "I64" if name == "count" else "F64") for name, shape in of_one.items()
+            }
     for name in sorted(expected.keys() | tensors.keys()):
         if expected.get(name) != tensors.get(name):
-            found, want = (" ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name)))
+            found, want = (
+                " ".join(map(str, t)) if t else "nothing" for t in (tensors.get(name), expected.get(name))
+            )
             raise ValueError(f"tensor {name[:80]!r} is {found}, its configuration says {want}")

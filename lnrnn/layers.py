@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +11,9 @@ from numpy.typing import ArrayLike
 from . import functional as F
 from ._errors import bad_value, flag, integer, number, real, shaped
 from ._state import CHANGES, MOST_COUNTED, Closed, checked, counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Array = np.ndarray
 
@@ -30,6 +34,8 @@ class _Norm(Closed):
     """
 
     __slots__ = ("training", "eps", "_tensors")
+    training: bool
+    eps: float
     _checks: dict[str, Any] = {  # of attributes that may be set at any time
         "training": lambda value: flag("training", value), "eps": lambda value: number("eps", value, 0),
     }  # fmt: skip
@@ -53,16 +59,16 @@ class _Norm(Closed):
         floats = hasattr(value, "dtype") and array.dtype.kind not in "biu"
         return array if floats else np.array(array, np.float32)
 
-    def _replace(self, new: dict[str, Array | None]) -> None:
+    def _replace(self, new: Mapping[str, Array | None]) -> None:
         with CHANGES:
             object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Self:
         """Switches to training (the default mode of a new layer), as in torch.nn. -> self."""
         self.training = flag("mode", mode)
         return self
 
-    def eval(self) -> Any:
+    def eval(self) -> Self:
         """Switches to inference. -> self."""
         return self.train(False)
 
@@ -70,7 +76,7 @@ class _Norm(Closed):
         """Copies of parameters and statistics, by torch's names."""
         return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
 
-    def load_state_dict(self, state: dict[str, ArrayLike]) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Sets parameters and statistics, all in one step; every name must be there, with its shape. On an
         error nothing changes."""
         new = checked(state, self.state_dict())
@@ -82,8 +88,9 @@ class _Norm(Closed):
 class LayerNorm(_Norm):
     """lnrnn.layer_norm with parameters. As torch.nn.LayerNorm.
 
-    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight (ones) and
-    bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*, *normalized_shape).
+    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight
+    (ones) and bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*,
+    *normalized_shape).
 
     weight, bias, eps and training may be assigned, and are checked then; a misspelt name raises
     AttributeError.
@@ -122,11 +129,13 @@ class LayerNorm(_Norm):
 
 
 class BatchNorm(_Norm):
-    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >= 2.
+    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >=
+    2.
 
-    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1], or None
-    for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,). track_running_stats=False: no
-    running statistics, the batch's own are used in inference too. Call with x (N, C, *).
+    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1],
+    or None for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,).
+    track_running_stats=False: no running statistics, the batch's own are used in inference too. Call with x
+    (N, C, *).
 
     weight, bias, running_mean, running_var (C,), num_batches_tracked (0 to 2**53, where it stays), eps,
     momentum and training may be assigned, and are checked then; a misspelt name raises AttributeError.
@@ -135,6 +144,7 @@ class BatchNorm(_Norm):
     """
 
     __slots__ = ("num_features", "momentum", "affine", "track_running_stats")
+    momentum: float | None
     _fixed = ("num_features", "affine", "track_running_stats")
     _checks = _Norm._checks | {
         "momentum": lambda value: None if value is None else number("momentum", value, 0, 1),
@@ -205,11 +215,15 @@ class BatchNorm(_Norm):
         """seen (2, C): mean and unbiased variance of one batch, times momentum unless that is None."""
         with CHANGES:
             old = self._tensors
-            tracked = min(int(old["num_batches_tracked"]) + 1, MOST_COUNTED)
+            mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))
+            if (
+                mean is None or var is None or count is None
+            ):  # only where none are tracked, and then none are learnt
+                raise RuntimeError("this layer has no running statistics")
+            tracked = min(int(count) + 1, MOST_COUNTED)
             if momentum is None:
                 momentum = 1 / tracked
                 seen *= momentum
-            mean, var = old["running_mean"], old["running_var"]
             # In double precision, as batch_norm does it: (1 - momentum) * running + momentum * batch.
             seen += (1 - momentum) * np.array((mean, var), np.float64)
             self._replace({

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
+import numpy as np
+
 from . import cells
 from ._core import Activation
 from ._errors import choice
 from .network import Network
 from .norms import BatchNormSpec, LayerNormSpec
 
-NONLINEARITIES = tuple(activation.name.lower() for activation in Activation)
-Norm = str | LayerNormSpec | BatchNormSpec | None
+Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
+NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
+Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
 
 
-class RNN(Network):
+class RNN(Network[np.ndarray]):
     """A recurrent network with a norm inside the cell. As torch.nn.RNN, and more. With D inputs and H units:
 
         norm None    h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)                                torch's own
@@ -20,42 +25,54 @@ class RNN(Network):
           "split"    h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh))
         "batch"      h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))       Cooijmans et al. 2016, arXiv 1603.09025
 
-    f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the
-    biased variance over the H units of one sample at one step; BN_t the same over the batch, for each time step t and unit
-    by itself. norm: the name, or a LayerNormSpec for "split", another eps or biases inside the norms, or a BatchNormSpec.
+    f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b,
+    mu and the biased variance over the H units of one sample at one step; BN_t the same over the batch, for
+    each time step t and unit by itself. norm: the name, or a LayerNormSpec for "split", another eps or biases
+    inside the norms, or a BatchNormSpec.
 
-    input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T, *) instead of
-    (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for what starts at random, weights
-    and biases without a norm behind them, uniform in +-1/sqrt(H) as torch's; gains start at 1, biases of norms at 0.
+    input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T,
+    *) instead of (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for
+    what starts at random, weights and biases without a norm behind them, uniform in +-1/sqrt(H) as torch's;
+    gains start at 1, biases of norms at 0.
 
-    Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and biases above,
-    each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They read as read-only float32
-    arrays; assign to set one (it is copied, and packed again at the next call). A name that is none of these
-    raises AttributeError. Batch norm's statistics are attributes too: running_mean_l0, running_var_l0 (steps,
-    H) and count_l0 (steps,).
+    Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and
+    biases above, each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They
+    read as read-only float32 arrays; assign to set one (it is copied, and packed again at the next call). A
+    name that is none of these raises AttributeError. Batch norm's statistics are attributes too:
+    running_mean_l0, running_var_l0 (steps, H) and count_l0 (steps,).
 
-    Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but overrun="batch") the
-    result for a sequence does not depend on the rest of the batch, to the last bit. What a norm inside takes, W x and W h,
-    may be as large as 1e38; beyond the largest float32 it is infinite, and layer norm makes the whole row NaN.
+    Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but
+    overrun="batch") the result for a sequence does not depend on the rest of the batch, to the last bit. What
+    a norm inside takes, W x and W h, may be as large as 1e38; beyond the largest float32 it is infinite, and
+    layer norm makes the whole row NaN.
     """
 
     __slots__ = ("nonlinearity",)
     _cell = cells.RNN
-    _arguments = ("input_size", "hidden_size", "num_layers", "nonlinearity", "norm", "bias", "batch_first", "bidirectional")
+    _arguments = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "nonlinearity",
+        "norm",
+        "bias",
+        "batch_first",
+        "bidirectional",
+    )
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         norm: Norm = "layer",
         bias: bool = True,
         batch_first: bool = False,
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self.nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
+        self.nonlinearity: Nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
     @property
@@ -63,7 +80,7 @@ class RNN(Network):
         return Activation[self.nonlinearity.upper()]
 
 
-class LSTM(Network):
+class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell. As torch.nn.LSTM, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (4H,), H rows for each of the gates i, f, g, o in this order:
 
@@ -79,16 +96,17 @@ class LSTM(Network):
         cell "carry"   c_t = LN(c'; gain_c, bias_c)            h_t = sigmoid(o) tanh(c_t)
         "batch"        c_t = c'                                h_t = sigmoid(o) tanh(BN_t(c'; gain_c, bias_c))
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at one step: all
-    4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by itself. norm: the name, or
-    a LayerNormSpec (placement, cell, eps, inner_bias), or a BatchNormSpec.
+    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
+    one step: all 4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by
+    itself. norm: the name, or a LayerNormSpec (placement, cell, eps, inner_bias), or a BatchNormSpec.
 
     The state is a pair: y, (h, c) = lstm(x, (h0, c0)), h and c (num_layers * directions, B, H) each.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (4H, D),
-    weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but gain_c_l0, bias_c_l0
-    (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 4H), those of c,
-    (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend on the batch holds here.
+    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (4H,
+    D), weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but
+    gain_c_l0, bias_c_l0 (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of
+    hh, (steps, 4H), those of c, (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend
+    on the batch holds here.
     """
 
     __slots__ = ()
@@ -108,10 +126,10 @@ class LSTM(Network):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
 
-class GRU(Network):
+class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell. As torch.nn.GRU, and more. With x_ = W_ih x_t and
-    h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for what the norm makes
-    of each of the two:
+    h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for
+    what the norm makes of each of the two:
 
         norm None      X = x_ + bias_ih                  Y = h_ + bias_hh                                torch's own
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)     Ba et al. 2016, arXiv 1607.06450
@@ -122,16 +140,17 @@ class GRU(Network):
 
         h_t = (1 - z) n + z h_{t-1}                                                  Cho et al. 2014, arXiv 1406.1078
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at one step:
-    in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over all 3H of a side), in
-    "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each time step t and unit by itself. r stands
-    behind the product with W_hh, as torch has it, and z says how much is kept. norm: the name, or a LayerNormSpec
-    (placement, span, eps, inner_bias), or a BatchNormSpec.
+    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
+    one step: in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over
+    all 3H of a side), in "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each
+    time step t and unit by itself. r stands behind the product with W_hh, as torch has it, and z says how
+    much is kept. norm: the name, or a LayerNormSpec (placement, span, eps, inner_bias), or a BatchNormSpec.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H, D),
-    weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch norm's statistics
-    too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0 (steps,). What RNN says of bits that
-    do not depend on the batch holds here.
+    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H,
+    D), weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch
+    norm's statistics
+    too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0 (steps,). What RNN
+    says of bits that do not depend on the batch holds here.
     """
 
     __slots__ = ()
@@ -151,4 +170,6 @@ class GRU(Network):
         self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
 
 
-CLASSES = {model._cell.name: model for model in (RNN, LSTM, GRU)}
+CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {
+    model._cell.name: model for model in (RNN, LSTM, GRU)
+}

@@ -12,14 +12,29 @@ is what that way needs. g... is the gradient of the loss in ..., gold what reach
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lnrnn.reference_norms import affine, real, standardize, standardize_backward, statistics_at
+from lnrnn.reference_norms import (
+    Array,
+    Moments,
+    affine,
+    real,
+    standardize,
+    standardize_backward,
+    statistics_at,
+)
+
+State = tuple[Array, ...]
+Options = Mapping[str, Any]
+Norm = Callable[[str, Array], Array]
+Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
+Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, ...]]]
 
 # --- the norms inside a cell --------------------------------------------------------------------------------
 
@@ -37,12 +52,12 @@ class Site:
     spans: tuple[int, ...] = (1,)
     first: int = 0
 
-    def cut(self, a):
+    def cut(self, a: Array) -> list[Array]:
         """`a` (..., gates * H) in pieces that have a mean each."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
-    def share(self, width):
+    def share(self, width: int) -> slice:
         """The slice of gain and bias that belongs to the site's `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
@@ -52,13 +67,13 @@ class Site:
 class Normed:
     """What a norm leaves for the way back."""
 
-    ahat: np.ndarray  # (L, W) the standardised input; the input itself without a norm
-    mean: np.ndarray | None
-    var: np.ndarray | None  # what normalised it, broadcastable to (L, W)
+    ahat: Array  # (L, W) the standardised input; the input itself without a norm
+    mean: Array | None
+    var: Array | None  # what normalised it, broadcastable to (L, W)
     axis: int | None  # over which axis they were taken; None if they were given
 
 
-def normalize(a, kind, eps, site, given=None):
+def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
     """The norm before gain and bias, as Normed.
 
     kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given`
@@ -67,21 +82,25 @@ def normalize(a, kind, eps, site, given=None):
     if kind is None:
         return Normed(a, None, None, None)
     if kind == "batch" and given is not None:
-        return Normed((a - given[0]) / np.sqrt(given[1] + eps), *given, None)
+        mean, var = given
+        return Normed((a - mean) / np.sqrt(var + eps), mean, var, None)
     if kind == "batch":
-        return Normed(*standardize(a, 0, eps), 0)
+        ahat, mean, var = standardize(a, 0, eps)
+        return Normed(ahat, mean, var, 0)
     pieces = [np.broadcast_arrays(*standardize(piece, -1, eps)) for piece in site.cut(a)]
-    return Normed(*(np.concatenate(part, axis=-1) for part in zip(*pieces)), -1)
+    ahat, mean, var = (np.concatenate(part, axis=-1) for part in zip(*pieces, strict=True))
+    return Normed(ahat, mean, var, -1)
 
 
-def normalize_backward(g, normed, kind, eps, site):
+def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
     """From the gradient of ahat to that of `a`."""
-    if kind is None:
+    if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
         return standardize_backward(g, normed.ahat, normed.var, normed.axis, eps)
-    pieces = zip(*map(site.cut, (g, normed.ahat, normed.var)))
-    return np.concatenate([standardize_backward(*piece, -1, eps) for piece in pieces], axis=-1)
+    pieces = zip(*map(site.cut, (g, normed.ahat, normed.var)), strict=True)
+    found = [standardize_backward(gpart, ahat, var, -1, eps) for gpart, ahat, var in pieces]
+    return np.concatenate(found, axis=-1)
 
 
 @dataclass
@@ -94,29 +113,30 @@ class Norms:
     sites: dict[str, Site]
     kind: str | None
     eps: float
-    parameters: dict[str, np.ndarray]
-    given: dict[str, Any]  # site -> (mean, variance) to be used, None for those of the batch
+    parameters: dict[str, Array]
+    given: dict[str, Moments | None]  # site -> what is to be used, None for the moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
-    def forward(self, name, a):
+    def forward(self, name: str, a: Array) -> Array:
         site = self.sites.get(name)
         if site is None:
             return a
         self.at[name] = normalize(a, self.kind, self.eps, site, self.given.get(name))
         share = site.share(a.shape[-1])
-        gain, bias = (p if p is None else p[share] for p in map(self.parameters.get, (site.gain, site.bias)))
+        found = (None if name is None else self.parameters.get(name) for name in (site.gain, site.bias))
+        gain, bias = (p if p is None else p[share] for p in found)
         return affine(self.at[name].ahat, gain, bias)
 
-    def backward(self, grads, name, gz):
+    def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
         """From the gradient of the site's output to that of its input; adds to those of gain and bias."""
         site = self.sites.get(name)
         if site is None:
             return gz
         normed, share, g = self.at[name], site.share(gz.shape[-1]), gz
-        if site.gain in grads:
+        if site.gain is not None and site.gain in grads:
             grads[site.gain][share] += (gz * normed.ahat).sum(0)
             g = gz * self.parameters[site.gain][share]
-        if site.bias in grads:
+        if site.bias is not None and site.bias in grads:
             grads[site.bias][share] += gz.sum(0)
         return normalize_backward(g, normed, self.kind, self.eps, site)
 
@@ -124,7 +144,7 @@ class Norms:
 # --- sequences ----------------------------------------------------------------------------------------------
 
 
-def reverse_sequences(x, lengths):
+def reverse_sequences(x: Array, lengths: Array) -> Array:
     """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
     y = np.zeros_like(x)
     for b, n in enumerate(lengths):
@@ -136,14 +156,14 @@ def reverse_sequences(x, lengths):
 class Step:
     """What one time step leaves for the way back. Rows are those of the living sequences only."""
 
-    alive: np.ndarray  # (L,) which sequences are alive
-    x: np.ndarray  # (L, I)
-    h: np.ndarray  # (L, H) the output before the step
+    alive: Array  # (L,) which sequences are alive
+    x: Array  # (L, I)
+    h: Array  # (L, H) the output before the step
     norms: Norms
     kept: Any
 
     @property
-    def ahat(self):
+    def ahat(self) -> Array:
         """(L, H) what an RNN's one norm gives before gain and bias; without a norm the pre-activation."""
         return self.norms.at[""].ahat
 
@@ -155,28 +175,41 @@ class Tape:
     Under batch norm also the statistics of the living batch at the steps where they were used.
     """
 
-    options: dict[str, Any]
-    parameters: dict[str, np.ndarray]
-    backward: Callable
-    lengths: np.ndarray
+    options: Options
+    parameters: dict[str, Array]
+    backward: Backward
+    lengths: Array
     shape: tuple[int, ...]
     reverse: bool
     steps: list[Step] = field(default_factory=list)
-    statistics: dict[str, tuple[np.ndarray, np.ndarray]] | None = None  # site -> (mean, var), each (steps, W)
-    count: np.ndarray | None = None  # (steps,)
+    statistics: dict[str, Moments] | None = None  # site -> (mean, var), each (steps, W)
+    count: Array | None = None  # (steps,)
 
     @property
-    def mean(self):
+    def mean(self) -> Array | None:
         """(steps, H) of the one norm of an RNN."""
         return None if self.statistics is None else self.statistics[""][0]
 
     @property
-    def var(self):
+    def var(self) -> Array | None:
         """(steps, H) of the one norm of an RNN."""
         return None if self.statistics is None else self.statistics[""][1]
 
 
-def run(cell, options, sites, x, parameters, state, norm, eps, lengths, statistics, overrun, reverse):
+def run(
+    cell: tuple[Forward, Backward],
+    options: Options,
+    sites: dict[str, Site],
+    x: ArrayLike,
+    parameters: Mapping[str, ArrayLike | None],
+    state: Sequence[ArrayLike | None],
+    norm: str | None,
+    eps: float,
+    lengths: ArrayLike | None,
+    statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None,
+    overrun: str,
+    reverse: bool,
+) -> tuple[Array, State, Tape]:
     """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
 
     statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state
@@ -187,34 +220,36 @@ def run(cell, options, sites, x, parameters, state, norm, eps, lengths, statisti
     dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
     lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
     steps = int(lengths.max(initial=0))
-    given = {}
+    given: dict[str, Moments] = {}
     if norm == "batch" and statistics is not None:
-        given = {name: tuple(map(real, s)) for name, s in statistics.items()}
+        given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
         for known in given.values() if steps else ():
             statistics_at(steps - 1, known, overrun)  # "raise" refuses before anything is computed
 
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
     if reverse:
         x = reverse_sequences(x, lengths)
-    state = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
+    now = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
     y = np.zeros((t_max, batch, hidden), dtype)
     for t in range(steps):
         alive = np.flatnonzero(lengths > t)
-        old = tuple(s[alive] for s in state)
+        old = tuple(s[alive] for s in now)
         x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
         h_ = affine(old[0] @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
         norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
         new, kept = forward(options, x_, h_, old, norms.forward)
         tape.steps.append(Step(alive, x[t, alive], old[0], norms, kept))
-        for whole, part in zip(state, new):
+        for whole, part in zip(now, new, strict=True):
             whole[alive] = part
         y[t, alive] = new[0]
     if norm == "batch":
         tape.statistics, tape.count = used_statistics(tape.steps, sites, hidden)
-    return (reverse_sequences(y, lengths) if reverse else y), tuple(state), tape
+    return (reverse_sequences(y, lengths) if reverse else y), tuple(now), tape
 
 
-def used_statistics(steps, sites, hidden):
+def used_statistics(
+    steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
+) -> tuple[dict[str, Moments], Array]:
     """Those of the living batch where they were used: site -> (mean, var), and how many were alive."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
@@ -225,7 +260,9 @@ def used_statistics(steps, sites, hidden):
     return statistics, np.array([len(s.alive) for s in used], np.int64)
 
 
-def run_backward(tape, gy, gstate):
+def run_backward(
+    tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
+) -> tuple[Array, State, dict[str, Array]]:
     """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H)
     or None for zero, to gx, that of the initial state, and those of the parameters given to the forward run.
 
@@ -235,12 +272,12 @@ def run_backward(tape, gy, gstate):
     if tape.reverse:
         gy = reverse_sequences(gy, tape.lengths)
     gx = np.zeros(tape.shape, gy.dtype)
-    gstate = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
+    gnow = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
     grads = {name: np.zeros(v.shape, np.result_type(v, gy)) for name, v in p.items()}
     for t in reversed(range(len(tape.steps))):
         s = tape.steps[t]
-        new = [g[s.alive] for g in gstate]
-        new[0] = new[0] + gy[t, s.alive]
+        first, *others = (g[s.alive] for g in gnow)
+        new = (first + gy[t, s.alive], *others)
         gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
         for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
             if name in grads:
@@ -249,6 +286,6 @@ def run_backward(tape, gy, gstate):
         grads["weight_hh"] += gh_.T @ s.h
         gx[t, s.alive] = gx_ @ p["weight_ih"]
         gold = (gh_ @ p["weight_hh"] + gold[0], *gold[1:])
-        for whole, part in zip(gstate, gold):
+        for whole, part in zip(gnow, gold, strict=True):
             whole[s.alive] = part
-    return (reverse_sequences(gx, tape.lengths) if tape.reverse else gx), tuple(gstate), grads
+    return (reverse_sequences(gx, tape.lengths) if tape.reverse else gx), tuple(gnow), grads

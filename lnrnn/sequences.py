@@ -1,13 +1,14 @@
 """A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
 
-What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any time, so
-shapes are read from a view of its own and lengths from a copy.
+What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any
+time, so shapes are read from a view of its own and lengths from a copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +18,9 @@ from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
+
+# What a call returns and a stream holds: h of an RNN and a GRU, (h, c) of an LSTM.
+State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
@@ -31,7 +35,8 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 def sequences(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
-    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch axis."""
+    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch
+    axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
@@ -57,12 +62,17 @@ def sequences(
     if given.shape != (B,) and not (unbatched and given.shape == ()):
         raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
     if given.size and (given.min() < 0 or given.max() > T):
-        raise bad_value("lengths", f"between 0 and the {T} steps of x", int(given.max() if given.max() > T else given.min()))
+        raise bad_value(
+            "lengths",
+            f"between 0 and the {T} steps of x",
+            int(given.max() if given.max() > T else given.min()),
+        )
     return x, given.reshape(B).astype(np.int64), unbatched
 
 
 def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
-    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it, int64."""
+    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it,
+    int64."""
     if lengths is None:
         return _whole(T, B)
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
@@ -84,3 +94,8 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise bad_type(name, "a pair (h, c) of arrays", value)
     return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]
+
+
+def as_state(found: Sequence[Array]) -> State:  # type: ignore[type-var]  # the cell says which of the two it is
+    """h, or (h, c), as the caller has it."""
+    return cast(State, found[0] if len(found) == 1 else tuple(found))

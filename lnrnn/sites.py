@@ -15,8 +15,9 @@ SIDES = ("", "ih", "hh", "c")
 
 @dataclass(frozen=True)
 class NormSite:
-    """side: what is normalised, one of SIDES. gain, bias: the parameters that follow there, by their names without
-    suffix, or None. spans: how many gates, each of H units, have a mean and variance in common, in a row's order."""
+    """side: what is normalised, one of SIDES. gain, bias: the parameters that follow there, by their names
+    without suffix, or None. spans: how many gates, each of H units, have a mean and variance in common, in a
+    row's order."""
 
     side: str
     gain: str | None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from . import _core
 from ._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
 from .cells import Cell
-from .norms import LayerNormSpec
+from .norms import BatchNormSpec, LayerNormSpec, Overrun
 from .sites import Norm, norm_sites
 from .statistics import StepStatistics
 
 Array = np.ndarray
-DTYPES = tuple(kind.name.lower() for kind in WeightType)
+Dtype = Literal["float32", "bfloat16", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 def frozen(array: Array) -> Array:
@@ -50,8 +51,8 @@ class Snapshot:
     architecture: Architecture
     parameters: Mapping[str, Array]
     statistics: Mapping[str, StepStatistics]
-    overrun: str | None
-    dtype: str
+    overrun: Overrun | None
+    dtype: Dtype
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _layers: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
 
@@ -87,7 +88,7 @@ class Snapshot:
         norm = made.norm
         own = {name[:-cut]: value for name, value in self.parameters.items() if name.endswith(suffix)}
         sites = norm_sites(made.cell, norm)
-        given = {site.side: tuple(own.get(name or "") for name in site.parameters) for site in sites}
+        given = {site.side: (own.get(site.gain or ""), own.get(site.bias or "")) for site in sites}
         options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
         if isinstance(norm, LayerNormSpec):
             options = {
@@ -95,7 +96,7 @@ class Snapshot:
                 "span": Span[(norm.span or "paper").upper()],
                 "cell_norm": CellNorm[(norm.cell or "none").upper()],
             }  # fmt: skip
-        elif made.sides:
+        elif isinstance(norm, BatchNormSpec):
             options = {
                 "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
                 "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
@@ -105,7 +106,7 @@ class Snapshot:
             inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
             reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()], **options,
         )  # fmt: skip
-        if made.sides:
+        if isinstance(norm, BatchNormSpec):
             layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))
         return layer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
     return found | {"count": (steps,)}
 
 
-def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array | tuple[Array, Array]]:
+def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, and "count"."""
     pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
     return {**pairs, "count": np.zeros(steps, np.int64)}
@@ -70,7 +71,7 @@ class StepStatistics:
         shapes = named_shapes(sides, steps)
         return cls({name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()})
 
-    def updated(self, batch: Mapping[str, Array | tuple[Array, Array]], momentum: float | None) -> StepStatistics:
+    def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.
 
         A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
@@ -87,6 +88,7 @@ class StepStatistics:
             names = _names(side)
             old = [np.pad(self.arrays[name], ((0, more), (0, 0))) for name in names]
             (mean, var), (m, v) = (o[:steps] for o in old), (n[:steps] for n in batch[side])
+            joined: tuple[Array, ...]
             if momentum is None:
                 share, apart = here / (seen + here), m - mean
                 joined = mean + share * apart, (1 - share) * var + share * v + share * (1 - share) * apart**2
@@ -100,7 +102,7 @@ class StepStatistics:
         new_count[:steps] += np.minimum(count[:steps], MOST_COUNTED - new_count[:steps])
         return StepStatistics(arrays | {"count": new_count})
 
-    def refuse_overrun(self, order: Array, ends: Array, overrun: str) -> None:
+    def refuse_overrun(self, order: Array, ends: Array, overrun: str | None) -> None:
         """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest first."""
         if overrun == "batch" or (overrun != "raise" and self.known):
             return
@@ -111,7 +113,7 @@ class StepStatistics:
         )  # fmt: skip
 
     def folded(
-        self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str
+        self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str | None
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
         """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
 

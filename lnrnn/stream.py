@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from . import _core
 from ._errors import bad_value, integer, output, real, shaped
 from ._state import Closed
-from .sequences import FLOAT32, longest_first, states
+from .sequences import FLOAT32, State, as_state, longest_first, states
 from .snapshot import Snapshot
 
 
@@ -23,18 +23,27 @@ class _Run:
     """
 
     __slots__ = ("below", "last", "refused_from", "row", "shape", "step", "y", "y_flat")
+    below: list[_core.Step]
+    last: _core.Step
+    refused_from: int
+    row: np.ndarray
+    shape: tuple[int, ...]
+    step: int
+    y: np.ndarray
+    y_flat: np.ndarray
 
 
-class Stream(Closed):
-    """Feeds a network one step a call, for ever, in constant memory: s = rnn.stream(batch_size); y_t = s(x_t).
+class Stream(Closed, Generic[State]):
+    """Feeds a network one step a call, for ever, in constant memory: s = rnn.stream(batch_size); y_t =
+    s(x_t).
 
     x_t: (B, D), or (D,) if B is 1. out: where to write, a float32 array of y_t's shape, in any layout; it may
     be x_t's own memory. -> y_t: (B, H), or (H,), float32, bit for bit what the whole sequence would give: a
     new array, or `out`. With an `out`, a call allocates nothing for a float32 x_t.
 
-    A stream keeps the parameters and statistics that the network had when it was made. Under batch norm it carries its
-    step, and past the known ones it does what `overrun` says. Streams of one network may run in several threads at once;
-    one stream may not.
+    A stream keeps the parameters and statistics that the network had when it was made. Under batch norm it
+    carries its step, and past the known ones it does what `overrun` says. Streams of one network may run in
+    several threads at once; one stream may not.
 
     A copy, by the module copy or by pickle, is a stream of its own, with the same network, state and step.
     """
@@ -96,10 +105,9 @@ class Stream(Closed):
         return result
 
     @property
-    def state(self) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    def state(self) -> State:
         """The hidden state h, (num_layers, B, H), of an LSTM (h, c): copies. Assign to set it."""
-        copies = [s.copy() for s in self._state]
-        return copies[0] if len(copies) == 1 else (copies[0], copies[1])
+        return as_state([s.copy() for s in self._state])
 
     @state.setter
     def state(self, value: Any) -> None:

@@ -8,7 +8,7 @@ have the equations. They are written to be read and differentiated, not to be fa
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ except ImportError:
 
 from . import recurrent
 from ._errors import bad_type, bad_value, choice
-from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec
+from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
 from .sequences import longest_first, refuse_packed, sequences, states
 from .sites import norm_sites
 from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
@@ -40,7 +40,7 @@ class Norms:
         self.sites = {site.side: site for site in norm_sites(twin._served._cell, twin.norm)}
         self.parameters = {name[:-cut]: p for name, p in twin.named_parameters() if name.endswith(suffix)}
         self.buffers = {name[:-cut]: b for name, b in twin.named_buffers() if name.endswith(suffix)}
-        self.overrun, self.known = twin.overrun, 0 if learning else twin.known_steps
+        self.overrun, self.known = twin.overrun, 0 if learning else twin.known_steps or 0
         self.alive, self.counts = alive[..., None], alive.sum(1)  # alive: (T, B)
         self.learning, self.step = learning, 0
         self.seen = blank(twin.sides, len(alive)) if learning else {}
@@ -52,11 +52,13 @@ class Norms:
             a = self._over_batch(side, a)
         elif isinstance(self.spec, LayerNormSpec):
             each = set(site.spans) == {1}  # then some of the rows are some of the spans
-            parts = a.split(H if each else [gates * H for gates in site.spans], -1)
+            sizes = [H] * (a.shape[-1] // H) if each else [gates * H for gates in site.spans]
+            parts = torch.split(a, sizes, -1)
             a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
-        for name, apply in zip(site.parameters, (torch.mul, torch.add), strict=True):
-            if name in self.parameters:
-                a = apply(a, self.parameters[name][rows])
+        if site.gain in self.parameters:
+            a = a * self.parameters[site.gain][rows]
+        if site.bias in self.parameters:
+            a = a + self.parameters[site.bias][rows]
         return a
 
     def _over_batch(self, side: str, a: Tensor) -> Tensor:
@@ -82,7 +84,20 @@ class Norms:
 class Twin(torch.nn.Module):
     """The base of the twins, which say only what one step computes."""
 
-    _served: type
+    _served: ClassVar[type[recurrent.RNN] | type[recurrent.LSTM] | type[recurrent.GRU]]
+    # What `_make` sets; torch.nn.Module calls whatever it does not know a tensor or a module.
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    nonlinearity: str  # of an RNN
+    norm: Any  # a LayerNormSpec, resolved for the cell, a BatchNormSpec, or None
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+    num_directions: int
+    sides: dict[str, int]
+    _suffixes: tuple[str, ...]
+    _overrun: Overrun | None
 
     def _make(self, device: Any, dtype: Any, seed: int | None, **arguments: Any) -> None:
         super().__init__()
@@ -104,15 +119,15 @@ class Twin(torch.nn.Module):
     @property
     def known_steps(self) -> int | None:
         """Batch norm: for how many time steps there are statistics. None without batch norm."""
-        return int((self.count_l0 > 0).sum()) if self.sides else None
+        return int((self.get_buffer("count_l0") > 0).sum()) if self.sides else None
 
     @property
-    def overrun(self) -> str | None:
+    def overrun(self) -> Overrun | None:
         """Batch norm: what happens past the known steps in evaluation; may be set. None without batch norm."""
         return self._overrun
 
     @overrun.setter
-    def overrun(self, value: str) -> None:
+    def overrun(self, value: Overrun) -> None:
         if not self.sides:
             raise ValueError("overrun belongs to batch norm, and this network has none")
         self._overrun = choice("overrun", value, OVERRUNS)
@@ -247,7 +262,7 @@ class RNN(Twin):
     _served = recurrent.RNN
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: recurrent.Nonlinearity = "tanh",
         norm: recurrent.Norm = "layer", bias: bool = True, batch_first: bool = False, bidirectional: bool = False,
         seed: int | None = None, *, device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
@@ -295,15 +310,16 @@ class GRU(_Gated):
         H = self.hidden_size
         place = "split" if self.sides or self.norm is None else self.norm.placement
         if place == "joint":
-            a_rz, a_n = norm("", x_ + h_).split([2 * H, H], -1)
+            a_rz, a_n = torch.split(norm("", x_ + h_), [2 * H, H], -1)
             r, z = torch.sigmoid(a_rz).chunk(2, -1)
             n = torch.tanh(r * a_n)
         elif place == "gate":
-            (x_rz, x_n), (h_rz, h_n) = x_.split([2 * H, H], -1), h_.split([2 * H, H], -1)
+            (x_rz, x_n), (h_rz, h_n) = torch.split(x_, [2 * H, H], -1), torch.split(h_, [2 * H, H], -1)
             r, z = torch.sigmoid(norm("", x_rz + h_rz, slice(2 * H))).chunk(2, -1)
             n = torch.tanh(norm("", x_n + r * h_n, slice(2 * H, None)))
         else:
-            (x_rz, x_n), (h_rz, h_n) = norm("ih", x_).split([2 * H, H], -1), norm("hh", h_).split([2 * H, H], -1)
+            X, Y = norm("ih", x_), norm("hh", h_)
+            (x_rz, x_n), (h_rz, h_n) = torch.split(X, [2 * H, H], -1), torch.split(Y, [2 * H, H], -1)
             r, z = torch.sigmoid(x_rz + h_rz).chunk(2, -1)
             n = torch.tanh(x_n + r * h_n)
         return [(1 - z) * n + z * state[0]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ._errors import bad_type, shaped
 from .norms import LayerNormSpec
-from .sequences import FLOAT32, longest_first, sequences
+from .sequences import FLOAT32, State, longest_first, sequences
 from .sites import norm_sites
 from .statistics import blank, refuse_beyond
 
@@ -44,7 +44,7 @@ class Tape:
     copy.deepcopy raise TypeError.
     """
 
-    owner: Network
+    owner: Network[Any]
     order: Array
     ends: Array  # lengths in that order
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
@@ -68,7 +68,7 @@ class Tape:
         )
 
 
-def _refuse(model: Network) -> None:
+def _refuse(model: Network[Any]) -> None:
     """Raises ValueError for a network that cannot be trained here."""
     if model.dtype != "float32":
         raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
@@ -77,7 +77,7 @@ def _refuse(model: Network) -> None:
         raise ValueError(f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch")
 
 
-def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, Tape]:
+def forward(model: Network[State], x: Any, h0: Any, lengths: Any) -> tuple[Array, State, Tape]:
     """See Network.forward_train."""
     _refuse(model)
     x, lengths, unbatched = sequences(x, lengths, model.input_size, model.batch_first)
@@ -85,8 +85,8 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
     T, B, _ = x.shape
     start = [np.array(s) for s in model._states("h0", h0, B, unbatched)]
     order, ends = map(np.array, longest_first(lengths, T, B))  # copies, as of x
-    if model._sides:
-        refuse_beyond(model.norm.max_steps, order, ends)
+    if model._batch_norm:
+        refuse_beyond(model._batch_norm.max_steps, order, ends)
     alive, runs = int(ends.sum()), []
 
     def note(layer: Any, x: Array, y: Array) -> tuple[Any, Array]:
@@ -99,11 +99,11 @@ def forward(model: Network, x: Any, h0: Any, lengths: Any) -> tuple[Array, Any, 
     tape = Tape(model, order, ends, (unbatched, shown.shape), tuple(start), tuple(runs))
     found = np.array(shown), model._as_state(end, unbatched), tape
     if model._sides:  # last of all: who interrupts the call finds the statistics as they were
-        model._learn([run.statistics for run in runs])
+        model._learn([run.statistics for run in runs if run.statistics is not None])
     return found
 
 
-def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, dict[str, Array]]:
+def backward(model: Network[State], tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Array]]:
     """See Network.backward."""
     if not isinstance(tape, Tape) or tape.owner is not model:
         raise bad_type("tape", "what this network's forward_train returned", tape)
@@ -125,7 +125,7 @@ def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, 
         if d == D - 1:
             grad, gx = gx, np.zeros(run.x.shape, FLOAT32)
         g_ih, g_hh = (np.empty(w.shape, FLOAT32) for w in _weights(model, k))
-        found = {name: np.empty(site.width(H)) for site in sites for name in site.parameters if name}
+        found: dict[str, Array] = {name: np.empty(site.width(H)) for site in sites for name in site.parameters if name}
         below = np.zeros(run.x.shape, FLOAT32)
         c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
         run.layer.backward(
@@ -141,6 +141,6 @@ def backward(model: Network, tape: Tape, gy: Any, gh: Any) -> tuple[Array, Any, 
     return gx, model._as_state(gstart, unbatched), {name: grads[name] for name in model._parameters}
 
 
-def _weights(model: Network, k: int) -> tuple[Array, Array]:
+def _weights(model: Network[Any], k: int) -> tuple[Array, Array]:
     suffix = model._suffixes[k]
     return model._parameters[f"weight_ih{suffix}"], model._parameters[f"weight_hh{suffix}"]

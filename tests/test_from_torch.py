@@ -198,6 +198,12 @@ def test_layers_that_do_not_follow_each_other(rng):
         convert_torch(state | narrow)
 
 
+@pytest.mark.parametrize("name", ["", "weight\nih"])
+def test_a_key_that_is_no_name_of_a_parameter(name):
+    with pytest.raises(ValueError, match="names of parameters as keys"):
+        lnrnn.from_torch({name: np.ones((3, 3))})
+
+
 def test_one_parameter_under_two_names(rng):
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
     with pytest.raises(ValueError, match="weight_ih and cell.weight_ih mean the same"):

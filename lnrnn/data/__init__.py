@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 __all__ = ["JapaneseVowels", "Utterances", "japanese_vowels", "pad_sequence"]
 
@@ -73,7 +76,9 @@ def japanese_vowels() -> JapaneseVowels:
     return _read(_FILE)
 
 
-def pad_sequence(sequences, max_steps: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def pad_sequence(
+    sequences: Iterable[ArrayLike], max_steps: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Puts sequences side by side, in the layout that the recurrent models read.
 
     sequences: N arrays (T_i, C) with the same C.
@@ -115,7 +120,7 @@ def _read(path: Path) -> JapaneseVowels:
         return JapaneseVowels(*(_half(file, name) for name in ("train", "test")))
 
 
-def _half(file, name: str) -> Utterances:
+def _half(file: Any, name: str) -> Utterances:
     # The file counts millionths, for whole numbers hold the published six decimals exactly (and compress
     # better). Dividing in float64 gives the very number that reading the decimal text gives.
     values = (file[f"{name}_values"] / 1e6).astype(np.float32)

@@ -8,7 +8,9 @@ writes its figures to ``output_dir`` and returns nothing. It needs tqdm, and mat
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
+from typing import Any
 
 __all__ = ["CELLS", "DEFAULT", "DEMOS", "require", "run"]
 
@@ -27,7 +29,7 @@ def run(
     name: str = DEFAULT,
     *,
     seeds: int = 5,
-    output_dir=".",
+    output_dir: str | os.PathLike[str] = ".",
     quick: bool = False,
     figure: bool = True,
     cell: str = CELLS[0],
@@ -53,7 +55,7 @@ def run(
     demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)
 
 
-def require(package: str):
+def require(package: str) -> Any:
     """Imports a package that only demos need, or says how to install it."""
     try:
         return importlib.import_module(package)

@@ -16,7 +16,7 @@ import numpy as np
 
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.demos import CELLS, require
-from lnrnn.demos.speakers import NORMS, Settings, SpeakerNetwork
+from lnrnn.demos.speakers import NORMS, NormName, Settings, SpeakerNetwork
 
 FOLDS = 3
 CUTS = (10, None)
@@ -42,10 +42,12 @@ GRIDS = {
 }
 
 
-def held_out_accuracy(utterances: Utterances, settings: Settings) -> dict[tuple, float]:
+def held_out_accuracy(
+    utterances: Utterances, settings: Settings
+) -> dict[tuple[NormName | None, int | None], float]:
     """Accuracy on the held-out utterances by (norm, cut), mean over the folds."""
     fold = np.arange(len(utterances)) % FOLDS
-    scores: dict[tuple, float] = {}
+    scores: dict[tuple[NormName | None, int | None], float] = {}
     for norm, cut in itertools.product(NORMS, CUTS):
         right = np.zeros(len(utterances))
         for held in range(FOLDS):
@@ -55,8 +57,8 @@ def held_out_accuracy(utterances: Utterances, settings: Settings) -> dict[tuple,
             asked = _part(utterances, fold == held)
             # A fold can hold out the only utterance of some length; the choice of a policy must not decide
             # here.
-            overrun = "last" if norm == "batch" else None
-            named = network.name_speakers([x[:cut] for x in asked.x], overrun)
+            cut_short = [x[:cut] for x in asked.x]
+            named = network.name_speakers(cut_short, "last" if norm == "batch" else None)
             right[fold == held] = named == asked.labels
         scores[norm, cut] = float(right.mean())
     return scores

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+import lnrnn
 
 
 class SequenceClassifier:
@@ -16,7 +20,7 @@ class SequenceClassifier:
     threads, and a demo's numbers have to come out the same bit for bit.
     """
 
-    def __init__(self, rnn, classes: int, rng: np.random.Generator):
+    def __init__(self, rnn: lnrnn.Network[Any], classes: int, rng: np.random.Generator) -> None:
         hidden_size = rnn.parameters()["weight_hh_l0"].shape[1]
         bound = hidden_size**-0.5
         self.rnn = rnn
@@ -34,14 +38,16 @@ class SequenceClassifier:
 
     def logits(self, state: np.ndarray) -> np.ndarray:
         """state (..., H) -> logits (..., classes)."""
-        return np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias
+        return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """x (T, N, I), lengths (N,) -> the class of each sequence, (N,)."""
         _, state = self.rnn(x, lengths=lengths)
-        return self.logits(_hidden(state)).argmax(axis=-1)
+        return np.asarray(self.logits(_hidden(state)).argmax(axis=-1))
 
-    def loss_and_gradients(self, x, lengths, labels) -> tuple[float, dict[str, np.ndarray]]:
+    def loss_and_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """Mean cross-entropy in nats over the N sequences of a batch, and its gradient by parameter name.
 
         x (T, N, I), lengths (N,), labels (N,). Under batch norm this also moves the running statistics.
@@ -64,7 +70,7 @@ class SequenceClassifier:
         return float(-log_probability[rows, labels].mean()), gradients
 
 
-def _hidden(state) -> np.ndarray:
+def _hidden(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """h of the one layer, (N, H); a state is h, or of an LSTM (h, c)."""
-    h = state[0] if isinstance(state, tuple) else state
-    return h[0]
+    h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
+    return h

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Results
-from lnrnn.demos.outcomes import Outcome
+from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Method, Results
+from lnrnn.demos.outcomes import ALL, Chosen, Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHORT, WHOLE = "the first 10 steps", "whole utterances"
 UNITS = 8  # of how many units, or values of W h, the statistics are drawn
@@ -25,7 +30,7 @@ STYLES = {
 }
 
 
-def draw_long_sequences(results: Results, buckets, path: Path) -> None:
+def draw_long_sequences(results: Results, buckets: Sequence[tuple[int, int]], path: Path) -> None:
     """Writes a PNG: accuracy by length above, batch norm's counts and statistics by step below.
 
     buckets: pairs (lowest, highest) of lengths of the test utterances, in steps, both included.
@@ -33,11 +38,13 @@ def draw_long_sequences(results: Results, buckets, path: Path) -> None:
     # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(12, 8.8), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)
+    figure = Figure(figsize=(12, 8.8), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1.2, 1))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1))
+    top, bottom = parts
     short, joined = top.subplots(1, 2)
     _draw_by_length(short, results, buckets)
     _draw_joined(joined, results)
@@ -54,7 +61,7 @@ def draw_long_sequences(results: Results, buckets, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def _draw_by_length(axes, results: Results, buckets) -> None:
+def _draw_by_length(axes: Axes, results: Results, buckets: Sequence[tuple[int, int]]) -> None:
     lengths = results.test.lengths
     columns = [(lengths >= low) & (lengths <= high) for low, high in buckets]
     places = np.arange(len(buckets))
@@ -81,12 +88,12 @@ def _draw_by_length(axes, results: Results, buckets) -> None:
     _dress(axes, f"Trained on the first {known} steps, tested on whole utterances")
 
 
-def _draw_joined(axes, results: Results) -> None:
+def _draw_joined(axes: Axes, results: Results) -> None:
     by_count = results.joined[WHOLE]
     steps = [results.joined_lengths[count].mean() for count in by_count]
     _shade_beyond(axes, len(results.statistics[WHOLE].count), steps[-1] * 1.15)
     for method in STYLES:
-        _draw_line(axes, steps, [(outcomes[method], slice(None)) for outcomes in by_count.values()], method)
+        _draw_line(axes, steps, [(outcomes[method], ALL) for outcomes in by_count.values()], method)
     axes.set_xscale("log")
     axes.set_xticks(steps, [f"{step:.0f}\n{count}" for step, count in zip(steps, by_count, strict=True)])
     axes.minorticks_off()
@@ -95,7 +102,7 @@ def _draw_joined(axes, results: Results) -> None:
     _dress(axes, "Trained on whole utterances, tested at the end of several")
 
 
-def _draw_line(axes, places, points: list[tuple[Outcome, object]], method) -> None:
+def _draw_line(axes: Axes, places: Any, points: list[tuple[Outcome, Chosen]], method: Method) -> None:
     label, colour, style, width, marker = STYLES[method]
     accuracies = 100 * np.array([outcome.accuracies(column) for outcome, column in points])
     mean = accuracies.mean(axis=1)
@@ -105,14 +112,14 @@ def _draw_line(axes, places, points: list[tuple[Outcome, object]], method) -> No
         axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.1, lw=0)
 
 
-def _shade_beyond(axes, start: float, end: float) -> None:
+def _shade_beyond(axes: Axes, start: float, end: float) -> None:
     axes.axvspan(start, end, color=BEYOND, lw=0, zorder=0)
     # Placed by data from left to right and by the panel's height from below to above.
-    place = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
+    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
     axes.text(start, 1.0, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
 
 
-def _draw_counts(axes, count: np.ndarray) -> None:
+def _draw_counts(axes: Axes, count: np.ndarray) -> None:
     steps = np.arange(1, len(count) + 1)
     axes.bar(steps, count, width=0.85, color=["#9fb4c0"] * (len(count) - 1) + [ALARM])
     axes.set_yscale("log")
@@ -124,7 +131,7 @@ def _draw_counts(axes, count: np.ndarray) -> None:
     _dress_steps(axes, "training utterances that reach a step", len(count))
 
 
-def _draw_units(axes, values: np.ndarray, title: str) -> None:
+def _draw_units(axes: Axes, values: np.ndarray, title: str) -> None:
     steps = np.arange(1, len(values) + 1)
     chosen = np.linspace(0, values.shape[1] - 1, UNITS).astype(int)
     for rank, unit in enumerate(chosen):
@@ -135,7 +142,7 @@ def _draw_units(axes, values: np.ndarray, title: str) -> None:
     _dress_steps(axes, title, len(values))
 
 
-def _dress(axes, title: str) -> None:
+def _dress(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11.5, loc="left", pad=20, fontweight="bold")
     axes.set_ylabel("accuracy in %")
     axes.set_ylim(-3, 103)
@@ -144,7 +151,7 @@ def _dress(axes, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _dress_steps(axes, title: str, steps: int) -> None:
+def _dress_steps(axes: Axes, title: str, steps: int) -> None:
     axes.set_title(title, fontsize=10.5, loc="left")
     axes.set_xlabel("step")
     axes.set_xlim(0.4, steps + 0.8)

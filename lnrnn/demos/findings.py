@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, TRAININGS, Method, Results
-from lnrnn.demos.outcomes import compare, mean_and_deviation
+from lnrnn.demos.outcomes import ALL, Chosen, Outcome, compare, mean_and_deviation
 from lnrnn.demos.tables import format_percent, paragraph
 
 RULE = (
@@ -87,7 +89,7 @@ def last_step(results: Results, training: str) -> str:
     )
 
 
-def against_layer_norm(outcomes, chosen=slice(None)) -> str:
+def against_layer_norm(outcomes: Mapping[Method, Outcome], chosen: Chosen = ALL) -> str:
     """How repeating the last step does: "falls behind LN (27.1±12.0 to 98.0±1.2 %)"."""
     verbs = {1: "does better than", -1: "falls behind", 0: "keeps up with", None: "stands against"}
     last, layer = (outcomes[method].accuracies(chosen) for method in (BATCH_NORM["last"], LAYER_NORM))
@@ -107,7 +109,7 @@ def joined(results: Results, training: str) -> str:
     )
 
 
-def trend(by_count, method: Method) -> str:
+def trend(by_count: Mapping[int, Mapping[Method, Outcome]], method: Method) -> str:
     """A method's way, such as "falls from 97.8 to 25.3"; with too few seeds for a verdict it just "goes"."""
     verbs = {1: "rises", -1: "falls", 0: "holds,", None: "goes"}
     first = by_count[min(by_count)][method].accuracies()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances
 from lnrnn.demos.outcomes import Outcome
-from lnrnn.demos.speakers import NORMS, POLICIES, Settings, SpeakerNetwork, join_utterances
+from lnrnn.demos.speakers import NORMS, POLICIES, NormName, Settings, SpeakerNetwork, join_utterances
+from lnrnn.norms import Overrun
 
 # What a network is trained on -> how many steps of each training utterance (None: all).
 TRAININGS = {"the first 10 steps": 10, "whole utterances": None}
@@ -21,8 +23,8 @@ class Method:
     """A kind of network, and under batch norm what it does beyond the steps it knows."""
 
     name: str
-    norm: str | None
-    overrun: str | None = None
+    norm: NormName | None
+    overrun: Overrun | None = None
 
 
 LAYER_NORM = Method("LN", "layer")
@@ -46,7 +48,7 @@ class StepStatistics:
     what: str = "units"
 
     @classmethod
-    def of(cls, rnn) -> StepStatistics:
+    def of(cls, rnn: lnrnn.Network[Any]) -> StepStatistics:
         """The first layer's."""
         if isinstance(rnn, lnrnn.RNN):
             return cls(rnn.running_mean_l0, rnn.running_var_l0, rnn.count_l0)
@@ -90,7 +92,9 @@ def measure(
     results = Results(test, seeds)
     results.joined_lengths = {count: np.array([len(x) for x in joined[count]]) for count in counts}
     for training, max_steps in TRAININGS.items():
-        named = {count: {method: [] for method in METHODS} for count in counts}
+        named: dict[int, dict[Method, list[np.ndarray]]] = {
+            count: {method: [] for method in METHODS} for count in counts
+        }
         for seed in range(seeds):
             for norm in NORMS:
                 on_network(f"{training}, {LABELS[norm]}, seed {seed}")

@@ -10,6 +10,7 @@ network knows, answer for the late ones.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +21,14 @@ from lnrnn._files import check_replaceable
 from lnrnn.data import japanese_vowels
 from lnrnn.demos import require
 from lnrnn.demos.findings import findings
-from lnrnn.demos.length_experiment import METHODS, NORMS, TRAININGS, Results, measure
-from lnrnn.demos.outcomes import mean_and_deviation
-from lnrnn.demos.speakers import Settings, settings_for
+from lnrnn.demos.length_experiment import METHODS, TRAININGS, Method, Results, measure
+from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
+from lnrnn.demos.speakers import NORMS, Settings, settings_for
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 
 BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 29))
 FIGURE_BUCKETS = (*BUCKETS[:-1], (20, 23), (24, 29))
-COUNTS = (1, 2, 4, 8, 16, 32)
+COUNTS: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
 LEGEND = (
     "In the row 'BN raise' a refusal is an error; 'answered' is the accuracy on what it did not refuse, "
     "'refused' how many it did."
@@ -76,7 +77,7 @@ def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -
 
 
 @contextmanager
-def one_thread():
+def one_thread() -> Iterator[None]:
     """Runs the body on one thread: so small a batch gains nothing from two, and waits on a busy machine."""
     threads = lnrnn.get_num_threads()
     lnrnn.set_num_threads(1)
@@ -119,7 +120,7 @@ def joined_table(results: Results, training: str) -> str:
     by_count = results.joined[training]
     header = ["joined", *map(str, by_count)]
     steps = ["mean steps", *(f"{results.joined_lengths[count].mean():.0f}" for count in by_count)]
-    return format_table(header, [steps, *_rows([(outcomes, slice(None)) for outcomes in by_count.values()])])
+    return format_table(header, [steps, *_rows([(outcomes, ALL) for outcomes in by_count.values()])])
 
 
 def bucket_name(bucket: tuple[int, int]) -> str:
@@ -128,7 +129,7 @@ def bucket_name(bucket: tuple[int, int]) -> str:
     return f"<= {high}" if low == 1 else f"{low}-{high}"
 
 
-def _rows(columns) -> list[list[str]]:
+def _rows(columns: Sequence[tuple[Mapping[Method, Outcome], Chosen]]) -> list[list[str]]:
     """columns: pairs of outcomes by method and an index of the sequences that the column is about."""
     rows = []
     for method in METHODS:

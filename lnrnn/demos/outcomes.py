@@ -8,6 +8,9 @@ import numpy as np
 
 from lnrnn.demos.speakers import REFUSED
 
+Chosen = slice | np.ndarray  # an index into the sequences
+ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -19,7 +22,7 @@ class Outcome:
     named: np.ndarray
     labels: np.ndarray
 
-    def refusals(self, chosen=slice(None)) -> int:
+    def refusals(self, chosen: Chosen = ALL) -> int:
         """How many of the chosen sequences were refused. The same for every seed, for a refusal depends on
         lengths alone."""
         counts = np.unique((self.named[:, chosen] == REFUSED).sum(axis=1))
@@ -27,16 +30,17 @@ class Outcome:
             raise ValueError(f"the seeds refused different numbers of sequences: {counts}")
         return int(counts[0])
 
-    def accuracies(self, chosen=slice(None), *, answered_only: bool = False) -> np.ndarray:
+    def accuracies(self, chosen: Chosen = ALL, *, answered_only: bool = False) -> np.ndarray:
         """Accuracy on the chosen sequences, one per seed: float64 (S,).
 
         chosen: an index into the sequences. A refusal is an error, or with ``answered_only`` it is left out;
         then the accuracy is NaN where nothing was answered.
         """
         named = self.named[:, chosen]
-        right = (named == self.labels[chosen]).sum(axis=1)
+        right: np.ndarray = (named == self.labels[chosen]).sum(axis=1)
         asked = (named != REFUSED).sum(axis=1) if answered_only else np.full(len(named), named.shape[1])
-        return np.divide(right, asked, out=np.full(len(named), np.nan), where=asked > 0)
+        found: np.ndarray = np.divide(right, asked, out=np.full(len(named), np.nan), where=asked > 0)
+        return found
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -11,12 +13,18 @@ import lnrnn
 from lnrnn.data import Utterances, pad_sequence
 from lnrnn.demos.classifier import SequenceClassifier
 from lnrnn.demos.training import TrainingSettings, train
+from lnrnn.norms import Overrun
 
 SPEAKERS = 9
 REFUSED = -1
-NORMS = ("layer", "batch", None)
-POLICIES = ("raise", "last", "mean", "batch")
-CELLS = {"rnn": lnrnn.RNN, "lstm": lnrnn.LSTM, "gru": lnrnn.GRU}
+NormName = Literal["layer", "batch"]
+NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
+POLICIES: tuple[Overrun, ...] = ("raise", "last", "mean", "batch")
+CELLS: dict[str, type[lnrnn.RNN] | type[lnrnn.LSTM] | type[lnrnn.GRU]] = {
+    "rnn": lnrnn.RNN,
+    "lstm": lnrnn.LSTM,
+    "gru": lnrnn.GRU,
+}
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,12 @@ class SpeakerNetwork:
     def __init__(
         self,
         utterances: Utterances,
-        norm: str | None,
+        norm: NormName | None,
         settings: Settings,
         seed: int,
         max_steps: int | None = None,
         on_epoch: Callable[[], object] = lambda: None,
-    ):
+    ) -> None:
         """Trains on the first ``max_steps`` steps of ``utterances`` (None: all of them).
 
         Under batch norm the population statistics of every step are then recomputed over the same training
@@ -88,7 +96,7 @@ class SpeakerNetwork:
         if norm == "batch":
             rnn.calibrate([(x, lengths)])
 
-    def name_speakers(self, sequences, overrun: str | None = None) -> np.ndarray:
+    def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
         """The speaker that the network names for each sequence: int64 (N,).
 
         sequences: N arrays (T_i, channels). They run as one batch, which matters to ``overrun="batch"``
@@ -104,13 +112,11 @@ class SpeakerNetwork:
             return self.classifier.predict(*pad_sequence(sequences))
         named = np.full(len(sequences), REFUSED)
         for index, sequence in enumerate(sequences):
-            try:
+            with suppress(lnrnn.SequenceTooLongError):
                 named[index] = self.classifier.predict(*pad_sequence([sequence]))[0]
-            except lnrnn.SequenceTooLongError:
-                pass
         return named
 
-    def _standardised(self, sequences) -> list[np.ndarray]:
+    def _standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
 

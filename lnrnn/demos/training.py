@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -24,10 +25,24 @@ class TrainingSettings:
     noise: float
 
 
+class Trainable(Protocol):
+    """What `train` asks of a model."""
+
+    def parameters(self) -> dict[str, np.ndarray]: ...
+
+    def set_parameters(self, values: dict[str, np.ndarray], /) -> None: ...
+
+    def loss_and_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray, /
+    ) -> tuple[float, dict[str, np.ndarray]]: ...
+
+
 class Adam:
     """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name."""
 
-    def __init__(self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8):
+    def __init__(
+        self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
         self.learning_rate, self.beta1, self.beta2, self.eps = learning_rate, beta1, beta2, eps
         self.updates = 0
         self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -60,7 +75,7 @@ def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.
 
 
 def train(
-    model,
+    model: Trainable,
     x: np.ndarray,
     lengths: np.ndarray,
     labels: np.ndarray,
@@ -70,7 +85,6 @@ def train(
 ) -> list[float]:
     """Trains ``model`` in place; returns the mean loss of every epoch.
 
-    model: has ``parameters()``, ``set_parameters(dict)`` and ``loss_and_gradients(x, lengths, labels)``.
     x (T, N, I), lengths (N,), labels (N,): all training sequences, padded; a batch is cut to its own longest
     sequence.
     rng: draws the order of the sequences, anew for every epoch, and the noise.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .checking import checked
-from .from_keras import convert_keras
-from .from_torch import convert_torch
+from .keras_weights import LayerName, convert_keras
+from .systems import SystemName
+from .torch_weights import convert_torch
 from .weights import Converted
 
 if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
+    from ..recurrent import GRU, LSTM, RNN, Nonlinearity, Norm
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 
@@ -18,21 +19,21 @@ __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 def from_torch(
     module_or_state_dict: Any,
     *,
-    kind: str | None = None,
+    kind: SystemName | None = None,
     prefix: str = "",
-    norm: Any = None,
+    norm: Norm = None,
     eps: float | None = None,
-    nonlinearity: str | None = None,
+    nonlinearity: Nonlinearity | None = None,
     zoneout: float | None = None,
     batch_first: bool | None = None,
     check: Any = None,
 ) -> RNN | LSTM | GRU:
     """An RNN, LSTM or GRU of lnrnn with the weights of one of torch's world, for inference.
 
-    module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy arrays, as
-    safetensors and torch.load give them. Everything is converted to float32. What names and shapes do not say a module
-    says itself; beside a state dict it has to be said here, where it makes a difference. The systems, which are told
-    apart by their names:
+    module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy
+    arrays, as safetensors and torch.load give them. Everything is converted to float32. What names and shapes
+    do not say a module says itself; beside a state dict it has to be said here, where it makes a difference.
+    The systems, which are told apart by their names:
 
         "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first. proj_size > 0
                       is refused. A state dict of an RNN wants nonlinearity=.
@@ -80,31 +81,34 @@ def from_torch(
 def from_keras(
     arrays_or_layer: Any,
     *,
-    kind: str | None = None,
+    kind: LayerName | None = None,
     bidirectional: bool = False,
     reset_after: bool | None = None,
-    nonlinearity: str | None = None,
+    nonlinearity: Nonlinearity | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
 ) -> RNN | LSTM | GRU:
     """An RNN, LSTM or GRU of lnrnn with the weights of a recurrent layer of Keras, for inference.
 
-    arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of names
-    ("lstm/lstm_cell/kernel:0") to arrays. A list of any of these is a network of as many layers. Known are Keras'
-    SimpleRNN, LSTM and GRU, the LayerNormLSTMCell and LayerNormSimpleRNNCell of TensorFlow Addons, keras.layers.RNN around
-    them, StackedRNNCells, and Bidirectional with merge_mode="concat".
+    arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a
+    mapping of names ("lstm/lstm_cell/kernel:0") to arrays. A list of any of these is a network of as many
+    layers. Known are Keras' SimpleRNN, LSTM and GRU, the LayerNormLSTMCell and LayerNormSimpleRNNCell of
+    TensorFlow Addons, keras.layers.RNN around them, StackedRNNCells, and Bidirectional with
+    merge_mode="concat".
 
-    kind: "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell", where number and shapes of the arrays
-    leave it open (SimpleRNN with a bias, LayerNormSimpleRNNCell without one).
-    bidirectional: whether arrays (or names) are those of two directions, forward first; a layer says it itself.
-    reset_after: of a GRU without bias. reset_after=False is another equation, in which r is multiplied into h before the
-    matrix, and is refused. nonlinearity: "tanh", "relu", "sigmoid" or "identity", must be given beside the arrays of a
-    SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation "tanh" and recurrent_activation "sigmoid": of a
-    layer this is checked. eps: of the layer norms, if not given their default in TensorFlow Addons: 1e-3 for the LSTM, 1e-5 for
-    the RNN. batch_first: whether the new model takes x as (B, T, I); as the layer does if not given, and that is True but for time_major.
+    kind: "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell", where number and shapes
+    of the arrays leave it open (SimpleRNN with a bias, LayerNormSimpleRNNCell without one).
+    bidirectional: whether arrays (or names) are those of two directions, forward first; a layer says it
+    itself.
+    reset_after: of a GRU without bias. reset_after=False is another equation, in which r is multiplied into h
+    before the matrix, and is refused. nonlinearity: "tanh", "relu", "sigmoid" or "identity", must be given
+    beside the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation "tanh" and
+    recurrent_activation "sigmoid": of a layer this is checked. eps: of the layer norms, if not given their
+    default in TensorFlow Addons: 1e-3 for the LSTM, 1e-5 for the RNN. batch_first: whether the new model
+    takes x as (B, T, I); as the layer does if not given, and that is True but for time_major.
 
-    Dropout acts in training only and is left out; stateful, masks and initial states are the caller's. The model returns whole
-    sequences and the last state, whatever return_sequences and return_state say.
+    Dropout acts in training only and is left out; stateful, masks and initial states are the caller's. The
+    model returns whole sequences and the last state, whatever return_sequences and return_state say.
 
     Raises ValueError, naming what it is about, and TypeError for what is no layer, and no numbers.
     """

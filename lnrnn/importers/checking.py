@@ -14,13 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._errors import bad_value, real
 from ..norms import PLACEMENTS, LayerNormSpec
 from .weights import Array, Converted
+
+if TYPE_CHECKING:
+    from ..recurrent import GRU, LSTM, RNN
 
 # Random input: enough steps for what is carried from one to the next to matter, and no two axes
 # of one length.
@@ -48,7 +51,7 @@ class Answer:
     batch_first: bool | None
 
 
-def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Any:
+def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> RNN | LSTM | GRU:
     """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given
     there."""
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
@@ -106,7 +109,7 @@ def _input(check: Any, input_size: int) -> Array:
     return x
 
 
-# --- comparing -----------------------------------------------------------------------------------------------
+# --- comparing ----------------------------------------------------------------------------------------------
 
 
 class _Network:
@@ -155,10 +158,11 @@ def _time_first(x: Array, batch_first: bool | None) -> Array:
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None) -> Answer:
     """The way of running the module in which it agrees with its conversion. x: an input in the module's order
     of axes, or None for a random one. Raises ValueError if none agrees, Unchecked if none runs."""
-    torch = sys.modules.get("torch")
-    if not isinstance(module, getattr(getattr(torch, "nn", None), "Module", ())):
+    torch: Any = sys.modules.get("torch")
+    kind: Any = getattr(getattr(torch, "nn", None), "Module", ())
+    if not isinstance(module, kind):
         raise Unchecked("it is no torch.nn.Module")
-    like = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
+    like: Any = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
     network = _Network(converted, max(torch.finfo(like.dtype).eps, float(np.finfo(np.float32).eps)))
     found: list[tuple[float, float, Answer]] = []
     failures: list[str] = []
@@ -211,7 +215,7 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
     return f"{where}check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"
 
 
-# --- running -------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
@@ -245,8 +249,7 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         wanted = (*own.shape[:-1], model.num_directions * model.hidden_size)
         batch = own.shape[not order] if own.ndim == 3 else None
         for what, state in _states(model, batch, tensor):
-            call = partial(module, tensor(own), *state)
-            found = run(f"module(x{what})", lambda call=call: list(_tensors(call())))
+            found = run(f"module(x{what})", partial(_outcome, module, tensor(own), *state))
             y = next((_numbers(t) for t in found or () if tuple(t.shape) == wanted), None)
             if y is not None and own.ndim == 3:
                 yield Answer(_time_first(own, order), _time_first(y, order), order)
@@ -258,13 +261,18 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         return
     for _, own in given[:1]:
         if own.ndim == 3:
-            steps = _time_first(own, orders[0] if x is None else False)
+            sequence = _time_first(own, orders[0] if x is None else False)
         else:  # what a cell takes at one step; the first alone would not show what it carries on
-            steps = np.repeat(own[None], STEPS, 0)
+            sequence = np.repeat(own[None], STEPS, 0)
         for packed in (True, False):
-            y = run("a step", partial(_step_by_step, module, model, [tensor(v) for v in steps], packed))
+            y = run("a step", partial(_step_by_step, module, model, [tensor(v) for v in sequence], packed))
             if y is not None:
-                yield Answer(steps, y, None)
+                yield Answer(sequence, y, None)
+
+
+def _outcome(module: Any, *arguments: Any) -> list[Any]:
+    """The tensors that a call of the module returns."""
+    return list(_tensors(module(*arguments)))
 
 
 def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
@@ -281,7 +289,9 @@ def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Ar
     return np.array(outputs)
 
 
-def _states(model: Any, batch: int | None, tensor: Callable[[Array], Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _states(
+    model: Any, batch: int | None, tensor: Callable[[Array], Any]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and
     a cell's state for each layer and direction, as fastrnns does. batch: sequences in x, None for one without
     an axis for it."""
@@ -292,7 +302,10 @@ def _states(model: Any, batch: int | None, tensor: Callable[[Array], Any]) -> It
     layers, directions = model.num_layers, model.num_directions
 
     def zeros(*shape: int) -> Any:
-        parts = [tensor(np.zeros((*shape, batch, model.hidden_size), np.float32)) for _ in range(model._cell.states)]
+        parts = [
+            tensor(np.zeros((*shape, batch, model.hidden_size), np.float32))
+            for _ in range(model._cell.states)
+        ]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     yield ", state", (zeros(layers * directions),)
@@ -317,7 +330,8 @@ def _tensors(result: Any) -> Iterator[Any]:
 
 
 def _numbers(t: Any) -> Array:
-    return t.detach().cpu().double().numpy()
+    found: Array = t.detach().cpu().double().numpy()
+    return found
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""The cells that people train in torch, one function each: their parameters in, lnrnn's out. The equations are in the
-sources named; the comments say only where they differ from what lnrnn's placement of the same name does."""
+"""The cells that people train in torch, one function each: their parameters in, lnrnn's out. The equations
+are in the sources named; the comments say only where they differ from what lnrnn's placement of the same name
+does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -18,8 +19,9 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class System:
-    """name: its kind, and which of its cells. shapes: every parameter of a cell and its shape, as check_shapes wants them. optional: those that may be absent, all
-    together. options: the arguments of from_torch that mean something here. batch_first: how its layers take x."""
+    """name: its kind, and which of its cells. shapes: every parameter of a cell and its shape, as
+    check_shapes wants them. optional: those that may be absent, all together. options: the arguments of
+    from_torch that mean something here. batch_first: how its layers take x."""
 
     name: str
     shapes: dict[str, tuple[str, ...]]
@@ -49,7 +51,9 @@ def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
     if cell != "RNN" and nonlinearity is not None:
         raise ValueError(f"nonlinearity is for an RNN, and these are weights of {cell}")
     if cell == "RNN" and nonlinearity is None:
-        raise ValueError("a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'")
+        raise ValueError(
+            "a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'"
+        )
     return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
 
 
@@ -61,7 +65,7 @@ TORCH = System(
     options=("nonlinearity",),
 )
 
-# --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -------------
+# --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -----------
 
 
 def _fastrnns(p: Arrays, options: Mapping[str, Any]) -> Weights:
@@ -78,7 +82,7 @@ FASTRNNS = System(
     _fastrnns,
 )
 
-# --- torchaudio/models/rnnt.py, _CustomLSTM -------------------------------------------------------------------
+# --- torchaudio/models/rnnt.py, _CustomLSTM -----------------------------------------------------------------
 
 
 def _torchaudio(p: Arrays, options: Mapping[str, Any]) -> Weights:
@@ -100,7 +104,12 @@ TORCHAUDIO = System(
 def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Weights:
     # layer_norm=False: torch's LSTM with one bias.
     bias = p["x2g.bias"]
-    ours = {"weight_ih": p["x2g.weight"], "weight_hh": p["p2g.weight"], "bias_ih": bias, "bias_hh": np.zeros_like(bias)}
+    ours = {
+        "weight_ih": p["x2g.weight"],
+        "weight_hh": p["p2g.weight"],
+        "bias_ih": bias,
+        "bias_hh": np.zeros_like(bias),
+    }
     return Weights("LSTM", None, True, ours)
 
 
@@ -111,7 +120,7 @@ TORCHAUDIO_PLAIN = System(
     options=(),
 )
 
-# --- egs/librispeech/ASR/transducer/rnn.py of k2 icefall ------------------------------------------------------
+# --- egs/librispeech/ASR/transducer/rnn.py of k2 icefall ----------------------------------------------------
 
 
 def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str, Any]], Weights]:
@@ -125,11 +134,11 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
         }
         if inner:
             ours |= {"inner_bias_ih": p["bias_ih"], "inner_bias_hh": p["bias_hh"]}
-        spec = {"placement": "gate", "eps": _eps(options), "inner_bias": inner}
+        spec = LayerNormSpec("gate", eps=_eps(options), inner_bias=inner)
         if cell == "LSTM":
-            spec["cell"] = "carry"
+            spec = replace(spec, cell="carry")
             ours |= {"gain_c": p["layernorm_cy.weight"], "bias_c": p["layernorm_cy.bias"]}
-        return Weights(cell, LayerNormSpec(**spec), True, ours)
+        return Weights(cell, spec, True, ours)
 
     return convert
 
@@ -138,7 +147,9 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
 ICEFALL_LSTM = System(
     "icefall LSTM",
     {"weight_hh": ("4H", "H"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",), "bias_hh": ("4H",)}
-    | _norm_shapes(**dict.fromkeys(("layernorm_i", "layernorm_f", "layernorm_cx", "layernorm_o", "layernorm_cy"), "H")),
+    | _norm_shapes(
+        **dict.fromkeys(("layernorm_i", "layernorm_f", "layernorm_cx", "layernorm_o", "layernorm_cy"), "H")
+    ),
     _icefall("LSTM", ("i", "f", "cx", "o")),
     optional=("bias_ih", "bias_hh"),
     batch_first=True,
@@ -152,7 +163,7 @@ ICEFALL_GRU = System(
     batch_first=True,
 )
 
-# --- frameworks/pytorch/layer_norm_{lstm,gru}.py of haste -----------------------------------------------------
+# --- frameworks/pytorch/layer_norm_{lstm,gru}.py of haste ---------------------------------------------------
 
 
 def _no_zoneout(options: Mapping[str, Any]) -> None:
@@ -213,4 +224,5 @@ HASTE_GRU = System(
 
 # By this order, where two are equally near to keys that fit neither.
 SYSTEMS = (TORCH, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU)
-KINDS = ("torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn")
+SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn"]
+KINDS: tuple[SystemName, ...] = get_args(SystemName)

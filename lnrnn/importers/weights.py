@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from .._errors import bad_type, real
 from ..norms import LayerNormSpec, norm_spec
 from ..parameters import suffixes, vectors
 
+if TYPE_CHECKING:
+    from ..recurrent import GRU, LSTM, RNN
+
 Array = np.ndarray
 
 
@@ -20,8 +23,8 @@ Array = np.ndarray
 class Weights:
     """One layer in one direction, in lnrnn's terms.
 
-    cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order. nonlinearity: of an
-    RNN; None else.
+    cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
+    nonlinearity: of an RNN; None else.
     """
 
     cell: str
@@ -32,15 +35,16 @@ class Weights:
 
     @property
     def hidden_size(self) -> int:
-        return self.parameters["weight_hh"].shape[1]
+        return int(self.parameters["weight_hh"].shape[1])
 
     @property
     def input_size(self) -> int:
-        return self.parameters["weight_ih"].shape[1]
+        return int(self.parameters["weight_ih"].shape[1])
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """The same parameters inside the norm that was given, where they fit it. ValueError says why they do not."""
+    """The same parameters inside the norm that was given, where they fit it. ValueError says why they do
+    not."""
     spec = norm_spec(norm, getattr(cells, weights.cell))
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
@@ -52,21 +56,23 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     if wanted != found:
         differ = (("lack", wanted - found), ("also have", found - wanted))
         parts = " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in differ if names)
-        raise ValueError(f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {parts}")
+        raise ValueError(
+            f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {parts}"
+        )
     return replace(weights, norm=spec)
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict. system: whose
-    parameters it was made of."""
+    """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict.
+    system: whose parameters it was made of."""
 
     cell: str
     arguments: dict[str, Any]
     state: dict[str, Array]
     system: str = ""
 
-    def model(self) -> Any:
+    def model(self) -> RNN | LSTM | GRU:
         from ..recurrent import CLASSES
 
         model = CLASSES[self.cell](**self.arguments)
@@ -75,7 +81,8 @@ class Converted:
 
 
 def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: whose parameters these were."""
+    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: whose parameters these
+    were."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
@@ -84,10 +91,14 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
             for what in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
                 mine, theirs = getattr(weights, what), getattr(first, what)
                 if mine != theirs:
-                    raise ValueError(f"all layers must have the same {what}, got {theirs} and, in layer {k}, {mine}")
+                    raise ValueError(
+                        f"all layers must have the same {what}, got {theirs} and, in layer {k}, {mine}"
+                    )
             if weights.input_size != wide:
-                raise ValueError(f"layer {k} must take {wide} inputs, its input weights take {weights.input_size}")
-    arguments = {
+                raise ValueError(
+                    f"layer {k} must take {wide} inputs, its input weights take {weights.input_size}"
+                )
+    arguments: dict[str, Any] = {
         "input_size": first.input_size,
         "hidden_size": first.hidden_size,
         "num_layers": len(layers),
@@ -105,8 +116,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
 
 
 def array(name: str, value: Any) -> Array:
-    """A parameter as float64 or float32 NumPy: also a torch tensor on any device, of any floating dtype, with a gradient.
-    Nothing of torch is imported for it."""
+    """A parameter as float64 or float32 NumPy: also a torch tensor on any device, of any floating dtype, with
+    a gradient. Nothing of torch is imported for it."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):  # NumPy has none
@@ -117,8 +128,11 @@ def array(name: str, value: Any) -> Array:
     return found.astype(np.result_type(np.float32, found.dtype) if found.dtype.kind == "f" else np.float32)
 
 
-def check_shapes(arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = "") -> dict[str, int]:
-    """Compares arrays with shapes written as ("4H", "I"). A letter stands for the size where it first stands alone.
+def check_shapes(
+    arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = ""
+) -> dict[str, int]:
+    """Compares arrays with shapes written as ("4H", "I"). A letter stands for the size where it first stands
+    alone.
 
     -> the size of each letter. ValueError names the array (where: what comes before its name).
     """

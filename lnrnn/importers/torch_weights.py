@@ -10,14 +10,18 @@ import numpy as np
 
 from .._errors import bad_type, choice, flag, number
 from ..norms import LayerNormSpec
-from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 from .systems import KINDS, SYSTEMS, TORCH, System
+from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
 # ... and layers.0.directions.1.cell.weight_ih, as stacks of modules do.
-_NESTED = re.compile(r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)")
-_LNRNN = re.compile(r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?")
+_NESTED = re.compile(
+    r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
+)
+_LNRNN = re.compile(
+    r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
+)
 _PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
 
 
@@ -43,8 +47,12 @@ def convert_torch(
     }
     state, module = source, not isinstance(source, Mapping)
     if module:
-        if not callable(getattr(source, "state_dict", None)) or not callable(getattr(source, "modules", None)):
-            raise bad_type("module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source)
+        if not callable(getattr(source, "state_dict", None)) or not callable(
+            getattr(source, "modules", None)
+        ):
+            raise bad_type(
+                "module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source
+            )
         if prefix:
             raise ValueError("prefix is for a state dict: of a module, give the part itself")
         state = source.state_dict()
@@ -56,7 +64,11 @@ def convert_torch(
             raise ValueError(f"prefix {prefix!r} begins no key; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
-    own = kind == "lnrnn" or hasattr(source, "lnrnn_arguments") or (kind is None and any(map(_LNRNN.fullmatch, state)))
+    own = (
+        kind == "lnrnn"
+        or hasattr(source, "lnrnn_arguments")
+        or (kind is None and any(map(_LNRNN.fullmatch, state)))
+    )
     if norm is not None and not own:
         norm = LayerNormSpec() if isinstance(norm, str) and norm == "layer" else norm
         eps = getattr(norm, "eps", None)
@@ -69,11 +81,13 @@ def convert_torch(
         return _own(source, state, norm, given)
     projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
     if projection:
-        raise ValueError(f"an LSTM with a projection (proj_size > 0) is another equation, and not supported: {_shown(projection)}")
+        raise ValueError(
+            f"an LSTM with a projection (proj_size > 0) is another equation, and not supported: {_shown(projection)}"
+        )
     return _cells(state, kind, norm, given, None if module else prefix)
 
 
-# --- options --------------------------------------------------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------------------
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -87,29 +101,38 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
                 bare.append(name)
         for option in ("nonlinearity", "zoneout", "batch_first"):
             value = getattr(part, option, None)
-            if isinstance(value, (str, bool, int, float)):  # a module of somebody's may use the name for another thing
+            if isinstance(
+                value, (str, bool, int, float)
+            ):  # a module of somebody's may use the name for another thing
                 found[option].add(value)
     if bare:
         if given["eps"] is None:
-            raise ValueError(f"the norms {_shown(bare)} have no eps: give it (that of fastrnns, decomposed, adds 0)")
+            raise ValueError(
+                f"the norms {_shown(bare)} have no eps: give it (that of fastrnns, decomposed, adds 0)"
+            )
         found["eps"].discard(None)
     options = {}
     for name, values in found.items():
         if given[name] is not None:
             values = values | {given[name]}
         if len(values) > 1:
-            raise ValueError(f"{name} must be one for all, got {sorted(values)} from the module and the arguments")
+            raise ValueError(
+                f"{name} must be one for all, got {sorted(values)} from the module and the arguments"
+            )
         options[name] = next(iter(values), None)
     return options
 
 
-# --- names ----------------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------------------
 
 
 def _shown(names: Any) -> str:
     """Some of the names, for a message."""
     names = sorted(map(str, names))
-    return ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
+    return (
+        ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        or "none"
+    )
 
 
 def _place(name: str) -> tuple[int, int, str]:
@@ -118,6 +141,8 @@ def _place(name: str) -> tuple[int, int, str]:
     if match:
         return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
     match = _NESTED.fullmatch(name)
+    if match is None:
+        raise ValueError(f"a state dict must have names of parameters as keys, got {name[:80]!r}")
     return int(match["layer"] or 0), int(match["direction"] or 0), match["leaf"]
 
 
@@ -130,7 +155,8 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
-    """The system whose cells have these parameters. prefix: what was taken off the keys of a state dict; None: a module's."""
+    """The system whose cells have these parameters. prefix: what was taken off the keys of a state dict;
+    None: a module's."""
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
     leaves = {_place(name)[2] for name in names}
@@ -139,7 +165,10 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
         return fitting[0]
     inner = _parts(names, systems)
     if prefix is None:
-        shown = ["model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in part[:-1].split(".")) for part in inner]
+        shown = [
+            "model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in part[:-1].split("."))
+            for part in inner
+        ]
     else:
         shown = [f"prefix={prefix + part!r}" for part in inner]
     hint = f"; what a part of it has is known: give {' or '.join(shown)}" if inner else ""
@@ -147,12 +176,17 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     missing, unexpected = _differences(near, leaves)
     if not leaves & set(near.shapes):
         raise ValueError(f"these keys are of no known cell: {_shown(leaves)}{hint}")
-    parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(unexpected)
-    raise ValueError(f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}")
+    parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(
+        unexpected
+    )
+    raise ValueError(
+        f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}"
+    )
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """The prefixes under which there is a known cell, or a network of them; of one within another the outer."""
+    """The prefixes under which there is a known cell, or a network of them; of one within another the
+    outer."""
     found: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -186,24 +220,35 @@ def _cells(
     if missing:
         raise ValueError(f"the state dict ({system.name}) has gaps: missing {_shown(missing)}")
     for name in ("eps", "nonlinearity", "zoneout"):
-        if options[name] is not None and name not in system.options and not (name == "eps" and norm is not None):
+        if (
+            options[name] is not None
+            and name not in system.options
+            and not (name == "eps" and norm is not None)
+        ):
             raise ValueError(f"{name} means nothing for a cell of {system.name}, got {options[name]!r}")
     cells: list[Weights] = []
     for place in places:
         keys = parts[place]
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
-        check_shapes(arrays, system.shapes, keys["x2g.weight" if "x2g.weight" in keys else leaves[0]].removesuffix(leaves[0]))
+        check_shapes(
+            arrays,
+            system.shapes,
+            keys["x2g.weight" if "x2g.weight" in keys else leaves[0]].removesuffix(leaves[0]),
+        )
         cell = system.convert(arrays, options)
         cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
-    return network([cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first, system.name)
+    return network(
+        [cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first, system.name
+    )
 
 
-# --- lnrnn's own names ----------------------------------------------------------------------------------------
+# --- lnrnn's own names --------------------------------------------------------------------------------------
 
 
 def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
-    """A module of lnrnn.torch, or a state dict with lnrnn's names; the model checks names and shapes when it loads them."""
+    """A module of lnrnn.torch, or a state dict with lnrnn's names; the model checks names and shapes when it
+    loads them."""
     for name in ("eps", "zoneout"):
         if options[name] is not None and source is state:
             raise ValueError(f"{name} is not for lnrnn's own parameters (eps is part of norm)")
@@ -215,7 +260,9 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         cell, arguments = source.lnrnn_arguments()
         return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):
-        raise ValueError(f"a state dict does not say where its norms stand, nor their eps: give norm=, or the module; {_shown(state)}")
+        raise ValueError(
+            f"a state dict does not say where its norms stand, nor their eps: give norm=, or the module; {_shown(state)}"
+        )
     plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
     check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})
     like = TORCH.convert(plain, options)

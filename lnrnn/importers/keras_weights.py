@@ -1,11 +1,11 @@
-"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), by name, or layers. Nothing here imports
-Keras."""
+"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), by name, or layers. Nothing
+here imports Keras."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,8 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell of Keras. shapes: its weights in the order of get_weights(), as check_shapes wants them; "bias" may be absent.
+    """A cell of Keras. shapes: its weights in the order of get_weights(), as check_shapes wants them; "bias"
+    may be absent.
     eps: the default of its norms, None if it has none. epsilon: what its configuration calls that."""
 
     shapes: dict[str, tuple[str, ...]]
@@ -50,7 +51,9 @@ def _gru(p: Arrays, options: Options) -> Weights:
     if "bias" in p and reset_after is None:
         reset_after = p["bias"].ndim == 2
     if reset_after is None:
-        raise ValueError("without a bias the weights of a GRU do not say which equation they are of: give reset_after=")
+        raise ValueError(
+            "without a bias the weights of a GRU do not say which equation they are of: give reset_after="
+        )
     if not reset_after:
         raise ValueError(
             "a GRU with reset_after=False multiplies r into h before the matrix, n = tanh(W x + U (r h)): no cell of lnrnn "
@@ -58,14 +61,19 @@ def _gru(p: Arrays, options: Options) -> Weights:
         )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
-        ours |= {name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)}
+        ours |= {
+            name: reordered(b, "zrn", "rzn")
+            for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)
+        }
     return Weights("GRU", None, "bias" in p, ours)
 
 
 def _nonlinearity(options: Options) -> str:
     if options["nonlinearity"] is None:
-        raise ValueError("weights do not say which activation an RNN has: give nonlinearity='tanh', or the layer itself")
-    return options["nonlinearity"]
+        raise ValueError(
+            "weights do not say which activation an RNN has: give nonlinearity='tanh', or the layer itself"
+        )
+    return str(options["nonlinearity"])
 
 
 def _simple_rnn(p: Arrays, options: Options) -> Weights:
@@ -87,7 +95,9 @@ def _layer_norm_simple_rnn(p: Arrays, options: Options) -> Weights:
     ours = _weights(p) | {"gain": p["layernorm/gamma"]}
     if "bias" in p:
         ours["bias"] = p["bias"]
-    return Weights("RNN", LayerNormSpec("joint", eps=options["eps"]), "bias" in p, ours, _nonlinearity(options))
+    return Weights(
+        "RNN", LayerNormSpec("joint", eps=options["eps"]), "bias" in p, ours, _nonlinearity(options)
+    )
 
 
 def _shapes(gates: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -96,7 +106,8 @@ def _shapes(gates: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 _PER_SIDE = {f"{side}_norm/{part}": ("H" if side == "state" else "4H",)
              for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
-KINDS = {
+LayerName = Literal["SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell", "LayerNormSimpleRNNCell"]
+KINDS: dict[LayerName, Kind] = {
     "SimpleRNN": Kind(_shapes("H"), _simple_rnn),
     "LSTM": Kind(_shapes("4H"), _lstm),
     "GRU": Kind(_shapes("3H"), _gru),
@@ -147,7 +158,9 @@ def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weig
     if isinstance(source, Mapping):
         return [[_cell(part, options) for part in _by_direction(_leaves(source), bidirectional)]]
     if not isinstance(source, (list, tuple)):
-        raise bad_type("arrays_or_layer", "a Keras layer, a list of arrays or a mapping of names to arrays", source)
+        raise bad_type(
+            "arrays_or_layer", "a Keras layer, a list of arrays or a mapping of names to arrays", source
+        )
     arrays = [array(f"weights[{i}]", w) for i, w in enumerate(source)]
     if bidirectional and len(arrays) % 2:
         raise ValueError(f"the weights of two directions must be even in number, got {len(arrays)} arrays")
@@ -156,24 +169,30 @@ def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weig
     return [[_cell(_named(part, options["kind"]), options) for part in parts]]
 
 
-# --- layers -----------------------------------------------------------------------------------------------------
+# --- layers -------------------------------------------------------------------------------------------------
 
 
 def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
     if hasattr(layer, "forward_layer"):
         if layer.merge_mode != "concat":
-            raise ValueError(f"merge_mode must be 'concat', got {layer.merge_mode!r}: lnrnn puts the directions side by side")
+            raise ValueError(
+                f"merge_mode must be 'concat', got {layer.merge_mode!r}: lnrnn puts the directions side by side"
+            )
         forward, backward = (_cells_of(part, options, reverse) for part, reverse
                              in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
         if len(forward) != 1 or len(backward) != 1:
-            raise ValueError("a Bidirectional layer of StackedRNNCells is another network: its directions meet after the last cell only")
+            raise ValueError(
+                "a Bidirectional layer of StackedRNNCells is another network: its directions meet after the last cell only"
+            )
         return [[forward[0], backward[0]]]
     return [[cell] for cell in _cells_of(layer, options, False)]
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
     if getattr(layer, "go_backwards", False) != reverse:
-        raise ValueError("go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two directions only")
+        raise ValueError(
+            "go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two directions only"
+        )
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
 
@@ -204,7 +223,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     return _cell(_named(arrays, kind), found)
 
 
-# --- names ------------------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------------------
 
 
 def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
@@ -219,7 +238,9 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
     if not fitting:
         raise ValueError(f"weights of {kind or 'a known cell'}: unexpected number or shapes, got {shapes}")
     if len(fitting) > 1:
-        raise ValueError(f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: give kind=, or names")
+        raise ValueError(
+            f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: give kind=, or names"
+        )
     names = [n for n in fitting[0].shapes if n != "bias" or len(arrays) == len(fitting[0].shapes)]
     return dict(zip(names, arrays, strict=True))
 
@@ -227,7 +248,9 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
     """"rnn/lstm_cell/kernel:0" -> "kernel"; what all names have in common says nothing."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
-    while all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1:
+    while (
+        all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
+    ):
         split = {name: parts[1:] for name, parts in split.items()}
     return {"/".join(parts): array(str(name), weights[name]) for name, parts in split.items()}
 
@@ -237,29 +260,45 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
-            raise ValueError(f"names of two directions must begin with forward_ and backward_, got {', '.join(sorted(weights))}")
+            raise ValueError(
+                f"names of two directions must begin with forward_ and backward_, got {', '.join(sorted(weights))}"
+            )
         return [weights]
     stray = sorted(name for name in weights if not name.startswith(ways))
     if stray or len({name.split("_")[0] for name in weights}) == 1:
-        raise ValueError(f"names must begin with forward_ or backward_, and there must be both: {', '.join(stray or sorted(weights))}")
+        raise ValueError(
+            f"names must begin with forward_ or backward_, and there must be both: {', '.join(stray or sorted(weights))}"
+        )
     return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
 
 
 def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
-    if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:  # SimpleRNN, LSTM, GRU: by size
+    if (
+        "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1
+    ):  # SimpleRNN, LSTM, GRU: by size
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
-        fitting = {k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns}
+        fitting = {
+            k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns
+        }
     if len(fitting) != 1:
-        wanted = "; ".join(f"{k}: {', '.join(KINDS[k].shapes)}" for k in KINDS if options["kind"] in (None, k))
-        raise ValueError(f"these weights are of no known cell: {', '.join(sorted(names))} (known are {wanted})")
+        wanted = "; ".join(
+            f"{k}: {', '.join(KINDS[k].shapes)}" for k in KINDS if options["kind"] in (None, k)
+        )
+        raise ValueError(
+            f"these weights are of no known cell: {', '.join(sorted(names))} (known are {wanted})"
+        )
     (name, kind), = fitting.items()
     shapes = dict(kind.shapes)
     if name == "GRU" and "bias" in weights and weights["bias"].ndim == 2:
         shapes["bias"] = ("2", "3H")
     check_shapes(weights, {k: v for k, v in shapes.items() if k in weights}, f"{name}: ")
-    for option, owner in (("reset_after", name == "GRU"), ("eps", kind.eps is not None), ("nonlinearity", "RNN" in name)):
+    for option, owner in (
+        ("reset_after", name == "GRU"),
+        ("eps", kind.eps is not None),
+        ("nonlinearity", "RNN" in name),
+    ):
         if options[option] is not None and not owner:
             raise ValueError(f"{option} means nothing for {name}, got {options[option]!r}")
     eps = kind.eps if options["eps"] is None else options["eps"]
