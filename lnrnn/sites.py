@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .cells import GRU, LSTM, Cell
 from .norms import BatchNormSpec, LayerNormSpec
@@ -33,6 +34,7 @@ class NormSite:
         return sum(self.spans) * hidden_size
 
 
+@lru_cache(maxsize=64)
 def norm_sites(cell: Cell, norm: Norm) -> tuple[NormSite, ...]:
     """The sites of one layer in one direction. norm: resolved for the cell; None: the biases alone."""
     together = (cell.gates,)

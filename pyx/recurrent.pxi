@@ -157,7 +157,7 @@ cdef class Layer:
                     r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
                     r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
         if tape is not None:
-            n = lnrnn_tape_width(&self.config) * <size_t>length.sum()
+            n = lnrnn_tape_width(&self.config) * active_steps(r)
             r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept
 
@@ -219,12 +219,11 @@ cdef class Layer:
         g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
         g.gx, g.gh0, g.gc0 = out_floats(gx, T * B * D), out_floats(gh0, B * H), out_floats(gc0, B * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, n * D), out_floats(gw_hh, n * H)
-        cdef list sums = []
-        for index in range(LNRNN_SITES):
+        for side, (gain, bias) in sites.items():
+            index = self.site_of(side)
             n = self.config.site[index].width
-            sums.append((np.empty(n), np.empty(n)))
-            g.site[index].gain, g.site[index].bias = out_doubles(sums[index][0], n), out_doubles(sums[index][1], n)
-        cdef size_t active = length.sum()
+            g.site[index].gain, g.site[index].bias = out_doubles(gain, n), out_doubles(bias, n)
+        cdef size_t active = active_steps(&r)
         rows = np.empty(3 * active, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
         g.gx_rows = <float **>g.rows + 2 * active
@@ -241,10 +240,8 @@ cdef class Layer:
             if finished:
                 break
             r.part, r.resumed = parts.next(), 1
-        for side, asked in sites.items():
-            for value, found in zip(asked, sums[self.site_of(side)]):
-                if value is not None:
-                    value[...] = found
+        if not self.config.input_side and "ih" in sites: # two biases of one sum have one gradient
+            sites["ih"][1][...] = sites["hh"][1]
 
 
 cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T, size_t B) except -1:
@@ -269,6 +266,14 @@ cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T,
     if wrong:
         raise AssertionError("broken promise: an order of sequences, or lengths, that cannot be")
     return 0
+
+
+cdef size_t active_steps(const lnrnn_rnn_call *r) noexcept:
+    """Those of all sequences: the sum of their lengths."""
+    cdef size_t i, n = 0
+    for i in range(r.B):
+        n += <size_t>r.length[i]
+    return n
 
 
 cdef tuple dealt(order, length, size_t group):
