@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
@@ -73,7 +74,7 @@ class BuildExt(build_ext):
         openmp = self.openmp_flags()
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
-        folder = Path("build/objects") / f"{self.plat_name}-{sys.implementation.cache_tag}"
+        folder = Path("build/objects") / f"{self.plat_name}-{sysconfig.get_config_var('SOABI')}"
         objects = Objects(self.compiler, folder)
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]

@@ -101,12 +101,14 @@ def _array(value: Any) -> np.ndarray:
     """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which
     NumPy knows only through ml_dtypes."""
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
-        import ml_dtypes
         import torch
 
-        if (
-            value.requires_grad
-        ):  # as numpy() refuses other dtypes; the view below would drop the gradient silently
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ImportError("tensors of bfloat16 need ml_dtypes: pip install ml_dtypes") from None
+        # as numpy() refuses other dtypes; the view below would drop the gradient silently
+        if value.requires_grad:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return array

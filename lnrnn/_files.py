@@ -27,9 +27,10 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what
     stands at path is no regular file.
     """
-    with _said_of(path):
-        target, part, descriptor = _create(path)
+    made: list[str] = []
     try:
+        with _said_of(path):
+            target, part, descriptor = _create(path, made)
         with _said_of(path, part):
             with open(descriptor, "wb") as file:
                 yield file.write
@@ -37,8 +38,7 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
                 os.fsync(file.fileno())
             os.replace(part, target)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(part)
+        _remove(made)
         raise
     with _said_of(path):
         _sync_directory(target)
@@ -50,14 +50,23 @@ def check_replaceable(path: Path) -> None:
 
     It makes a file in path's directory and removes it, for permission bits do not say all that may forbid it.
     """
-    with _said_of(path):
-        _, part, descriptor = _create(path)
-        os.close(descriptor)
-        os.unlink(part)
+    made: list[str] = []
+    try:
+        with _said_of(path):
+            os.close(_create(path, made)[2])
+    finally:
+        _remove(made)
 
 
-def _create(path: Path) -> tuple[str, str, int]:
-    """-> the name to be replaced, that of a new file beside it, and the new file's descriptor."""
+def _remove(made: list[str]) -> None:
+    for part in made:
+        with suppress(OSError):
+            os.unlink(part)
+
+
+def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
+    """-> the name to be replaced, that of a new file beside it, and the new file's descriptor. made: gets the name
+    before there is such a file, so that an interrupt at any moment leaves none behind."""
     target = os.fsdecode(path)
     if os.path.islink(target):
         target = os.path.realpath(target)
@@ -68,15 +77,17 @@ def _create(path: Path) -> tuple[str, str, int]:
     while True:
         # Not named after path, whose name may be as long as a name can be.
         part = os.path.join(os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
-        with suppress(FileExistsError):
+        made[:] = [part]
+        try:
             descriptor = os.open(part, flags, mode)
             break
+        except FileExistsError:
+            made.clear()  # somebody else's
     if old is not None:
         try:
             _like(old, descriptor, mode)
         except BaseException:
             os.close(descriptor)
-            os.unlink(part)
             raise
     return target, part, descriptor
 

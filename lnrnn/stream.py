@@ -102,7 +102,7 @@ class Stream(Closed, Generic[State]):
         run.step = step + 1
         if y is not result:
             result[...] = y
-        return result
+        return result if out is None else out
 
     @property
     def state(self) -> State:

@@ -60,7 +60,7 @@ def test_a_norm_that_does_not_fit_is_refused_with_the_true_reason(rng, name, nor
 
 def test_a_norm_by_name_and_what_is_none(rng):
     _, state = stack(rng, FOREIGN["fastrnns"], I, H)
-    assert lnrnn.from_torch(state, norm="layer").norm == OUT
+    assert lnrnn.from_torch(state, norm=lnrnn.LayerNormSpec()).norm == OUT
     for norm, error in ((3, TypeError), ("group", ValueError)):
         with pytest.raises(error, match="norm must be"):
             lnrnn.from_torch(state, norm=norm)
@@ -74,3 +74,11 @@ def test_the_eps_of_a_modules_norms_must_be_that_of_norm():
     with pytest.raises(ValueError, match=r"eps must be one for all, got \[1e-05, 0.1\]"):
         lnrnn.from_torch(module, norm=OUT)
     assert lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "out", 0.1)).norm.eps == 0.1
+
+
+@pytest.mark.parametrize("name", ["fastrnns", "torchaudio", "icefall GRU", "haste LSTM"])
+def test_the_name_layer_says_no_other_place(rng, name):
+    """That there is layer norm, as the user knows, and not that it stands where lnrnn's default has it."""
+    told = {"zoneout": 0} if "haste" in name else {}
+    _, state = stack(rng, FOREIGN[name], I, H)
+    assert lnrnn.from_torch(state, norm="layer", **told).norm == lnrnn.from_torch(state, **told).norm

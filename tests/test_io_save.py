@@ -378,3 +378,35 @@ def test_many_writers_of_one_name(tmp_path):
         if os.waitpid(pids[0], os.WNOHANG)[0]:
             pids.pop(0)
     assert names(tmp_path) == [NAME]
+
+
+@each_writer
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that the interrupt left open
+def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
+    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the clearing up,
+    where it would be the second."""
+    path, done, line = tmp_path / NAME, False, 0
+    while not done:
+        left = line
+
+        def trace(frame, event, arg):
+            nonlocal left
+            if not frame.f_code.co_filename.endswith("_files.py") or frame.f_code.co_name == "_remove":
+                return trace
+            if event == "line":
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            write(path)
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert names(tmp_path) in ([], [NAME]), f"line {line}"
+        line += 1
+    assert line > 20

@@ -47,7 +47,8 @@ def from_torch(
 
     kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
     without it ("encoder.rnn."). norm: a LayerNormSpec, where the norms stand in the cell if not where the
-    system has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. eps: of
+    system has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. The name
+    "layer" says only that there are some, wherever the system has them. eps: of
     the layer norms; beside a state dict 1e-5 if not given, as in all of these systems. batch_first: whether
     the new model takes x as (B, T, I); the module's own if not given (False beside a state dict, True for
     icefall).

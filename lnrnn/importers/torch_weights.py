@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .._errors import bad_type, choice, flag, number
-from ..norms import LayerNormSpec
 from .systems import KINDS, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
@@ -69,8 +68,7 @@ def convert_torch(
         or hasattr(source, "lnrnn_arguments")
         or (kind is None and any(map(_LNRNN.fullmatch, state)))
     )
-    if norm is not None and not own:
-        norm = LayerNormSpec() if isinstance(norm, str) and norm == "layer" else norm
+    if norm is not None and not own and not isinstance(norm, str):
         eps = getattr(norm, "eps", None)
         if given["eps"] not in (None, eps):
             raise ValueError(f"eps is part of norm, got eps={given['eps']} and norm={norm}")

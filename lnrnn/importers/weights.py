@@ -44,7 +44,9 @@ class Weights:
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     """The same parameters inside the norm that was given, where they fit it. ValueError says why they do
-    not."""
+    not. The name "layer" says that there are layer norms, and not where: they stay."""
+    if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
+        return weights
     spec = norm_spec(norm, getattr(cells, weights.cell))
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
