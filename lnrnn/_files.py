@@ -65,8 +65,10 @@ def _remove(made: list[str]) -> None:
 
 
 def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
-    """-> the name to be replaced, that of a new file beside it, and the new file's descriptor. made: gets the name
-    before there is such a file, so that an interrupt at any moment leaves none behind."""
+    """-> the name to be replaced, that of a new file beside it, and the new file's descriptor.
+
+    made: gets the new name before there is such a file, so that an interrupt at any moment leaves none behind.
+    """
     target = os.fsdecode(path)
     if os.path.islink(target):
         target = os.path.realpath(target)
