@@ -67,7 +67,7 @@ def _remove(made: list[str]) -> None:
 def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
     """-> the name to be replaced, that of a new file beside it, and the new file's descriptor.
 
-    made: gets the new name before there is such a file, so that an interrupt at any moment leaves none behind.
+    made: gets the new name before there is such a file, so that an interrupt at any moment leaves none.
     """
     target = os.fsdecode(path)
     if os.path.islink(target):
