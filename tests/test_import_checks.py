@@ -436,3 +436,14 @@ def test_right_modules_keep_far_from_the_limit(seed, monkeypatch):
             for module in (lnrnn.torch.LSTM(I, hidden, norm=lnrnn.LayerNormSpec("gate", "carry"), seed=seed),
                            lnrnn.torch.GRU(I, hidden, 2, bidirectional=True, seed=seed), lnrnn.torch.RNN(I, hidden, seed=seed)):  # fmt: skip
                 lnrnn.from_torch(shaken(module, seed) if drawn else module, check=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_another_state_at_the_end_is_noticed(place):
+    class Other(torch.nn.LSTM):
+        def forward(self, x, hx=None):
+            y, state = super().forward(x, hx)
+            return y, tuple(2 * s if k == place else s for k, s in enumerate(state))
+
+    with pytest.raises(ValueError, match="its forward is another"):
+        lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,11 +44,13 @@ class Unchecked(Exception):
 @dataclass(frozen=True)
 class Answer:
     """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
-    module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time."""
+    module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time.
+    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a usual way."""
 
     x: Array
     y: Array
     batch_first: bool | None
+    states: tuple[Array, ...] = ()
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> RNN | LSTM | GRU:
@@ -125,17 +127,18 @@ class _Network:
 
     def difference(self, answer: Answer) -> tuple[float, float]:
         """-> the largest difference from the module, and what rounding explains."""
-        y = _outputs(self.model, answer.x)
-        if not np.isfinite(y).all():
+        theirs = (answer.y, *answer.states)
+        ours = _outputs(self.model, answer.x)[: len(theirs)]
+        if not all(np.isfinite(a).all() for a in ours):
             raise Unchecked("the outputs are not finite")
-        rng, size, eps = np.random.default_rng(1), float(np.abs(y).max()), np.float32(self.eps)
+        rng, size, eps = np.random.default_rng(1), _largest(ours), np.float32(self.eps)
         limit, signs = self.eps * max(size, 1.0), np.array((-1, 1), np.int8)
         for _ in range(3):
             changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
                        for name, v in self.converted.state.items()}  # fmt: skip
             other = replace(self.converted, state=changed).model()
-            limit = max(limit, float(np.abs(y - _outputs(other, answer.x)).max()))
-        found = float(np.abs(answer.y - y).max())
+            limit = max(limit, _largest(a - b for a, b in zip(ours, _outputs(other, answer.x), strict=False)))
+        found = _largest(a - b for a, b in zip(theirs, ours, strict=True))
         limit *= MARGIN
         if found <= limit > 0.25 * size:
             better = "; in float32, copy.deepcopy(module).float(), it may not" if self.eps > 1e-6 else ""
@@ -145,9 +148,15 @@ class _Network:
         return found if np.isfinite(found) else np.inf, limit
 
 
-def _outputs(model: Any, x: Array) -> Array:
-    """y (T, B, directions * H) of x (T, B, I)."""
-    return _time_first(model(_time_first(x, model.batch_first))[0], model.batch_first)
+def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
+    """y (T, B, directions * H) of x (T, B, I), and the states at the end, as Answer has them."""
+    y, state = model(_time_first(x, model.batch_first))
+    return _time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
+
+
+def _largest(arrays: Iterable[Array]) -> float:
+    """The largest magnitude; NaN if there is one."""
+    return float(np.max([np.abs(a).max() for a in arrays]))
 
 
 def _time_first(x: Array, batch_first: bool | None) -> Array:
@@ -250,9 +259,11 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         batch = own.shape[not order] if own.ndim == 3 else None
         for what, state in _states(model, batch, tensor):
             found = run(f"module(x{what})", partial(_outcome, module, tensor(own), *state))
-            y = next((_numbers(t) for t in found or () if tuple(t.shape) == wanted), None)
+            at = next((i for i, t in enumerate(found or ()) if tuple(t.shape) == wanted), None)
+            y = None if found is None or at is None else _numbers(found.pop(at))
             if y is not None and own.ndim == 3:
-                yield Answer(_time_first(own, order), _time_first(y, order), order)
+                ends = _last_states(found, model, batch)
+                yield Answer(_time_first(own, order), _time_first(y, order), order, ends)
             elif y is not None:
                 yield Answer(own[:, None], y[:, None], model.batch_first)
             elif found is not None:
@@ -318,6 +329,18 @@ def _states(
         yield ", states", (nested,)
         if layers == 1:
             yield ", states", (nested[0],)
+
+
+def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
+    """h, or h and c, of what came out beside y: as torch.nn returns them, or as a cell's for each layer and
+    direction. Nothing if it is anything else."""
+    kinds, places = model._cell.states, model.num_layers * model.num_directions
+    shapes = [tuple(t.shape) for t in tensors]
+    if shapes == [(places, batch, model.hidden_size)] * kinds:
+        return tuple(map(_numbers, tensors))
+    if shapes == [(batch, model.hidden_size)] * (kinds * places):
+        return tuple(np.array([_numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
+    return ()
 
 
 def _tensors(result: Any) -> Iterator[Any]:
