@@ -40,17 +40,25 @@ class Objects:
     def __init__(self, compiler, folder: Path) -> None:
         self.compiler, self.folder = compiler, folder
         command = compiler.compiler_so
-        self.version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout
+        self.version = subprocess.run(
+            [command[0], "--version"], capture_output=True, text=True, check=True
+        ).stdout
         folder.mkdir(parents=True, exist_ok=True)
 
-    def compile(self, name: str, source: str, flags: list[str], include: list[str], versions: str = "") -> str:
+    def compile(
+        self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
+    ) -> str:
         """-> the object's path. include: folders of headers. Files outside this one are not looked at: `versions` names
         what stands for them."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [self.version, *self.compiler.compiler_so, *flags, source, versions]
         try:
             old = json.loads(record.read_text())
-            if target.exists() and old["made_by"] == made_by and all(_hash(f) == h for f, h in old["files"].items()):
+            if (
+                target.exists()
+                and old["made_by"] == made_by
+                and all(_hash(f) == h for f, h in old["files"].items())
+            ):
                 return str(target)
         except (OSError, ValueError):
             pass
@@ -78,13 +86,20 @@ class BuildExt(build_ext):
         objects = Objects(self.compiler, folder)
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
-        versions = f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
+        versions = (
+            f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
+        )
         # The longest first: each unit is a process of the compiler.
         units = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
         for isa, (machines, parts, flags) in reversed(ISAS.items()):
             if machine in machines:
                 units += [
-                    (f"{isa}_{part.lower()}", f"pyx/isa_{isa}.c", [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"], ["include"])
+                    (
+                        f"{isa}_{part.lower()}",
+                        f"pyx/isa_{isa}.c",
+                        [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
+                        ["include"],
+                    )
                     for part in parts
                 ]
         units += [(name.removesuffix(".c"), f"pyx/{name}", [*CFLAGS, *openmp], ["include"]) for name in ONCE]
@@ -116,7 +131,10 @@ core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],
     include_dirs=["include", numpy.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION")],
+    define_macros=[
+        ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
+        ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),
+    ],
     depends=sorted(glob("pyx/*.px[di]")),
 )
 
@@ -125,7 +143,12 @@ setup(
         [core],
         force=True,  # it goes by times, which a checkout or a copy does not keep
         include_path=["pyx"],
-        compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+        },
     ),
     cmdclass={"build_ext": BuildExt},
 )

@@ -81,10 +81,22 @@ Sites = dict[str, tuple[ndarray | None, ndarray | None]]  # side -> what belongs
 
 class Layer:
     def __init__(
-        self, cell: CellKind, weight_ih: ndarray, weight_hh: ndarray, sites: Sites, *,
-        inner_bias_ih: ndarray | None = None, inner_bias_hh: ndarray | None = None, act: Activation = ...,
-        norm: NormKind, placement: Placement = ..., span: Span = ..., cell_norm: CellNorm = ..., eps: float,
-        reverse: bool, dtype: WeightType = ...,
+        self,
+        cell: CellKind,
+        weight_ih: ndarray,
+        weight_hh: ndarray,
+        sites: Sites,
+        *,
+        inner_bias_ih: ndarray | None = None,
+        inner_bias_hh: ndarray | None = None,
+        act: Activation = ...,
+        norm: NormKind,
+        placement: Placement = ...,
+        span: Span = ...,
+        cell_norm: CellNorm = ...,
+        eps: float,
+        reverse: bool,
+        dtype: WeightType = ...,
     ) -> None: ...
     def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, overrun_row: int) -> None: ...
     @property
@@ -105,10 +117,25 @@ class Layer:
     ) -> None: ...
     def tape(self, rows: int) -> ndarray: ...
     def backward(
-        self, *, x: ndarray, y: ndarray, h0: ndarray, c0: ndarray | None = None, order: ndarray,
-        length: ndarray, statistics: Statistics | None, tape: ndarray, gy: ndarray, ghn: ndarray | None,
-        gcn: ndarray | None = None, gx: ndarray, gh0: ndarray, gc0: ndarray | None = None, gw_ih: ndarray,
-        gw_hh: ndarray, sites: Sites,
+        self,
+        *,
+        x: ndarray,
+        y: ndarray,
+        h0: ndarray,
+        c0: ndarray | None = None,
+        order: ndarray,
+        length: ndarray,
+        statistics: Statistics | None,
+        tape: ndarray,
+        gy: ndarray,
+        ghn: ndarray | None,
+        gcn: ndarray | None = None,
+        gx: ndarray,
+        gh0: ndarray,
+        gc0: ndarray | None = None,
+        gw_ih: ndarray,
+        gw_hh: ndarray,
+        sites: Sites,
     ) -> None: ...
 
 class Parts: ...  # the compiled module's own

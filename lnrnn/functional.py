@@ -69,7 +69,7 @@ def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
 def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """-> normalized_shape as a tuple; x must end in it."""
     shape = _normalized(normalized_shape)
-    if x.shape[-len(shape):] != shape:
+    if x.shape[-len(shape) :] != shape:
         raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
     return shape
 

@@ -28,7 +28,13 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> dict[str, i
 
 
 def shapes(
-    cell: Cell, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, norm: Norm, bias: bool
+    cell: Cell,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int,
+    bidirectional: bool,
+    norm: Norm,
+    bias: bool,
 ) -> dict[str, tuple[int, ...]]:
     """Trainable parameters of a network by name. norm: resolved for the cell."""
     found: dict[str, tuple[int, ...]] = {}

@@ -22,7 +22,9 @@ def _names(side: str) -> tuple[str, str]:
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
     """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
     sites.statistics_sides has them."""
-    found: dict[str, tuple[int, ...]] = {name: (steps, width) for s, width in sides.items() for name in _names(s)}
+    found: dict[str, tuple[int, ...]] = {
+        name: (steps, width) for s, width in sides.items() for name in _names(s)
+    }
     return found | {"count": (steps,)}
 
 
@@ -69,7 +71,9 @@ class StepStatistics:
     @classmethod
     def empty(cls, sides: Mapping[str, int], steps: int) -> StepStatistics:
         shapes = named_shapes(sides, steps)
-        return cls({name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()})
+        return cls(
+            {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
+        )
 
     def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.

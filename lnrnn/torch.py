@@ -103,7 +103,9 @@ class Twin(torch.nn.Module):
         super().__init__()
         if seed is None:
             seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
-        model = self._served(**arguments, seed=seed)  # it checks the arguments, and knows names, shapes and start values
+        model = self._served(
+            **arguments, seed=seed
+        )  # it checks the arguments, and knows names, shapes and start values
         for name in model._arguments:
             setattr(self, name, getattr(model, name))
         self.num_directions, self.sides, self._suffixes = model.num_directions, model._sides, model._suffixes
@@ -111,7 +113,9 @@ class Twin(torch.nn.Module):
         trained = model.parameters()
         for name, value in model.state_dict().items():
             if name in trained:
-                self.register_parameter(name, torch.nn.Parameter(torch.tensor(value, device=device, dtype=dtype)))
+                self.register_parameter(
+                    name, torch.nn.Parameter(torch.tensor(value, device=device, dtype=dtype))
+                )
             else:
                 kind = torch.int64 if name.startswith("count") else dtype or torch.get_default_dtype()
                 self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
@@ -152,7 +156,9 @@ class Twin(torch.nn.Module):
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)
         without = np.empty((*x.shape[:-1], 0), np.float32)  # the shape of x, to check the lengths against
-        _, ends, unbatched = sequences(without, lengths.cpu() if isinstance(lengths, Tensor) else lengths, 0, self.batch_first)
+        _, ends, unbatched = sequences(
+            without, lengths.cpu() if isinstance(lengths, Tensor) else lengths, 0, self.batch_first
+        )
         x = x[:, None] if unbatched else x.swapaxes(0, 1) if self.batch_first else x
         T, B, _ = x.shape
         ends = np.full(B, T) if ends is None else ends
@@ -233,7 +239,12 @@ class Twin(torch.nn.Module):
 
     def _statistics(self, suffix: str) -> StepStatistics:
         names = named_shapes(self.sides, 0)
-        return StepStatistics({n: getattr(self, n + suffix).cpu().numpy().astype(np.int64 if n == "count" else float) for n in names})
+        return StepStatistics(
+            {
+                n: getattr(self, n + suffix).cpu().numpy().astype(np.int64 if n == "count" else float)
+                for n in names
+            }
+        )
 
     def _learn(self, norms: list[Norms]) -> None:
         for suffix, norm in zip(self._suffixes, norms, strict=True):
@@ -243,7 +254,9 @@ class Twin(torch.nn.Module):
                 setattr(self, name + suffix, torch.from_numpy(value.copy()).to(old.device, old.dtype))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        if self.sides and self.norm.max_steps is None:  # the statistics are as long as the longest training sequence was
+        if (
+            self.sides and self.norm.max_steps is None
+        ):  # the statistics are as long as the longest training sequence was
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():

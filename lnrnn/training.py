@@ -74,7 +74,9 @@ def _refuse(model: Network[Any]) -> None:
         raise ValueError(f"training wants float32 weights, these are {model.dtype}: use to_dtype('float32')")
     norm, cell = model.norm, model._cell
     if isinstance(norm, LayerNormSpec) and norm != LayerNormSpec(eps=norm.eps).resolved(cell):
-        raise ValueError(f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch")
+        raise ValueError(
+            f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch"
+        )
 
 
 def forward(model: Network[State], x: Any, h0: Any, lengths: Any) -> tuple[Array, State, Tape]:
@@ -125,7 +127,9 @@ def backward(model: Network[State], tape: Tape, gy: Any, gh: Any) -> tuple[Array
         if d == D - 1:
             grad, gx = gx, np.zeros(run.x.shape, FLOAT32)
         g_ih, g_hh = (np.empty(w.shape, FLOAT32) for w in _weights(model, k))
-        found: dict[str, Array] = {name: np.empty(site.width(H)) for site in sites for name in site.parameters if name}
+        found: dict[str, Array] = {
+            name: np.empty(site.width(H)) for site in sites for name in site.parameters if name
+        }
         below = np.zeros(run.x.shape, FLOAT32)
         c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
         run.layer.backward(

@@ -17,7 +17,11 @@ ARM = ("aarch64", "arm64")
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
 ISAS = {
-    "scalar": (X86 + ARM, PARTS, ["-O1"]),  # these two are for machines that hardly anybody has: compiled fast
+    "scalar": (
+        X86 + ARM,
+        PARTS,
+        ["-O1"],
+    ),  # these two are for machines that hardly anybody has: compiled fast
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
     "avx512": (X86, PARTS, AVX512),

@@ -14,8 +14,13 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
 # No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.
-settings.register_profile("lnrnn", deadline=None, derandomize=True, max_examples=50,
-                          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.register_profile(
+    "lnrnn",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 settings.load_profile("lnrnn")
 
 

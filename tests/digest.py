@@ -78,14 +78,21 @@ def configurations():
     for shape, dtype, gain, bias in itertools.product(SHAPES, DTYPES, (False, True), (False, True)):
         yield of_norm, (shape, dtype, gain, bias)
     for k, (variant, sizes, batch) in enumerate(itertools.product(VARIANTS, SIZES, BATCHES)):
-        yield of_network, (variant, sizes, batch, ("float32", "bfloat16", "float32", "int8")[k % 4], 1 + k % 3 // 2)
+        yield (
+            of_network,
+            (variant, sizes, batch, ("float32", "bfloat16", "float32", "int8")[k % 4], 1 + k % 3 // 2),
+        )
     yield of_network, ("RNN", (65, 800), 2, "float32", 1)
     yield of_network, ("LSTM split out", (65, 400), 2, "float32", 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isa", action="append", help="only this instruction set (may be given several times)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--isa", action="append", help="only this instruction set (may be given several times)"
+    )
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     for isa in options.isa or available_isas():

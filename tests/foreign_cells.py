@@ -131,7 +131,12 @@ def haste_gru(x, state, p, zoneout=0.0):
 
 # --- Keras, keras/src/layers/rnn/{simple_rnn,lstm,gru}.py ----------------------------------------------------------
 
-ACTIVATIONS = {"tanh": np.tanh, "sigmoid": sigmoid, "relu": lambda a: np.maximum(a, 0), "identity": lambda a: a}
+ACTIVATIONS = {
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+    "relu": lambda a: np.maximum(a, 0),
+    "identity": lambda a: a,
+}
 
 
 def keras_simple_rnn(x, state, p, nonlinearity="tanh"):

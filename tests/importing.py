@@ -40,8 +40,9 @@ def list_key(leaf, k, d, directions):
 
 
 def _linear(gates, bias=True):
-    return lambda I, H: {"weight_ih": (gates * H, I), "weight_hh": (gates * H, H)} | (
-        {"bias_ih": (gates * H,), "bias_hh": (gates * H,)} if bias else {}
+    return lambda I, H: (
+        {"weight_ih": (gates * H, I), "weight_hh": (gates * H, H)}
+        | ({"bias_ih": (gates * H,), "bias_hh": (gates * H,)} if bias else {})
     )
 
 
@@ -93,7 +94,9 @@ FOREIGN = {
     "torchaudio": Foreign(foreign_cells.torchaudio_lstm, _torchaudio, 2, list_key),
     "icefall LSTM": Foreign(foreign_cells.icefall_lstm, _icefall_lstm, 2, stack_key),
     "icefall GRU": Foreign(foreign_cells.icefall_gru, _icefall_gru, 1, stack_key),
-    "icefall LSTM without bias": Foreign(foreign_cells.icefall_lstm, _without_bias(_icefall_lstm), 2, stack_key),
+    "icefall LSTM without bias": Foreign(
+        foreign_cells.icefall_lstm, _without_bias(_icefall_lstm), 2, stack_key
+    ),
     "icefall GRU without bias": Foreign(foreign_cells.icefall_gru, _without_bias(_icefall_gru), 1, stack_key),
     "haste LSTM": Foreign(foreign_cells.haste_lstm, _haste_lstm, 2, list_key),
     "haste GRU": Foreign(foreign_cells.haste_gru, _haste_gru, 1, list_key),
@@ -112,7 +115,10 @@ def drawn(rng, shapes):
 
 def stack(rng, foreign, I, H, layers=1, directions=1):
     """-> parameters by layer and direction, and all of them under the keys of a state dict."""
-    found = [[drawn(rng, foreign.shapes(I if k == 0 else directions * H, H)) for _ in range(directions)] for k in range(layers)]
+    found = [
+        [drawn(rng, foreign.shapes(I if k == 0 else directions * H, H)) for _ in range(directions)]
+        for k in range(layers)
+    ]
     state = {foreign.key(leaf, k, d, directions): value
              for k, layer in enumerate(found) for d, p in enumerate(layer) for leaf, value in p.items()}  # fmt: skip
     return found, state
@@ -121,7 +127,9 @@ def stack(rng, foreign, I, H, layers=1, directions=1):
 def initial(rng, states, layers, directions, B, H):
     """First states by layer and direction, and as the arrays that lnrnn takes."""
     parts = [rng.uniform(-0.9, 0.9, (layers * directions, B, H)) for _ in range(states)]
-    nested = [[tuple(part[k * directions + d] for part in parts) for d in range(directions)] for k in range(layers)]
+    nested = [
+        [tuple(part[k * directions + d] for part in parts) for d in range(directions)] for k in range(layers)
+    ]
     return nested, tuple(parts)
 
 

@@ -32,8 +32,11 @@ VARIANTS = {
     "RNN split": dict(cell="RNN", norm=spec("split")),
     "LSTM none": dict(cell="LSTM", norm=None),
     "LSTM batch": dict(cell="LSTM", norm=MILD),
-    **{f"LSTM {p} {c}": dict(cell="LSTM", norm=spec(p, c))
-       for p in ("split", "joint", "gate") for c in ("out", "carry", None)},
+    **{
+        f"LSTM {p} {c}": dict(cell="LSTM", norm=spec(p, c))
+        for p in ("split", "joint", "gate")
+        for c in ("out", "carry", None)
+    },
     "GRU none": dict(cell="GRU", norm=None),
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
@@ -77,7 +80,9 @@ def cell_of(rnn):
 
 def options_of(rnn, suffix, training=False):
     """How the reference is called for one layer and direction: (parameters, options)."""
-    parameters = {name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)}
+    parameters = {
+        name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
+    }
     options = dict(norm=None, reverse=suffix.endswith("_reverse"))
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
@@ -88,8 +93,13 @@ def options_of(rnn, suffix, training=False):
     elif rnn.norm is not None:
         options |= dict(norm="batch", eps=rnn.norm.eps)
         if not training:
-            given = {side: tuple(getattr(rnn, f"{name}{side and '_'}{side}{suffix}")[: rnn.known_steps]
-                                 for name in ("running_mean", "running_var")) for side in sides(rnn)}
+            given = {
+                side: tuple(
+                    getattr(rnn, f"{name}{side and '_'}{side}{suffix}")[: rnn.known_steps]
+                    for name in ("running_mean", "running_var")
+                )
+                for side in sides(rnn)
+            }
             options |= dict(statistics=given.get("", given), overrun=rnn.overrun)
     return parameters, options
 
@@ -148,7 +158,7 @@ def reference_backward(rnn, tapes, gy, gh=None):
         below, states = 0, []
         for d, suffix in enumerate(layer):
             index = [s for names in suffixes(rnn) for s in names].index(suffix)
-            part = gy[..., d * H:(d + 1) * H]
+            part = gy[..., d * H : (d + 1) * H]
             gend = [None if g is None else g[index] for g in parts(rnn, gh)]
             gx, g, found = backward(tapes[suffix], part, *gend)
             below = below + gx
@@ -163,14 +173,26 @@ def run_python(code, timeout=120, **environment):
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
     here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True,
-                          timeout=timeout, env=env)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=timeout, env=env
+    )
 
 
 # Variables that say how many threads there are, on which cores and with what kernels: none of them.
-FREE = dict.fromkeys((
-    "LNRNN_ISA", "LNRNN_NUM_THREADS", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_PROC_BIND", "OMP_PLACES",
-    "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE"))
+FREE = dict.fromkeys(
+    (
+        "LNRNN_ISA",
+        "LNRNN_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OMP_THREAD_LIMIT",
+        "OMP_DYNAMIC",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "GOMP_CPU_AFFINITY",
+        "OMP_STACKSIZE",
+        "GOMP_STACKSIZE",
+    )
+)
 
 
 def said(code, **environment):

@@ -48,7 +48,9 @@ FUNCTIONS = {"EXP": np.exp, "TANH": np.tanh, "SIGMOID": lambda v: 1 / (1 + np.ex
 
 @pytest.mark.parametrize("name, function", FUNCTIONS.items())
 def test_functions_within_2_ulp(driver, name, function):
-    x = np.concatenate([np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), [np.inf, -np.inf, np.nan, -0.0]])
+    x = np.concatenate(
+        [np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), [np.inf, -np.inf, np.nan, -0.0]]
+    )
     x = x.astype(np.float32)
     got = np.frombuffer(driver("map", int(_core.Function[name]), x.size, x=x), np.float32)
     with np.errstate(over="ignore"):
@@ -75,7 +77,9 @@ def test_layer_norm(driver, name, n):
     rng = np.random.default_rng(n)
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((5, n), n, n))
     x = x.astype(dtype)
-    got = np.frombuffer(driver("layer_norm", code, 5, n, dtype=dtype, x=x, gain=gain, bias=bias), dtype).reshape(5, n)
+    got = np.frombuffer(
+        driver("layer_norm", code, 5, n, dtype=dtype, x=x, gain=gain, bias=bias), dtype
+    ).reshape(5, n)
     wanted = reference.layer_norm(x.astype(np.float64), n, gain, bias)
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=error, atol=error)
 
@@ -89,7 +93,9 @@ def test_layer_norm_backward(driver, name, rows, n):
     got = driver("layer_norm_backward", code, rows, n, dtype=dtype, gy=gy, x=x, gain=gain)
     cut = rows * n * dtype.itemsize
     sums = np.frombuffer(got[cut:]).reshape(2, n)
-    gx, ggain, gbias = reference.layer_norm_backward(gy.astype(np.float64), x.astype(np.float64), n, gain, np.zeros(n))
+    gx, ggain, gbias = reference.layer_norm_backward(
+        gy.astype(np.float64), x.astype(np.float64), n, gain, np.zeros(n)
+    )
     np.testing.assert_allclose(np.frombuffer(got[:cut], dtype).reshape(rows, n), gx, rtol=0, atol=20 * error)
     np.testing.assert_allclose(sums, [ggain, gbias], rtol=0, atol=error * rows)
 
@@ -110,7 +116,15 @@ def test_rnn(driver, T, B, D, H):
 @pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33)])
 def test_gated_cells(driver, cell, G, T, B, D, H):
     rng, n = np.random.default_rng(H), G * H
-    shapes = {"x": (T, B, D), "weight_ih": (n, D), "weight_hh": (n, H), "gain_ih": n, "bias_ih": n, "gain_hh": n, "bias_hh": n}
+    shapes = {
+        "x": (T, B, D),
+        "weight_ih": (n, D),
+        "weight_hh": (n, H),
+        "gain_ih": n,
+        "bias_ih": n,
+        "gain_hh": n,
+        "bias_hh": n,
+    }
     if cell == "lstm":
         shapes |= {"gain_c": H, "bias_c": H}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}

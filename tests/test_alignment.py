@@ -10,6 +10,7 @@ from helpers import normal
 DTYPES = [np.float32, np.float64, np.float16]
 try:
     from ml_dtypes import bfloat16
+
     DTYPES.append(bfloat16)
 except ImportError:
     pass
@@ -21,9 +22,9 @@ def placed(x, skip):
     """The values of x in memory that begins `skip` elements after the start of a line; and what lies around them."""
     room = np.full(x.nbytes + 256, 0xA5, np.uint8)
     at = -room.ctypes.data % 64 + 64 + skip * x.itemsize
-    y = room[at:at + x.nbytes].view(x.dtype).reshape(x.shape)
+    y = room[at : at + x.nbytes].view(x.dtype).reshape(x.shape)
     y[...] = x
-    return y, [room[:at], room[at + x.nbytes:]]
+    return y, [room[:at], room[at + x.nbytes :]]
 
 
 def skips(dtype):
@@ -46,7 +47,11 @@ def test_layer_norm(isa, dtype, shape, rng):
     n = shape[1]
     x, gy = (normal(rng, shape, np.float32).astype(dtype) for _ in range(2))
     weight, bias = (normal(rng, n, np.float32).astype(dtype) for _ in range(2))
-    want = [lnrnn.layer_norm(x, n, weight, bias), lnrnn.layer_norm(x, n, weight), lnrnn.rms_norm(x, n, weight)]
+    want = [
+        lnrnn.layer_norm(x, n, weight, bias),
+        lnrnn.layer_norm(x, n, weight),
+        lnrnn.rms_norm(x, n, weight),
+    ]
     slopes = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
     for skip in skips(dtype):
         here, _ = placed(x, skip)
@@ -65,14 +70,19 @@ def test_batch_norm(isa, dtype, shape, rng):
     C = shape[1]
     x, gy = (normal(rng, shape, np.float32).astype(dtype) for _ in range(2))
     weight, bias, mean = (normal(rng, C, np.float32) for _ in range(3))
-    var = 1 + mean ** 2
+    var = 1 + mean**2
 
     def results(x, gy, out):
         running = mean.copy(), var.copy()
         trained = lnrnn.batch_norm(x, *running, weight, bias, True, out=out).copy()
         given = lnrnn.batch_norm(x, mean, var, weight, bias, out=out).copy()
-        return [trained, *running, given, *lnrnn.batch_norm_backward(gy, x, mean, var, weight, True),
-                *lnrnn.batch_norm_backward(gy, x, mean, var, weight, False)]
+        return [
+            trained,
+            *running,
+            given,
+            *lnrnn.batch_norm_backward(gy, x, mean, var, weight, True),
+            *lnrnn.batch_norm_backward(gy, x, mean, var, weight, False),
+        ]
 
     want = results(placed(x, 0)[0], placed(gy, 0)[0], placed(x, 0)[0])
     for skip in skips(dtype):

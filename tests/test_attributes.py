@@ -39,8 +39,9 @@ MISSPELT = [
     (lambda: lnrnn.LayerNormSpec(), "inner_bais", "inner_bias"),
     (lambda: lnrnn.BatchNormSpec(), "max_step", "max_steps"),
 ]
-each_misspelt = pytest.mark.parametrize("make, name, near", MISSPELT,
-                                        ids=lambda v: v if isinstance(v, str) else "")
+each_misspelt = pytest.mark.parametrize(
+    "make, name, near", MISSPELT, ids=lambda v: v if isinstance(v, str) else ""
+)
 
 
 @each_misspelt
@@ -60,13 +61,16 @@ def test_a_misspelt_name_is_not_read(make, name, near):
         getattr(make(), name)
     assert not hasattr(make(), name) and getattr(make(), name, 7) == 7
     printed = "".join(traceback.format_exception_only(caught.value))
-    assert printed.lower().count("did you mean") == 1           # Python does not add its own hint
+    assert printed.lower().count("did you mean") == 1  # Python does not add its own hint
 
 
 @pytest.mark.parametrize("make", [case[0] for case in MISSPELT[::3]])
 def test_a_name_like_no_other(make):
-    for change in (lambda owner: setattr(owner, "qqqq", 1), lambda owner: owner.qqqq,
-                   lambda owner: owner._qqqq):
+    for change in (
+        lambda owner: setattr(owner, "qqqq", 1),
+        lambda owner: owner.qqqq,
+        lambda owner: owner._qqqq,
+    ):
         with pytest.raises(AttributeError, match="qqqq'$"):
             change(make())
 
@@ -77,8 +81,17 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
     """Methods, sizes and properties cannot be replaced or deleted either; nothing changes."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
-    for name in ("parameters", "state_dict", "forward_train", "known_steps", "dtype", "packed_bytes",
-                 "hidden_size", "norm", "num_directions"):
+    for name in (
+        "parameters",
+        "state_dict",
+        "forward_train",
+        "known_steps",
+        "dtype",
+        "packed_bytes",
+        "hidden_size",
+        "norm",
+        "num_directions",
+    ):
         with pytest.raises(AttributeError):
             setattr(rnn, name, {})
     for name in ("weight_hh_l0", "hidden_size", "stream", "overrun", "qqqq"):
@@ -162,9 +175,13 @@ def test_subclasses_of_layers():
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 
 
-@pytest.mark.parametrize("make, name", [
-    *((lnrnn.LayerNorm, name) for name in ("weight", "bias")),
-    *((lnrnn.BatchNorm, name) for name in ("weight", "bias", "running_mean", "running_var"))])
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        *((lnrnn.LayerNorm, name) for name in ("weight", "bias")),
+        *((lnrnn.BatchNorm, name) for name in ("weight", "bias", "running_mean", "running_var")),
+    ],
+)
 def test_tensors_of_a_layer_are_checked_when_assigned(make, name):
     layer = make(4)
     want = layer.eval()(X)
@@ -202,14 +219,20 @@ def test_running_statistics_there_are_or_not():
             setattr(layer, name, np.ones(4))
         with pytest.raises(ValueError, match=named(name)):
             setattr(lnrnn.BatchNorm(4), name, None)
-    for bad, error in ((-1, ValueError), (2**53 + 1, ValueError), (1.5, TypeError), ("a", TypeError),
-                       (True, TypeError)):
+    for bad, error in (
+        (-1, ValueError),
+        (2**53 + 1, ValueError),
+        (1.5, TypeError),
+        ("a", TypeError),
+        (True, TypeError),
+    ):
         with pytest.raises(error, match="num_batches_tracked"):
             lnrnn.BatchNorm(4).num_batches_tracked = bad
 
 
-@pytest.mark.parametrize("name, bad", [("eps", -1), ("eps", "a"), ("momentum", 2), ("training", 1),
-                                       ("training", None)])
+@pytest.mark.parametrize(
+    "name, bad", [("eps", -1), ("eps", "a"), ("momentum", 2), ("training", 1), ("training", None)]
+)
 def test_options_of_a_layer_are_checked_when_assigned(name, bad):
     layer = lnrnn.BatchNorm(4)
     with pytest.raises((ValueError, TypeError), match=named(name)):
@@ -220,7 +243,13 @@ def test_options_of_a_layer_are_checked_when_assigned(name, bad):
 
 @pytest.mark.parametrize("layer", [lnrnn.LayerNorm(4), lnrnn.BatchNorm(4)], ids=repr)
 def test_what_is_fixed_when_a_layer_is_made(layer):
-    for name in ("normalized_shape", "elementwise_affine", "num_features", "affine", "track_running_stats",
-                 "state_dict"):
+    for name in (
+        "normalized_shape",
+        "elementwise_affine",
+        "num_features",
+        "affine",
+        "track_running_stats",
+        "state_dict",
+    ):
         with pytest.raises(AttributeError, match=name):
             setattr(layer, name, 4)

@@ -19,7 +19,7 @@ from networks import NORMS, network
 T, B, D, H = 4, 3, 2, 5
 X = np.ones((T, B, D), np.float32)
 V, E = ValueError, TypeError
-HUGE = 10**5000                                     # an int that Python refuses to print
+HUGE = 10**5000  # an int that Python refuses to print
 NAN, INF = float("nan"), float("inf")
 
 
@@ -40,15 +40,52 @@ class Turned:
         return "3"
 
 
-NO_INTEGER = ["3", b"3", None, 1.0, 2.5, NAN, True, np.True_, np.float64(3), 1j, [3], (3,), {}, np.array([3,
-                                                                                                          4]),
-              np.array(3.0), np.array(True), decimal.Decimal(3), fractions.Fraction(3), Hostile(), Turned(),
-              int]
-NO_NUMBER = ["1e-5", b"1", True, np.True_, 1j, [1e-5], (), {}, np.array([1.0, 2.0]), Hostile(), np.array("1"),
-             float]
+NO_INTEGER = [
+    "3",
+    b"3",
+    None,
+    1.0,
+    2.5,
+    NAN,
+    True,
+    np.True_,
+    np.float64(3),
+    1j,
+    [3],
+    (3,),
+    {},
+    np.array([3, 4]),
+    np.array(3.0),
+    np.array(True),
+    decimal.Decimal(3),
+    fractions.Fraction(3),
+    Hostile(),
+    Turned(),
+    int,
+]
+NO_NUMBER = [
+    "1e-5",
+    b"1",
+    True,
+    np.True_,
+    1j,
+    [1e-5],
+    (),
+    {},
+    np.array([1.0, 2.0]),
+    Hostile(),
+    np.array("1"),
+    float,
+]
 NO_FLAG = [0, 1, 1.0, None, "True", "", [], np.array([True, False]), np.int64(1), Hostile()]
-NO_ARRAY = [v for v in NOT_REAL if v is not None] + [Hostile(), np.zeros(3, "U1"), b"abc", {1, 2}, iter([1]),
-                                                     HUGE]
+NO_ARRAY = [v for v in NOT_REAL if v is not None] + [
+    Hostile(),
+    np.zeros(3, "U1"),
+    b"abc",
+    {1, 2},
+    iter([1]),
+    HUGE,
+]
 
 
 def wrong(error, name, values):
@@ -56,14 +93,30 @@ def wrong(error, name, values):
 
 
 def sizes(name, most):
-    return wrong(E, name, NO_INTEGER) + wrong(V, name, [0, -1, most + 1, 2**63, 2**64 + 1, -(2**70), 10**400,
-                                                        HUGE, -HUGE])
+    return wrong(E, name, NO_INTEGER) + wrong(
+        V, name, [0, -1, most + 1, 2**63, 2**64 + 1, -(2**70), 10**400, HUGE, -HUGE]
+    )
 
 
 def numbers(name, *, most=None):
     above = [] if most is None else [most + 1e-9, most + 1]
-    return wrong(E, name, NO_NUMBER) + wrong(V, name, [-1, -1e-300, NAN, INF, -INF, 10**400, -(10**400), HUGE,
-                                                       decimal.Decimal("NaN"), np.float32(NAN), *above])
+    return wrong(E, name, NO_NUMBER) + wrong(
+        V,
+        name,
+        [
+            -1,
+            -1e-300,
+            NAN,
+            INF,
+            -INF,
+            10**400,
+            -(10**400),
+            HUGE,
+            decimal.Decimal("NaN"),
+            np.float32(NAN),
+            *above,
+        ],
+    )
 
 
 def label(value):
@@ -81,22 +134,31 @@ def refuses(error, name, call, *args, **given):
     """call says error, in a few words that name the argument."""
     with pytest.raises(error, match=named(name)) as caught:
         call(*args, **given)
-    assert type(caught.value) is error              # and no subclass, such as UnicodeError
+    assert type(caught.value) is error  # and no subclass, such as UnicodeError
     assert len(str(caught.value)) < 400, str(caught.value)[:500]
 
 
 # --- constructors -------------------------------------------------------------------------------------------
 
 
-@cases(sizes("input_size", 2**31 - 1), sizes("hidden_size", 2**31 - 1), sizes("num_layers", 1024),
-       wrong(E, "nonlinearity", [3, ["tanh"], b"tanh", np.tanh, math.tanh, Hostile(), np.array(["tanh",
-                                                                                                "relu"])]),
-       wrong(V, "nonlinearity", ["Tanh", "", "tanh ", "softmax", None, "x" * 10_000]),
-       wrong(E, "norm", [3, True, ["layer"], b"layer", lnrnn.LayerNormSpec, {"layer": 1}, lnrnn.LayerNorm(3),
-                         Hostile()]),
-       wrong(V, "norm", ["Layer", "", "none", "instance"]),
-       *(wrong(E, name, NO_FLAG) for name in ("bias", "batch_first", "bidirectional")),
-       wrong(E, "seed", [v for v in NO_INTEGER if v is not None]), wrong(V, "seed", [-1, -HUGE]))
+@cases(
+    sizes("input_size", 2**31 - 1),
+    sizes("hidden_size", 2**31 - 1),
+    sizes("num_layers", 1024),
+    wrong(
+        E, "nonlinearity", [3, ["tanh"], b"tanh", np.tanh, math.tanh, Hostile(), np.array(["tanh", "relu"])]
+    ),
+    wrong(V, "nonlinearity", ["Tanh", "", "tanh ", "softmax", None, "x" * 10_000]),
+    wrong(
+        E,
+        "norm",
+        [3, True, ["layer"], b"layer", lnrnn.LayerNormSpec, {"layer": 1}, lnrnn.LayerNorm(3), Hostile()],
+    ),
+    wrong(V, "norm", ["Layer", "", "none", "instance"]),
+    *(wrong(E, name, NO_FLAG) for name in ("bias", "batch_first", "bidirectional")),
+    wrong(E, "seed", [v for v in NO_INTEGER if v is not None]),
+    wrong(V, "seed", [-1, -HUGE]),
+)
 def test_rnn(error, name, given):
     refuses(error, name, lnrnn.RNN, **dict(input_size=D, hidden_size=H) | given)
 
@@ -106,41 +168,60 @@ def test_rnn_takes_what_is_an_integer():
         rnn = lnrnn.RNN(two, two, two, seed=two)
         assert (rnn.input_size, rnn.hidden_size, rnn.num_layers) == (2, 2, 2)
         spec = lnrnn.BatchNormSpec(max_steps=two)
-        assert type(rnn.input_size) is type(spec.max_steps) is int      # or no file could hold it
+        assert type(rnn.input_size) is type(spec.max_steps) is int  # or no file could hold it
         np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
         assert lnrnn.LayerNorm(two).normalized_shape == (2,)
 
 
-@cases(numbers("eps"), wrong(E, "eps", [None]),
-       wrong(V, "placement", ["none", "Joint", ""]), wrong(E, "placement", [1, ["joint"], Hostile()]),
-       wrong(V, "cell", ["in", ""]), wrong(E, "cell", [1, True, ["out"]]),
-       wrong(V, "span", ["paper", ""]), wrong(E, "span", [1, False, ["all"]]),
-       wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]))
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    wrong(V, "placement", ["none", "Joint", ""]),
+    wrong(E, "placement", [1, ["joint"], Hostile()]),
+    wrong(V, "cell", ["in", ""]),
+    wrong(E, "cell", [1, True, ["out"]]),
+    wrong(V, "span", ["paper", ""]),
+    wrong(E, "span", [1, False, ["all"]]),
+    wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]),
+)
 def test_layer_norm_spec(error, name, given):
     refuses(error, name, lnrnn.LayerNormSpec, **given)
 
 
-@cases(numbers("eps"), wrong(E, "eps", [None]), numbers("momentum", most=1),
-       wrong(E, "max_steps", [v for v in NO_INTEGER if v is not None]), wrong(V, "max_steps", [0, -1, 2**31,
-                                                                                               HUGE]),
-       wrong(V, "overrun", ["Raise", "", "first", None]), wrong(E, "overrun", [1, ["last"], b"last",
-                                                                               Hostile()]))
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    numbers("momentum", most=1),
+    wrong(E, "max_steps", [v for v in NO_INTEGER if v is not None]),
+    wrong(V, "max_steps", [0, -1, 2**31, HUGE]),
+    wrong(V, "overrun", ["Raise", "", "first", None]),
+    wrong(E, "overrun", [1, ["last"], b"last", Hostile()]),
+)
 def test_batch_norm_spec(error, name, given):
     refuses(error, name, lnrnn.BatchNormSpec, **given)
 
 
-@cases(numbers("eps"), wrong(E, "eps", [None]), wrong(E, "elementwise_affine", NO_FLAG), wrong(E, "bias",
-                                                                                               NO_FLAG),
-       wrong(E, "normalized_shape", ["4", None, 4.0, True, (4.0,), (True,), [[4]], Hostile(),
-                                     np.array(["a"])]),
-       wrong(V, "normalized_shape", [-1, (), [], (3, -4), -HUGE, 2**63, HUGE, (2**63, 1)]))
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    wrong(E, "elementwise_affine", NO_FLAG),
+    wrong(E, "bias", NO_FLAG),
+    wrong(E, "normalized_shape", ["4", None, 4.0, True, (4.0,), (True,), [[4]], Hostile(), np.array(["a"])]),
+    wrong(V, "normalized_shape", [-1, (), [], (3, -4), -HUGE, 2**63, HUGE, (2**63, 1)]),
+)
 def test_layer_norm_layer(error, name, given):
     refuses(error, name, lnrnn.LayerNorm, **dict(normalized_shape=4) | given)
 
 
-@cases(numbers("eps"), wrong(E, "eps", [None]), numbers("momentum", most=1), wrong(E, "affine", NO_FLAG),
-       wrong(E, "track_running_stats", NO_FLAG), wrong(E, "num_features", NO_INTEGER),
-       wrong(V, "num_features", [-1, -HUGE, 2**63, HUGE]))
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    numbers("momentum", most=1),
+    wrong(E, "affine", NO_FLAG),
+    wrong(E, "track_running_stats", NO_FLAG),
+    wrong(E, "num_features", NO_INTEGER),
+    wrong(V, "num_features", [-1, -HUGE, 2**63, HUGE]),
+)
 def test_batch_norm_layer(error, name, given):
     refuses(error, name, lnrnn.BatchNorm, **dict(num_features=4) | given)
 
@@ -169,26 +250,85 @@ def snapshot(rnn):
 
 LONG = np.full(B, T)
 WRONG_CALLS = [
-    *wrong(E, "x", [*NOT_REAL, Hostile(), X * 1j, X.astype("M8[s]"), X.astype("U3"), X.astype(object),
-                    X.tobytes()]),
-    *wrong(V, "x", [np.float32(1), np.ones(D), X[None], X[..., :1], np.ones((T, B, D + 1)), np.ones((T, B,
-                                                                                                     0)),
-                    np.ones((T, D + 1)), [], [[]], np.ones((D, B, T)), np.ones((0, 0))]),
+    *wrong(
+        E,
+        "x",
+        [*NOT_REAL, Hostile(), X * 1j, X.astype("M8[s]"), X.astype("U3"), X.astype(object), X.tobytes()],
+    ),
+    *wrong(
+        V,
+        "x",
+        [
+            np.float32(1),
+            np.ones(D),
+            X[None],
+            X[..., :1],
+            np.ones((T, B, D + 1)),
+            np.ones((T, B, 0)),
+            np.ones((T, D + 1)),
+            [],
+            [[]],
+            np.ones((D, B, T)),
+            np.ones((0, 0)),
+        ],
+    ),
     *wrong(E, "h0", NO_ARRAY[:-1]),
-    *wrong(V, "h0", [0.0, np.zeros(H), np.zeros((B, H)), np.zeros((2, B, H)), np.zeros((1, B, H + 1)),
-                     np.zeros((1, B + 1, H)), np.zeros((1, 1, H)), np.zeros((1, H)), np.zeros((1, 1, B, H)),
-                     []]),
-    *wrong(E, "lengths", [*NO_ARRAY[:-1], LONG.astype(float), LONG.astype(np.float16), LONG > 0, [1.0, 2.0,
-                                                                                                  3.0],
-                          [1, 2, 2.5], [NAN] * B, LONG * 1j, LONG.astype(object), [1, 2, None], ["1", "2",
-                                                                                                 "3"]]),
-    *wrong(E, "lengths", [[1, 2, 2**64], [1, 2, HUGE]]),        # NumPy makes objects of them
-    *wrong(V, "lengths", [1, LONG[:2], np.full(B + 1, 1), LONG[None], LONG[:, None], [], [1, 2, T + 1], [-1,
-                                                                                                         2,
-                                                                                                         3],
-                          [0, 0, -(2**63)], [1, 2, 2**31], [1, 2, 2**32 + 1], [1, 2, 2**63 - 1],
-                          np.array([1, 2, 2**63], np.uint64), np.array([1, 2, 2**64 - 1], np.uint64),
-                          np.array([1, 2, -1], np.int8), np.array([255, 1, 2], np.uint8)]),
+    *wrong(
+        V,
+        "h0",
+        [
+            0.0,
+            np.zeros(H),
+            np.zeros((B, H)),
+            np.zeros((2, B, H)),
+            np.zeros((1, B, H + 1)),
+            np.zeros((1, B + 1, H)),
+            np.zeros((1, 1, H)),
+            np.zeros((1, H)),
+            np.zeros((1, 1, B, H)),
+            [],
+        ],
+    ),
+    *wrong(
+        E,
+        "lengths",
+        [
+            *NO_ARRAY[:-1],
+            LONG.astype(float),
+            LONG.astype(np.float16),
+            LONG > 0,
+            [1.0, 2.0, 3.0],
+            [1, 2, 2.5],
+            [NAN] * B,
+            LONG * 1j,
+            LONG.astype(object),
+            [1, 2, None],
+            ["1", "2", "3"],
+        ],
+    ),
+    *wrong(E, "lengths", [[1, 2, 2**64], [1, 2, HUGE]]),  # NumPy makes objects of them
+    *wrong(
+        V,
+        "lengths",
+        [
+            1,
+            LONG[:2],
+            np.full(B + 1, 1),
+            LONG[None],
+            LONG[:, None],
+            [],
+            [1, 2, T + 1],
+            [-1, 2, 3],
+            [0, 0, -(2**63)],
+            [1, 2, 2**31],
+            [1, 2, 2**32 + 1],
+            [1, 2, 2**63 - 1],
+            np.array([1, 2, 2**63], np.uint64),
+            np.array([1, 2, 2**64 - 1], np.uint64),
+            np.array([1, 2, -1], np.int8),
+            np.array([255, 1, 2], np.uint8),
+        ],
+    ),
 ]
 
 
@@ -207,11 +347,15 @@ def test_calls(norm, error, name, given):
 
 def test_axes_in_the_other_order_and_one_sequence():
     rnn = network(D, H, batch_first=True)
-    refuses(V, "lengths", rnn, X, lengths=LONG)             # there are T sequences now
+    refuses(V, "lengths", rnn, X, lengths=LONG)  # there are T sequences now
     refuses(V, "lengths", rnn, X, lengths=[1, 2, 3, B + 1])
     refuses(V, "h0", rnn, X, np.zeros((1, B, H)))
-    for name, value in (("h0", np.zeros((1, 1, H))), ("lengths", [1, 2]), ("lengths", T + 1), ("lengths",
-                                                                                               -1)):
+    for name, value in (
+        ("h0", np.zeros((1, 1, H))),
+        ("lengths", [1, 2]),
+        ("lengths", T + 1),
+        ("lengths", -1),
+    ):
         refuses(V, name, rnn, X[:, 0], **{name: value})
     refuses(E, "lengths", rnn, X[:, 0], lengths=2.0)
 
@@ -222,8 +366,10 @@ def test_sequences_beyond_the_statistics(room):
     before, longer = snapshot(rnn), np.ones((T + 2, B, D))
     calls = [lambda: rnn(longer, lengths=[1, T + 1, T + 2])]
     if room:
-        calls += [lambda: rnn.forward_train(longer, lengths=[1, T + 1, T + 2]),
-                  lambda: rnn.calibrate([(longer, [1, T + 1, T + 2])])]
+        calls += [
+            lambda: rnn.forward_train(longer, lengths=[1, T + 1, T + 2]),
+            lambda: rnn.calibrate([(longer, [1, T + 1, T + 2])]),
+        ]
     for call in calls:
         with pytest.raises(lnrnn.SequenceTooLongError, match=rf"\b1\b.*\b{T + 1}\b.*\b{T}\b") as caught:
             call()
@@ -270,11 +416,17 @@ def test_overrun(value):
 # --- training -----------------------------------------------------------------------------------------------
 
 
-@cases(wrong(E, "gy", NO_ARRAY[:-1]), wrong(E, "gh", NO_ARRAY[:-1]),
-       wrong(V, "gy", [0, X, np.ones((T, B, H + 1)), np.ones((B, T, H)), np.ones((T, H)), np.ones((T - 1, B,
-                                                                                                   H)), []]),
-       wrong(V, "gh", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), np.ones((1, H)), []]),
-       wrong(E, "tape", [None, 3, "tape", (), {}, Hostile()]))
+@cases(
+    wrong(E, "gy", NO_ARRAY[:-1]),
+    wrong(E, "gh", NO_ARRAY[:-1]),
+    wrong(
+        V,
+        "gy",
+        [0, X, np.ones((T, B, H + 1)), np.ones((B, T, H)), np.ones((T, H)), np.ones((T - 1, B, H)), []],
+    ),
+    wrong(V, "gh", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), np.ones((1, H)), []]),
+    wrong(E, "tape", [None, 3, "tape", (), {}, Hostile()]),
+)
 def test_backward(error, name, given):
     rnn = network(D, H)
     y, h, tape = rnn.forward_train(X)
@@ -289,8 +441,9 @@ def test_a_tape_of_another_network():
     refuses(E, "tape", rnn.to_dtype("float32").backward, own, y)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "Float32", "", None, 8, np.float32, np.dtype("f4"), Hostile()],
-                         ids=label)
+@pytest.mark.parametrize(
+    "dtype", ["float64", "Float32", "", None, 8, np.float32, np.dtype("f4"), Hostile()], ids=label
+)
 def test_to_dtype(dtype):
     refuses(V if isinstance(dtype, str) or dtype is None else E, "dtype", network(D, H).to_dtype, dtype)
 
@@ -327,6 +480,7 @@ def test_parameters(norm):
 
 def state_cases():
     """(what is wrong, error, a word of the message, change of a state dict)."""
+
     def drop(state, name):
         del state[name]
 
@@ -347,13 +501,26 @@ def state_cases():
     huge = np.array([2**64 - 1] * T, np.uint64)
     yield "count 2^64", V, "count_l0", lambda s: s.update(count_l0=huge, count_l1=huge)
     yield "counts that differ", V, "count_l1", lambda s: s.update(count_l1=s["count_l1"] + 1)
-    yield "fewer steps in one", V, "count_l1", lambda s: s.update(count_l1=s["count_l1"][:2],
-                                                                  running_mean_l1=np.ones((2, H)),
-                                                            running_var_l1=np.ones((2, H)))
-    yield "more steps than counts", V, "running_mean_l0", lambda s: s.update(running_mean_l0=np.ones((T + 1,
-                                                                                                      H)))
-    yield "negative variance", V, "running_var_l1", lambda s: s.update(running_var_l1=np.full((T, H),
-                                                                                              -1e-300))
+    yield (
+        "fewer steps in one",
+        V,
+        "count_l1",
+        lambda s: s.update(
+            count_l1=s["count_l1"][:2], running_mean_l1=np.ones((2, H)), running_var_l1=np.ones((2, H))
+        ),
+    )
+    yield (
+        "more steps than counts",
+        V,
+        "running_mean_l0",
+        lambda s: s.update(running_mean_l0=np.ones((T + 1, H))),
+    )
+    yield (
+        "negative variance",
+        V,
+        "running_var_l1",
+        lambda s: s.update(running_var_l1=np.full((T, H), -1e-300)),
+    )
     yield "infinitely negative", V, "running_var_l0", lambda s: s.update(running_var_l0=np.full((T, H), -INF))
 
 
@@ -400,11 +567,14 @@ def test_stream_of_so_many(error, name, given):
     refuses(error, name, network(D, H).stream, **given)
 
 
-@cases(wrong(E, "x", [*NOT_REAL, Hostile(), X[0] * 1j]), wrong(V, "x", [X, X[0].T, X[0, 0], X[0, :2], 1.0, [],
-                                                                        np.ones((B, 0))]),
-       wrong(E, "state", NO_ARRAY[:-1]), wrong(V, "state", [0, np.ones((B, H)), np.ones((1, B, H + 1)),
-                                                            np.ones((2, B, H)), []]),
-       wrong(E, "step", NO_INTEGER), wrong(V, "step", [-1, -HUGE, 2**63, HUGE]))
+@cases(
+    wrong(E, "x", [*NOT_REAL, Hostile(), X[0] * 1j]),
+    wrong(V, "x", [X, X[0].T, X[0, 0], X[0, :2], 1.0, [], np.ones((B, 0))]),
+    wrong(E, "state", NO_ARRAY[:-1]),
+    wrong(V, "state", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), []]),
+    wrong(E, "step", NO_INTEGER),
+    wrong(V, "step", [-1, -HUGE, 2**63, HUGE]),
+)
 def test_stream(error, name, given):
     rnn = network(D, H, norm="batch", trained=T)
     stream, other = rnn.stream(B), rnn.stream(B)

@@ -11,7 +11,18 @@ import pytest
 from helpers import absolute_error, layouts, on_every_isa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from networks import CELLS, VARIANTS, calm, drawn_state, network, normal, parts, reference_forward, taken, whole
+from networks import (
+    CELLS,
+    VARIANTS,
+    calm,
+    drawn_state,
+    network,
+    normal,
+    parts,
+    reference_forward,
+    taken,
+    whole,
+)
 
 SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130)
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
@@ -39,15 +50,24 @@ def equal(rnn, got, want):
 def with_inner_bias(options):
     """The same network with biases inside its norms, or None if it has no layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
-    return options | {"norm": replace(norm, inner_bias=True)} if isinstance(norm, lnrnn.LayerNormSpec) else None
+    return (
+        options | {"norm": replace(norm, inner_bias=True)} if isinstance(norm, lnrnn.LayerNormSpec) else None
+    )
 
 
 # --- precision ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("inner, name", [(inner, name) for inner in (False, True) for name in VARIANTS
-                                         if not inner or with_inner_bias(VARIANTS[name])])
+@pytest.mark.parametrize(
+    "inner, name",
+    [
+        (inner, name)
+        for inner in (False, True)
+        for name in VARIANTS
+        if not inner or with_inner_bias(VARIANTS[name])
+    ],
+)
 def test_fifty_steps(name, bias, inner):
     options = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
     rng = np.random.default_rng(2)
@@ -79,23 +99,56 @@ def test_every_size(name):
 # --- everything at once -------------------------------------------------------------------------------------
 
 
-cases = st.fixed_dictionaries({
-    "num_layers": st.integers(1, 3),
-    "bidirectional": st.booleans(),
-    "batch_first": st.booleans(),
-    "bias": st.booleans(),
-})
+cases = st.fixed_dictionaries(
+    {
+        "num_layers": st.integers(1, 3),
+        "bidirectional": st.booleans(),
+        "batch_first": st.booleans(),
+        "bias": st.booleans(),
+    }
+)
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(sorted(VARIANTS)), cases, st.booleans(), st.sampled_from(SIZES[3:11]),
-       st.sampled_from(SIZES[:9]), st.sampled_from(BATCHES), st.integers(0, 9), st.integers(0, 2), st.booleans(),
-       st.integers(0, 99))
-@example("LSTM split out", dict(num_layers=2, bidirectional=True, batch_first=True, bias=True), False, 33, 5, 13, 9, 2,
-         True, 0)
-@example("GRU split", dict(num_layers=2, bidirectional=True, batch_first=False, bias=True), True, 33, 5, 13, 9, 2,
-         True, 0)
-def test_layers_directions_lengths_and_states(name, options, inner, hidden, inputs, batch, steps, lengths, h0, seed):
+@given(
+    st.sampled_from(sorted(VARIANTS)),
+    cases,
+    st.booleans(),
+    st.sampled_from(SIZES[3:11]),
+    st.sampled_from(SIZES[:9]),
+    st.sampled_from(BATCHES),
+    st.integers(0, 9),
+    st.integers(0, 2),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@example(
+    "LSTM split out",
+    dict(num_layers=2, bidirectional=True, batch_first=True, bias=True),
+    False,
+    33,
+    5,
+    13,
+    9,
+    2,
+    True,
+    0,
+)
+@example(
+    "GRU split",
+    dict(num_layers=2, bidirectional=True, batch_first=False, bias=True),
+    True,
+    33,
+    5,
+    13,
+    9,
+    2,
+    True,
+    0,
+)
+def test_layers_directions_lengths_and_states(
+    name, options, inner, hidden, inputs, batch, steps, lengths, h0, seed
+):
     """lengths: 0 none, 1 drawn, 2 drawn with an empty and a whole sequence among them."""
     rng = np.random.default_rng(seed)
     made = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
@@ -121,7 +174,9 @@ def test_layers_directions_lengths_and_states(name, options, inner, hidden, inpu
 @each_variant
 def test_one_sequence_without_a_batch_axis(rng, name):
     for batch_first in (False, True):
-        rnn = network(3, 17, num_layers=2, bidirectional=True, batch_first=batch_first, trained=9, **VARIANTS[name])
+        rnn = network(
+            3, 17, num_layers=2, bidirectional=True, batch_first=batch_first, trained=9, **VARIANTS[name]
+        )
         x, h0 = normal(rng, 9, 3), drawn_state(rng, rnn, 1)
         alone = whole(rnn, [s[:, 0] for s in parts(rnn, h0)])
         axis = 0 if batch_first else 1
@@ -133,13 +188,15 @@ def test_one_sequence_without_a_batch_axis(rng, name):
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-@pytest.mark.parametrize("layers, both, batch_first, bias",
-                         [(1, False, False, True), (2, True, True, True), (3, False, True, False),
-                          (2, True, False, True)])
+@pytest.mark.parametrize(
+    "layers, both, batch_first, bias",
+    [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],
+)
 def test_without_a_norm_it_is_torchs(isa, rng, cell, layers, both, batch_first, bias):
     torch = pytest.importorskip("torch")
-    rnn = network(7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first,
-                  bias=bias)
+    rnn = network(
+        7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias
+    )
     other = getattr(torch.nn, cell)(7, 33, layers, bias, batch_first, bidirectional=both, dtype=torch.float64)
     other.load_state_dict({name: torch.tensor(value).double() for name, value in rnn.state_dict().items()})
     x, h0 = normal(rng, 9, 9, 7), drawn_state(rng, rnn, 9)
@@ -163,10 +220,15 @@ def test_input_of_every_kind(rng, cell, batch_first):
     rnn = network(3, 17, cell=cell, batch_first=batch_first)
     for steps in (5, 1):
         x = rng.integers(-3, 4, (5, steps, 3) if batch_first else (steps, 5, 3)).astype(np.float32)
-        h0 = parts(rnn, whole(rnn, [rng.integers(-3, 4, (1, 5, 17)).astype(np.float32) for _ in parts(rnn, None)]))
+        h0 = parts(
+            rnn, whole(rnn, [rng.integers(-3, 4, (1, 5, 17)).astype(np.float32) for _ in parts(rnn, None)])
+        )
         want = rnn(x, whole(rnn, h0))
-        kinds = {"list": np.ndarray.tolist, **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
-                 **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(h0[0])}}
+        kinds = {
+            "list": np.ndarray.tolist,
+            **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
+            **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(h0[0])},
+        }
         for made in kinds.values():
             given = made(x), [made(s) for s in h0]
             before = np.array(given[0]), np.array(given[1])

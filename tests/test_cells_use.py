@@ -54,7 +54,11 @@ def test_names_and_shapes(name, bias, inner):
         lengths |= {"inner_bias_ih": G, "inner_bias_hh": G}
     want = {}
     for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 10), ("_l1_reverse", 10)):
-        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, 5), **{v + end: (n,) for v, n in lengths.items()}}
+        want |= {
+            "weight_ih" + end: (G, wide),
+            "weight_hh" + end: (G, 5),
+            **{v + end: (n,) for v, n in lengths.items()},
+        }
     assert {key: value.shape for key, value in rnn.parameters().items()} == want
     for key, value in rnn.parameters().items():
         assert getattr(rnn, key) is value and value.dtype == np.float32 and key in dir(rnn)
@@ -93,7 +97,9 @@ def test_each_parameter_that_is_set_counts(rng, name):
 
 
 def loaded(rnn):
-    other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, norm=rnn.norm, bidirectional=rnn.bidirectional)
+    other = type(rnn)(
+        rnn.input_size, rnn.hidden_size, rnn.num_layers, norm=rnn.norm, bidirectional=rnn.bidirectional
+    )
     other.load_state_dict(rnn.state_dict())
     return other
 
@@ -104,8 +110,13 @@ def saved(rnn):
     return lnrnn.load("m.safetensors")
 
 
-WAYS = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda rnn: pickle.loads(pickle.dumps(rnn)),
-        "state_dict": loaded, "file": saved}
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda rnn: pickle.loads(pickle.dumps(rnn)),
+    "state_dict": loaded,
+    "file": saved,
+}
 
 
 @each_variant
@@ -131,7 +142,9 @@ def test_a_copy_has_its_own_life(rng, tmp_path, monkeypatch, name, way):
 
 
 @each_variant
-@pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])     # measured at most: 0.006, 0.013
+@pytest.mark.parametrize(
+    "dtype, most", [("bfloat16", 0.01), ("int8", 0.02)]
+)  # measured at most: 0.006, 0.013
 def test_weights_of_another_type(isa, rng, name, dtype, most):
     """Near what the whole weights give, of half and a quarter of their bytes, and back without a loss."""
     rnn = calm(64, 96, trained=T, **VARIANTS[name])
@@ -139,7 +152,9 @@ def test_weights_of_another_type(isa, rng, name, dtype, most):
     short = rnn.to_dtype(dtype)
     want, got = rnn(x), short(x)
     assert 0 < absolute_error(got[0], want[0]) < most
-    assert short.dtype == dtype and short.packed_bytes < rnn.packed_bytes / (1.9 if dtype == "bfloat16" else 3)
+    assert short.dtype == dtype and short.packed_bytes < rnn.packed_bytes / (
+        1.9 if dtype == "bfloat16" else 3
+    )
     equal(rnn, short.to_dtype("float32")(x), want)
 
 
@@ -153,11 +168,19 @@ def test_what_a_spec_becomes():
         assert type(rnn)(2, 3, norm=rnn.norm).norm == rnn.norm
 
 
-@pytest.mark.parametrize("cell, word, norm", [
-    ("RNN", "cell", spec(None, "carry")), ("GRU", "cell", spec("gate", "carry")),
-    ("RNN", "span", spec("split", span="all")),
-    ("LSTM", "span", spec("split", span="all")), ("GRU", "span", spec("gate", span="all")),
-    ("GRU", "span", spec("joint", span="all")), ("LSTM", "norm", "Layer"), ("GRU", "norm", "instance")])
+@pytest.mark.parametrize(
+    "cell, word, norm",
+    [
+        ("RNN", "cell", spec(None, "carry")),
+        ("GRU", "cell", spec("gate", "carry")),
+        ("RNN", "span", spec("split", span="all")),
+        ("LSTM", "span", spec("split", span="all")),
+        ("GRU", "span", spec("gate", span="all")),
+        ("GRU", "span", spec("joint", span="all")),
+        ("LSTM", "norm", "Layer"),
+        ("GRU", "norm", "instance"),
+    ],
+)
 def test_norms_that_a_cell_does_not_have(cell, word, norm):
     with pytest.raises(ValueError, match=named(word)):
         getattr(lnrnn, cell)(2, 3, norm=norm)
@@ -209,7 +232,7 @@ def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, name, batch, hi
     y += [np.array(second(row)) for row in x[3:]]
     equal(rnn, (np.array(y), second.state), want)
     for kept in parts(rnn, second.state):
-        kept[...] = np.nan                              # a copy
+        kept[...] = np.nan  # a copy
     equal(rnn, (want[0], second.state), want)
     second.reset()
     assert second.step == 0 and not any(s.any() for s in parts(rnn, second.state))
@@ -248,7 +271,7 @@ def test_states_that_do_not_fit(cell, trained):
             call(X, bad)
         with pytest.raises((TypeError, ValueError), match=named("state")):
             stream.state = bad
-    assert not any(s.any() for s in parts(rnn, stream.state))   # nothing was half set
+    assert not any(s.any() for s in parts(rnn, stream.state))  # nothing was half set
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
@@ -257,10 +280,13 @@ def test_the_rest_is_refused_by_name(cell, norm):
     rnn = network(3, 5, cell=cell, norm=norm, trained=T)
     state = {name: value.tobytes() for name, value in rnn.state_dict().items()}
     for error, name, options in [
-        (ValueError, "x", dict(x=np.ones((T, 4, 2)))), (ValueError, "x", dict(x=np.ones(3))),
+        (ValueError, "x", dict(x=np.ones((T, 4, 2)))),
+        (ValueError, "x", dict(x=np.ones(3))),
         (TypeError, "x", dict(x="abc")),
-        (ValueError, "lengths", dict(lengths=[1, 2, 3])), (ValueError, "lengths", dict(lengths=[1, 2, 3, T + 1])),
-        (ValueError, "lengths", dict(lengths=[1, 2, 3, -1])), (TypeError, "lengths", dict(lengths=[1.0, 2, 3, 4])),
+        (ValueError, "lengths", dict(lengths=[1, 2, 3])),
+        (ValueError, "lengths", dict(lengths=[1, 2, 3, T + 1])),
+        (ValueError, "lengths", dict(lengths=[1, 2, 3, -1])),
+        (TypeError, "lengths", dict(lengths=[1.0, 2, 3, 4])),
     ]:
         with pytest.raises(error, match=named(name)):
             rnn(**dict(x=X) | options)
@@ -274,5 +300,3 @@ def test_the_rest_is_refused_by_name(cell, norm):
         with pytest.raises(AttributeError, match=name):
             setattr(rnn, name, 3)
     assert {name: value.tobytes() for name, value in rnn.state_dict().items()} == state
-
-

@@ -66,7 +66,9 @@ def change_lengths():
 
 def change_shapes():
     rnn = lnrnn.RNN(4, 4, seed=0)
-    x, h0, gy, gh = (np.full(shape, 0.5, np.float32) for shape in ((8, 4, 4), (1, 4, 4), (8, 4, 4), (1, 4, 4)))
+    x, h0, gy, gh = (
+        np.full(shape, 0.5, np.float32) for shape in ((8, 4, 4), (1, 4, 4), (8, 4, 4), (1, 4, 4))
+    )
     shapes = [(array, array.shape) for array in (x, h0, gy, gh)]
 
     def call():
@@ -139,6 +141,7 @@ def test_shapes_that_change_within_a_norm():
 
 def test_lengths_are_read_once():
     """An array-like that says something else each time it is asked."""
+
     class Restless:
         answers = [[4, 4], [10**7, 4]]
 
@@ -152,7 +155,9 @@ def test_lengths_are_read_once():
 @pytest.mark.parametrize("lengths", [False, True])
 def test_batches_in_one_buffer(rng, lengths):
     """calibrate holds all sequences at once; the iterator may fill the same arrays again and again."""
-    batches = [(normal(rng, T, B, D), rng.integers(3, T + 1, B) if lengths else np.full(B, T)) for _ in range(3)]
+    batches = [
+        (normal(rng, T, B, D), rng.integers(3, T + 1, B) if lengths else np.full(B, T)) for _ in range(3)
+    ]
     want, got = (lnrnn.RNN(D, H, norm="batch", seed=0) for _ in range(2))
     want.calibrate([(x.copy(), n.copy()) for x, n in batches])
 
@@ -183,7 +188,10 @@ def arrays_of(tape):
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
         for side, value in (run.statistics or {}).items():
-            found |= {f"statistics {side} {k} {i}": a for i, a in enumerate(value if isinstance(value, tuple) else [value])}
+            found |= {
+                f"statistics {side} {k} {i}": a
+                for i, a in enumerate(value if isinstance(value, tuple) else [value])
+            }
     return found
 
 
@@ -222,17 +230,17 @@ def force_tapes():
                             rnn.backward(tape, gy)
                     else:
                         with np.errstate(all="ignore"):
-                            rnn.backward(tape, gy)      # numbers like others
+                            rnn.backward(tape, gy)  # numbers like others
                     array[...] = kept
             same(rnn.backward(tape, gy)[0], want[0])
-            tape.ends[1:3] = 6, 7                       # rising
+            tape.ends[1:3] = 6, 7  # rising
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
-            tape.ends[1:3] = 5, 5                       # fewer rows than there are records
+            tape.ends[1:3] = 5, 5  # fewer rows than there are records
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
             tape.ends[1:3] = 7, 6
-            tape.order[:2] = 1                          # one sequence twice, another not at all
+            tape.order[:2] = 1  # one sequence twice, another not at all
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
             tape.order[:2] = 0, 1
@@ -249,7 +257,7 @@ def reshape_tapes():
         for name, array in arrays_of(tape).items():
             kept = array.shape
             try:
-                array.shape = (array.size,)             # of y, a part of both directions, there is no such view
+                array.shape = (array.size,)  # of y, a part of both directions, there is no such view
             except AttributeError:
                 continue
             if array.shape != kept:
@@ -260,7 +268,7 @@ def reshape_tapes():
         for name in ("weight_ih_l0", "weight_hh_l0"):
             rnn, tape, gy = taped(cell)
             weight = getattr(rnn, name)
-            weight.shape = 1, weight.size               # before the layer has packed its transpose
+            weight.shape = 1, weight.size  # before the layer has packed its transpose
             same(rnn.backward(tape, gy)[0], before)
 
 

@@ -233,7 +233,12 @@ def test_run_and_info_know_every_cell(tmp_path, capsys, cell, norm):
     code, shown, error = run(capsys, "info", tmp_path / "model.safetensors")
     facts = dict(line.split(": ", 1) for line in shown.splitlines())
     assert (code, error) == (0, "")
-    assert (facts["cell"], facts["hidden_size"], facts["batch_first"], facts["dtype"]) == (cell, "5", "yes", "bfloat16")
+    assert (facts["cell"], facts["hidden_size"], facts["batch_first"], facts["dtype"]) == (
+        cell,
+        "5",
+        "yes",
+        "bfloat16",
+    )
     assert facts["norm"] == str(model.norm) and facts.get("known_steps") == (None if norm != "batch" else "7")
     assert facts["parameters"] == str(sum(v.size for v in model.parameters().values()))
     assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
@@ -323,7 +328,9 @@ def process(*words, **options) -> subprocess.CompletedProcess:
     path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.run([sys.executable, *map(str, words)], text=True, env=environment, check=False, **options)
+    return subprocess.run(
+        [sys.executable, *map(str, words)], text=True, env=environment, check=False, **options
+    )
 
 
 def test_python_m_lnrnn():
@@ -360,8 +367,12 @@ def test_a_bad_environment_is_an_import_error_in_python(tmp_path, variable):
     (tmp_path / "lnrnn_users").mkdir()
     (tmp_path / "lnrnn_users" / "__init__.py").write_text("import lnrnn")
     (tmp_path / "lnrnn_users" / "__main__.py").write_text("")
-    for words in (["-c", "import lnrnn"], ["-c", "import lnrnn", "lnrnn"], [tmp_path / "mine.py", "-m", "lnrnn"],
-                  ["-m", "lnrnn_users", "-m", "lnrnn"]):
+    for words in (
+        ["-c", "import lnrnn"],
+        ["-c", "import lnrnn", "lnrnn"],
+        [tmp_path / "mine.py", "-m", "lnrnn"],
+        ["-m", "lnrnn_users", "-m", "lnrnn"],
+    ):
         done = process(*words, environment=environment, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("Traceback") and f"\nImportError: {variable}" in done.stderr
@@ -389,5 +400,7 @@ def test_output_that_cannot_be_written():
 
 def test_no_output_at_all():
     """Under `>&-` and in a service there is no stdout."""
-    done = process("-c", "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))")
+    done = process(
+        "-c", "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))"
+    )
     assert (done.returncode, done.stderr) == (0, "")

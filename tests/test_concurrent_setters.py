@@ -60,6 +60,7 @@ def files(path):
         name = path / f"{threading.get_ident()}.safetensors"
         rnn.save(name)
         return bits([lnrnn.load(name)(X)[0]])
+
     return saved
 
 
@@ -93,7 +94,7 @@ def test_load_state_dict_is_one_step(tmp_path, way, norm):
             rnn.load_state_dict(states[k % 2])
 
     assert seen_while(change, lambda: read(rnn)) <= wanted
-    assert read(rnn) == read(other)                             # the last is there
+    assert read(rnn) == read(other)  # the last is there
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
@@ -103,7 +104,7 @@ def test_what_is_set_between_two_layers(monkeypatch, way, norm):
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Layer
-    rnn.gain_ih_l0 = rnn.gain_ih_l0                             # not packed from here on
+    rnn.gain_ih_l0 = rnn.gain_ih_l0  # not packed from here on
 
     def load_then_pack(*arguments, **options):
         monkeypatch.setattr(lnrnn._core, "Layer", pack)
@@ -123,8 +124,13 @@ def test_calibrate_and_overrun_are_one_step(what):
     norm = lnrnn.BatchNormSpec(overrun="last")
     rnn = network(3, 5, cell="LSTM", norm=norm, num_layers=3, bidirectional=True)
     data = [normal(rng, 2, n, 3) for n in (6, 9)]
-    wanted, set_it = set(), {"calibrate": lambda k: rnn.calibrate([data[k]]),
-                             "overrun": lambda k: setattr(rnn, "overrun", ("last", "mean")[k])}[what]
+    wanted, set_it = (
+        set(),
+        {
+            "calibrate": lambda k: rnn.calibrate([data[k]]),
+            "overrun": lambda k: setattr(rnn, "overrun", ("last", "mean")[k]),
+        }[what],
+    )
     rnn.calibrate([data[0]])
     for k in (0, 1):
         set_it(k)
@@ -153,6 +159,7 @@ def test_no_assignment_is_lost():
             for k in range(300):
                 setattr(rnn, name, values[name][k % 2])
                 np.testing.assert_array_equal(getattr(rnn, name), values[name][k % 2])
+
         return work
 
     jobs = [setting(name) for name in names]
@@ -170,6 +177,7 @@ def test_training_in_several_threads_keeps_its_statistics_together():
         def work():
             for _ in range(60):
                 rnn.forward_train(x)
+
         return work
 
     def read():
@@ -222,7 +230,7 @@ def test_load_state_dict_of_a_layer_is_one_step(make):
 
     called = {w[: V.nbytes] for w in wanted}
     assert seen_while(change, lambda: bits([layer(V)]), 2) <= called
-    assert seen_while(change, lambda: bits(layer.state_dict().values()), 2) <= {w[V.nbytes:] for w in wanted}
+    assert seen_while(change, lambda: bits(layer.state_dict().values()), 2) <= {w[V.nbytes :] for w in wanted}
 
 
 def test_running_statistics_stay_together():
@@ -242,10 +250,11 @@ def test_running_statistics_stay_together():
         def work():
             for _ in range(600):
                 layer(x)
+
         return work
 
     assert seen_while(lambda: at_once([train(x) for x in batches]), read, 2) <= wanted
-    assert layer.num_batches_tracked == 1202                    # and no batch is lost
+    assert layer.num_batches_tracked == 1202  # and no batch is lost
 
 
 # --- processes --------------------------------------------------------------------------------------------------
@@ -253,7 +262,7 @@ def test_running_statistics_stay_together():
 
 def forks():
     """A child that is made while a thread sets parameters can set them too."""
-    warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
     rnn, stop = network(3, 5), threading.Event()
 
     def change():

@@ -12,9 +12,14 @@ from networks import NORMS, VARIANTS, drawn_state, network, normal, parts, run_p
 
 same = np.testing.assert_array_equal
 T = 9
-WAYS = {"copy": copy.copy, "deepcopy": copy.deepcopy,
-        **{f"pickle {p}": lambda s, p=p: pickle.loads(pickle.dumps(s, p))
-           for p in range(pickle.HIGHEST_PROTOCOL + 1)}}
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{
+        f"pickle {p}": lambda s, p=p: pickle.loads(pickle.dumps(s, p))
+        for p in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+}
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -39,7 +44,7 @@ def test_a_copied_stream_goes_its_own_way(rng, name, way):
     twin, state = WAYS[way](stream), stream.state
     assert type(twin) is type(stream)
     equal(rnn, twin, state, 4)
-    gone = [twin(row) for row in other[4:]]                     # the twin runs ahead, the stream stays
+    gone = [twin(row) for row in other[4:]]  # the twin runs ahead, the stream stays
     equal(rnn, stream, state, 4)
     went = [stream(row) for row in x[4:]]
     rnn.weight_hh_l0 = -rnn.weight_hh_l0
@@ -79,7 +84,7 @@ def test_copies_share_what_is_packed(rng):
     assert rnn.packed_bytes == copy.copy(rnn).packed_bytes == packed
     for twin in copies:
         assert twin._snapshot.packed_bytes == packed
-    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0        # packed for the machine that loads it
+    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # packed for the machine that loads it
     assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
 
 
@@ -128,5 +133,5 @@ def test_copied_layers(way):
     same(twin(2 * x), layer(2 * x))
     for name, value in layer.state_dict().items():
         same(getattr(twin, name), value)
-    twin(3 * x)                                                 # a shallow copy, too, learns for itself
+    twin(3 * x)  # a shallow copy, too, learns for itself
     assert (twin.running_mean != layer.running_mean).all() and layer.num_batches_tracked == 2

@@ -119,7 +119,10 @@ def test_pad_sequence_refuses(sequences, max_steps, message):
 def test_what_a_prompt_shows_is_short(vowels):
     half = "Utterances(270 of 7 to 26 steps, 12 channels, 9 speakers)"
     assert repr(vowels.train) == half
-    assert repr(vowels) == f"JapaneseVowels(\n  train={half},\n  test={half.replace('270', '370').replace('26', '29')})"
+    assert (
+        repr(vowels)
+        == f"JapaneseVowels(\n  train={half},\n  test={half.replace('270', '370').replace('26', '29')})"
+    )
     assert all(len(line) <= 80 for line in repr(vowels).splitlines())
     one = data.Utterances([np.zeros((5, 1), np.float32)], np.array([3]))
     assert repr(one) == "Utterances(1 of 5 steps, 1 channel, 1 speaker)"

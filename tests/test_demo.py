@@ -193,7 +193,7 @@ def test_every_policy_is_the_network_s_own(vowels):
     for policy in ("last", "mean", "batch"):
         rnn.overrun = policy
         assert named[policy].tolist() == network.classifier.predict(x, lengths).tolist()
-    assert len({answers.tobytes() for answers in named.values()}) == 4          # or the above would show nothing
+    assert len({answers.tobytes() for answers in named.values()}) == 4  # or the above would show nothing
     assert (named["raise"] == np.where(lengths > 10, speakers.REFUSED, named["last"])).all()
 
 
@@ -260,7 +260,9 @@ def test_other_cells_are_asked_the_same(results, cell):
 
 
 def test_every_cell_has_a_name_and_a_figure():
-    assert tuple(speakers.CELLS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
+    assert (
+        tuple(speakers.CELLS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
+    )
     assert len(set(long_sequences.FIGURES.values())) == len(demos.CELLS)
 
 
@@ -375,7 +377,7 @@ def test_two_seeds_are_too_few_for_a_verdict(results):
 
 def test_tables_of_the_widest_numbers_fit_the_terminal():
     labels = np.repeat([0, 1], 185)
-    split = Outcome(np.stack([labels, 1 - labels]), labels)                     # right always, right never: 50.0±70.7
+    split = Outcome(np.stack([labels, 1 - labels]), labels)  # right always, right never: 50.0±70.7
     refusing = Outcome(np.full((2, 370), speakers.REFUSED), labels)
     test = Utterances([np.zeros((9 + k % 21, 1), np.float32) for k in range(370)], labels)
     by_method = {method: refusing if method.overrun == "raise" else split for method in METHODS}

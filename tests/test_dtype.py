@@ -31,7 +31,9 @@ def int8_product(a, w):
     q, scale = to_int8(w)
     step = (np.abs(a).max(1, keepdims=True) / np.float32(8191)).astype(np.float32)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
-    return (np.rint(a * inverse).astype(np.int64) @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)
+    return (
+        (np.rint(a * inverse).astype(np.int64) @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)
+    )
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
@@ -96,8 +98,10 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
 
 def test_bfloat16_ties_go_to_even(isa):
     """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or just beside."""
-    half = np.array([0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
-                    np.uint32)
+    half = np.array(
+        [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
+        np.uint32,
+    )
     w = np.concatenate([half - 1, half, half + 1]).view(np.float32)
     n = len(w)
     rnn = network(3, n, norm=None, nonlinearity="identity", bias=False)
@@ -123,12 +127,17 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
     """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
-    w[3:9] *= np.array([0, 1e-39, 1e-31, 1e-29, 1e30, 1e37], np.float32)[:, None] / np.abs(w[3:9]).max(1, keepdims=True)
+    w[3:9] *= np.array([0, 1e-39, 1e-31, 1e-29, 1e30, 1e37], np.float32)[:, None] / np.abs(w[3:9]).max(
+        1, keepdims=True
+    )
     rnn.weight_ih_l0 = w
     x = normal(rng, 1, 6, 4)
-    x[0, 1:5] *= np.array([0, 1e-39, 1e-31, 1e-29], np.float32)[:, None] / np.abs(x[0, 1:5]).max(1, keepdims=True)
+    x[0, 1:5] *= np.array([0, 1e-39, 1e-31, 1e-29], np.float32)[:, None] / np.abs(x[0, 1:5]).max(
+        1, keepdims=True
+    )
     y = rnn.to_dtype(dtype)(x)[0][0]
     if dtype == "int8":
+
         def held(a):
             return np.where(np.abs(a).max(1, keepdims=True) < 2.0**-100, 0, a).astype(np.float32)
 

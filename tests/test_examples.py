@@ -31,7 +31,7 @@ def example(monkeypatch):
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
 def test_train_with_torch(example, capsys, cell):
-    example("train_with_torch.py", "--cell", cell, "--epochs", "1")      # ends with an error if the two disagree
+    example("train_with_torch.py", "--cell", cell, "--epochs", "1")  # ends with an error if the two disagree
     told = capsys.readouterr().out
     assert told.startswith(f"seed 0: trained {cell.upper()}(12, 64") and told.count("seed") == 1
     assert float(re.search(r"difference of a hidden state (\S+);", told)[1]) <= 1e-5
@@ -42,7 +42,7 @@ def test_train_with_torch_over_seeds(example, capsys):
     told = capsys.readouterr().out
     right = [int(text) for text in re.findall(r"lnrnn: (\d+) of 370", told)]
     assert re.findall(r"^seed (\d):", told, re.MULTILINE) == ["0", "1", "2"]
-    assert len(set(right)) > 1                                           # another seed, another network
+    assert len(set(right)) > 1  # another seed, another network
     mean, least, most = (f"{value / 370:.1%}" for value in (np.mean(right), min(right), max(right)))
     assert told.endswith(f"accuracy over 3 seeds: mean {mean}, from {least} to {most}\n")
 

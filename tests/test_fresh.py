@@ -16,7 +16,9 @@ try:
 except ImportError:  # NumPy 1
     from numpy.core.multiarray import get_handler_name
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere results come from NumPy's own allocator")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere results come from NumPy's own allocator"
+)
 
 MiB = 1 << 20
 ROWS = 2048  # of 1024 float32: 8 MiB
@@ -45,8 +47,12 @@ def mapped():
 def test_large_results_are_ours_and_nothing_else_is():
     x = rows(1)
     calls = [
-        lnrnn.layer_norm(x, 1024), lnrnn.rms_norm(x, 1024), lnrnn.layer_norm_backward(x, x, 1024)[0], lnrnn.tanh(x),
-        lnrnn.batch_norm(x, np.zeros(1024), np.ones(1024)), lnrnn.batch_norm_backward(x, x)[0],
+        lnrnn.layer_norm(x, 1024),
+        lnrnn.rms_norm(x, 1024),
+        lnrnn.layer_norm_backward(x, x, 1024)[0],
+        lnrnn.tanh(x),
+        lnrnn.batch_norm(x, np.zeros(1024), np.ones(1024)),
+        lnrnn.batch_norm_backward(x, x)[0],
     ]
     assert [get_handler_name(y) for y in calls] == ["lnrnn"] * len(calls)
     theirs = get_handler_name()

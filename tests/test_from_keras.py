@@ -57,7 +57,12 @@ def computed(rng, name, layers, **given):
 def test_every_cell_computes_what_its_formula_says(rng, name):
     p, told = weights(rng, name), KERAS[name][3]
     check = computed(rng, name, [[p]])
-    for source in (list(p.values()), tuple(p.values()), p, {f"rnn/{name}_3/{leaf}:0": v for leaf, v in p.items()}):
+    for source in (
+        list(p.values()),
+        tuple(p.values()),
+        p,
+        {f"rnn/{name}_3/{leaf}:0": v for leaf, v in p.items()},
+    ):
         converted = convert_keras(source, **told)
         assert converted.arguments["batch_first"] is True
         check(converted)
@@ -149,7 +154,9 @@ def test_missing_surplus_and_misshapen(rng, name):
         for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):
             if wrong.shape != (I - 1, *p["kernel"].shape[1:]) or leaf != "kernel":  # another number of inputs
                 for source in ({**p, leaf: wrong}, list({**p, leaf: wrong}.values())):
-                    with pytest.raises(ValueError, match=r"must be of shape|no known cell|unexpected number or shapes"):
+                    with pytest.raises(
+                        ValueError, match=r"must be of shape|no known cell|unexpected number or shapes"
+                    ):
                         convert_keras(source, **told)
     with pytest.raises(ValueError, match="no known cell: .*momentum"):
         convert_keras({**p, "momentum": np.ones(3)}, **told)
@@ -181,7 +188,9 @@ def test_directions_that_do_not_fit(rng):
     with pytest.raises(ValueError, match="there must be both"):
         convert_keras(forward | {f"forward_gru/{k}": v for k, v in p.items()})
     with pytest.raises(ValueError, match="dense/kernel"):
-        convert_keras(forward | {f"backward_lstm/{k}": v for k, v in p.items()} | {"dense/kernel": np.ones((2, 2))})
+        convert_keras(
+            forward | {f"backward_lstm/{k}": v for k, v in p.items()} | {"dense/kernel": np.ones((2, 2))}
+        )
 
 
 @pytest.mark.parametrize("source", [None, 3, "lstm.h5", object(), np.ones(3), [None], []])
@@ -190,7 +199,9 @@ def test_what_is_no_layer_and_no_weights(source):
         convert_keras(source)
 
 
-@pytest.mark.parametrize("value", [np.ones((I, 4 * H), np.int64), np.full((I, 4 * H), "a"), None, np.ones((I, 4 * H), complex)])
+@pytest.mark.parametrize(
+    "value", [np.ones((I, 4 * H), np.int64), np.full((I, 4 * H), "a"), None, np.ones((I, 4 * H), complex)]
+)
 def test_weights_that_are_no_real_numbers(rng, value):
     p = weights(rng, "LSTM")
     with pytest.raises(TypeError, match="kernel must be an array of"):

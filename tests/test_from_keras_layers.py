@@ -92,9 +92,20 @@ def agree(model, x, y, states):
 
 CASES = [(name, options) for name in ("SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell", "LayerNormSimpleRNNCell")
          for options in ({}, {"use_bias": False})]  # fmt: skip
-CASES += [("SimpleRNN", {"activation": "relu"}), ("SimpleRNN", {"activation": "linear"}), ("LayerNormSimpleRNNCell", {"activation": None})]
-CASES += [("LayerNormLSTMCell", {"norm_epsilon": 0.1}), ("LayerNormSimpleRNNCell", {"layernorm_epsilon": 0.1})]
-CASES += [("LSTM", {"dropout": 0.5, "recurrent_dropout": 0.5}), ("GRU", {"unroll": True}), ("LSTM", {"stateful": False})]
+CASES += [
+    ("SimpleRNN", {"activation": "relu"}),
+    ("SimpleRNN", {"activation": "linear"}),
+    ("LayerNormSimpleRNNCell", {"activation": None}),
+]
+CASES += [
+    ("LayerNormLSTMCell", {"norm_epsilon": 0.1}),
+    ("LayerNormSimpleRNNCell", {"layernorm_epsilon": 0.1}),
+]
+CASES += [
+    ("LSTM", {"dropout": 0.5, "recurrent_dropout": 0.5}),
+    ("GRU", {"unroll": True}),
+    ("LSTM", {"stateful": False}),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -112,9 +123,18 @@ def test_arrays_are_in_the_order_of_get_weights(rng, name, options):
     y, states = outputs(rng, trained, x)
     told = {"kind": name} | ({"reset_after": True} if name == "GRU" else {})
     if name == "SimpleRNN":
-        told["nonlinearity"] = {"linear": "identity"}.get(options.get("activation"), options.get("activation", "tanh"))
+        told["nonlinearity"] = {"linear": "identity"}.get(
+            options.get("activation"), options.get("activation", "tanh")
+        )
     agree(lnrnn.from_keras(trained.get_weights(), **told), x, y, states)
-    agree(lnrnn.from_keras({w.path: ops.convert_to_numpy(w) for w in trained.weights if "seed" not in w.path}, **told), x, y, states)
+    agree(
+        lnrnn.from_keras(
+            {w.path: ops.convert_to_numpy(w) for w in trained.weights if "seed" not in w.path}, **told
+        ),
+        x,
+        y,
+        states,
+    )
 
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell"])
@@ -140,12 +160,16 @@ def test_stacks(rng):
     model = lnrnn.from_keras([first, second])
     agree(model, x, y, [])
     np.testing.assert_allclose(model(x)[1][0][1], states[0], atol=SINGLE, rtol=0)
-    stacked = layers.RNN(layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)]), return_sequences=True)
+    stacked = layers.RNN(
+        layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)]), return_sequences=True
+    )
     stacked(x)
     stacked.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in stacked.get_weights()])
     agree(lnrnn.from_keras(stacked), x, ops.convert_to_numpy(stacked(x)), [])
     with pytest.raises(ValueError, match="StackedRNNCells"):
-        both = layers.Bidirectional(layers.RNN(layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)])))
+        both = layers.Bidirectional(
+            layers.RNN(layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)]))
+        )
         both(x)
         lnrnn.from_keras(both)
 

@@ -33,14 +33,18 @@ def cell(name, p, **config):
 
 def layer(name, p, *, go_backwards=False, time_major=None, **config):
     """A recurrent layer around it. time_major: only tf.keras' layers have it."""
-    made = SimpleNamespace(cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values()))
+    made = SimpleNamespace(
+        cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
+    )
     if time_major is not None:
         made.time_major = time_major
     return made
 
 
 def bidirectional(forward, backward, merge_mode="concat"):
-    return SimpleNamespace(forward_layer=forward, backward_layer=backward, merge_mode=merge_mode, get_weights=lambda: [])
+    return SimpleNamespace(
+        forward_layer=forward, backward_layer=backward, merge_mode=merge_mode, get_weights=lambda: []
+    )
 
 
 def compare(rng, name, converted, layers, **given):
@@ -78,14 +82,23 @@ def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
 def test_the_direction_in_which_a_layer_reads(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU")
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
-    for wrong in (back, [ahead, back], bidirectional(back, back), bidirectional(ahead, ahead), bidirectional(back, ahead)):
+    for wrong in (
+        back,
+        [ahead, back],
+        bidirectional(back, back),
+        bidirectional(ahead, ahead),
+        bidirectional(back, ahead),
+    ):
         with pytest.raises(ValueError, match="go_backwards=True reads a sequence from its end"):
             convert_keras(wrong)
 
 
 def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
     p = weights(rng, "GRU")
-    made = {reverse: SimpleNamespace(cell=SimpleNamespace(cells=[cell("GRU", p)] * 2), go_backwards=reverse) for reverse in (False, True)}
+    made = {
+        reverse: SimpleNamespace(cell=SimpleNamespace(cells=[cell("GRU", p)] * 2), go_backwards=reverse)
+        for reverse in (False, True)
+    }
     with pytest.raises(ValueError, match="StackedRNNCells"):
         convert_keras(bidirectional(made[False], made[True]))
 
@@ -95,7 +108,9 @@ def test_the_order_of_axes_is_the_layers(rng):
     for time_major in (True, False, None):
         made = layer("LSTM", p, time_major=time_major)
         assert convert_keras(made).arguments["batch_first"] is not bool(time_major)
-        assert convert_keras([made, layer("LSTM", q, time_major=time_major)]).arguments["batch_first"] is not bool(time_major)
+        assert convert_keras([made, layer("LSTM", q, time_major=time_major)]).arguments[
+            "batch_first"
+        ] is not bool(time_major)
         for given in (True, False):
             assert convert_keras(made, batch_first=given).arguments["batch_first"] is given
     x = rng.standard_normal((T, B, I)).astype(np.float32)
@@ -109,7 +124,9 @@ def test_the_order_of_axes_is_the_layers(rng):
     {"activation": "linear"}, {"activation": "sigmoid", "recurrent_activation": "tanh"},
 ])  # fmt: skip
 def test_other_activations_of_gated_cells_are_refused(rng, name, wrong):
-    with pytest.raises(ValueError, match="activation must be 'tanh' and recurrent_activation 'sigmoid'") as error:
+    with pytest.raises(
+        ValueError, match="activation must be 'tanh' and recurrent_activation 'sigmoid'"
+    ) as error:
         convert_keras(layer(name, weights(rng, name), **wrong))
     assert all(repr(value) in str(error.value) for value in (GATED | wrong).values())
 
@@ -125,7 +142,10 @@ def test_the_activation_of_an_rnn_is_the_layers(rng, name):
         lnrnn.from_keras(layer(name, p, activation="selu"))
 
 
-@pytest.mark.parametrize(("name", "option"), [("LayerNormLSTMCell", "norm_epsilon"), ("LayerNormSimpleRNNCell", "layernorm_epsilon")])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("LayerNormLSTMCell", "norm_epsilon"), ("LayerNormSimpleRNNCell", "layernorm_epsilon")],
+)
 def test_eps_is_the_layers(rng, name, option):
     p = weights(rng, name)
     for eps in (0.3, 1e-3, 1e-5):

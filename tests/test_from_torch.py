@@ -31,13 +31,17 @@ def test_every_system_computes_what_its_formula_says(rng, name, layers, directio
     assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == converted.cell
 
 
-@pytest.mark.parametrize("name", [n for n in FOREIGN if n.split()[0] in ("fastrnns", "torchaudio", "icefall")])
+@pytest.mark.parametrize(
+    "name", [n for n in FOREIGN if n.split()[0] in ("fastrnns", "torchaudio", "icefall")]
+)
 def test_eps_is_the_one_that_is_given(rng, name):
     foreign = FOREIGN[name]
     parts, state = stack(rng, foreign, I, H)
     nested, states = initial(rng, foreign.states, 1, 1, B, H)
     x = rng.standard_normal((T, B, I))
-    assert_agrees(convert_torch(state, eps=0.3), foreign_cells.run(foreign.cell, x, parts, nested, eps=0.3), x, states)
+    assert_agrees(
+        convert_torch(state, eps=0.3), foreign_cells.run(foreign.cell, x, parts, nested, eps=0.3), x, states
+    )
 
 
 def test_relu_is_the_one_that_is_given(rng):
@@ -60,7 +64,9 @@ def test_torchaudio_without_norms_is_an_lstm(rng):
 # --- names ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["", "cell.", "0.cell.", "layers.0.cell.", "directions.0.cell.", "layers.0.", "lstm_layers.0."])
+@pytest.mark.parametrize(
+    "path", ["", "cell.", "0.cell.", "layers.0.cell.", "directions.0.cell.", "layers.0.", "lstm_layers.0."]
+)
 @pytest.mark.parametrize("name", ["torch GRU", "fastrnns", "icefall GRU", "torchaudio", "haste LSTM"])
 def test_one_cell_wherever_it_stands(rng, name, path):
     p = drawn(rng, FOREIGN[name].shapes(I, H))
@@ -72,23 +78,35 @@ def test_one_cell_wherever_it_stands(rng, name, path):
 
 def test_prefix_takes_a_part_of_a_larger_model(rng):
     _, state = stack(rng, FOREIGN["torchaudio"], I, H, 2)
-    larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()} | {"predictor.linear.weight": np.ones((2, H))}
-    np.testing.assert_equal(convert_torch(larger, prefix="predictor.lstm_layers.").state, convert_torch(state).state)
-    with pytest.raises(ValueError, match="prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"):
+    larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()} | {
+        "predictor.linear.weight": np.ones((2, H))
+    }
+    np.testing.assert_equal(
+        convert_torch(larger, prefix="predictor.lstm_layers.").state, convert_torch(state).state
+    )
+    with pytest.raises(
+        ValueError, match="prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"
+    ):
         convert_torch(larger, prefix="encoder.")
     with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
         convert_torch(larger)
     with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
         convert_torch(larger, prefix="predictor.")
-    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()} | {"head.weight": np.ones(3)}
-    with pytest.raises(ValueError, match="no known cell.*give prefix='decoder.rnn.' or prefix='encoder.rnn.'$"):
+    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()} | {
+        "head.weight": np.ones(3)
+    }
+    with pytest.raises(
+        ValueError, match="no known cell.*give prefix='decoder.rnn.' or prefix='encoder.rnn.'$"
+    ):
         convert_torch(two)
     with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
         convert_torch({f"layers.{key}": v for key, v in state.items()} | {"head.weight": np.ones(3)})
     with pytest.raises(ValueError, match="no known cell") as error:  # kind says that this is not looked for
         convert_torch(larger, kind="haste")
     assert "give prefix" not in str(error.value)
-    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()} | {"head.weight": np.ones(3)}
+    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()} | {
+        "head.weight": np.ones(3)
+    }
     with pytest.raises(ValueError, match="give prefix='rnn.'$"):
         convert_torch(own)
 
@@ -148,7 +166,9 @@ def test_each_missing_key_is_named(rng, name, layers):
     for key in state:
         with pytest.raises(ValueError, match="missing|no known cell|nearest") as error:
             convert_torch({k: v for k, v in state.items() if k != key}, **options(name))
-        assert key.removeprefix("layers.").removesuffix("_l0").removesuffix("_l1").split("cell.")[-1].lstrip("01.") in str(error.value)
+        assert key.removeprefix("layers.").removesuffix("_l0").removesuffix("_l1").split("cell.")[-1].lstrip(
+            "01."
+        ) in str(error.value)
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -166,7 +186,9 @@ def other_inputs(key, value):
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-@pytest.mark.parametrize("wrong", [lambda v: v[:-1], lambda v: v[None], lambda v: v[..., :-1], lambda v: v[:0]])
+@pytest.mark.parametrize(
+    "wrong", [lambda v: v[:-1], lambda v: v[None], lambda v: v[..., :-1], lambda v: v[:0]]
+)
 def test_each_wrong_shape_is_named(rng, name, wrong):
     _, state = stack(rng, FOREIGN[name], I, H)
     for key, value in state.items():
@@ -254,20 +276,28 @@ def test_what_is_no_state_dict(source):
         convert_torch(source)
 
 
-@pytest.mark.parametrize("state", [{}, {1: np.ones(3)}, {"epoch": np.ones(3)}, {"conv.weight": np.ones((3, 3))}])
+@pytest.mark.parametrize(
+    "state", [{}, {1: np.ones(3)}, {"epoch": np.ones(3)}, {"conv.weight": np.ones((3, 3))}]
+)
 def test_foreign_state_dicts(state):
     with pytest.raises(ValueError, match="keys"):
         convert_torch(state)
 
 
-@pytest.mark.parametrize("value", [np.ones((48, 5), np.int64), np.ones((48, 5), complex), np.full((48, 5), "a"), None, [[1], [1, 2]]])
+@pytest.mark.parametrize(
+    "value",
+    [np.ones((48, 5), np.int64), np.ones((48, 5), complex), np.full((48, 5), "a"), None, [[1], [1, 2]]],
+)
 def test_parameters_that_are_no_real_numbers(rng, value):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     with pytest.raises(TypeError, match="weight_ih_l0 must be an array of"):
         convert_torch({**state, "weight_ih_l0": value})
 
 
-@pytest.mark.parametrize(("option", "value"), [("eps", -1), ("eps", np.nan), ("zoneout", 2), ("batch_first", 1), ("prefix", 3), ("eps", "a")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("eps", -1), ("eps", np.nan), ("zoneout", 2), ("batch_first", 1), ("prefix", 3), ("eps", "a")],
+)
 def test_options_out_of_range(rng, option, value):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
     with pytest.raises((ValueError, TypeError), match=option):

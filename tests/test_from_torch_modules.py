@@ -44,7 +44,9 @@ def assert_same(got, want):
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
-    module = shaken(getattr(nn, name)(I, H, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional))
+    module = shaken(
+        getattr(nn, name)(I, H, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+    )
     model = lnrnn.from_torch(module)
     assert type(model).__name__ == name and model.norm is None and model.batch_first == batch_first
     x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
@@ -124,10 +126,16 @@ def test_the_prefix_of_a_module_is_its_part():
         lnrnn.from_torch(model, prefix="rnn.")
     with pytest.raises(ValueError, match=r"known: give model\.rnn$"):
         lnrnn.from_torch(model)
-    deep = nn.ModuleDict({"parts": nn.ModuleList([nn.ModuleDict({"rnn": nn.GRU(I, H)}), nn.LSTM(I, H), nn.Linear(H, 2)])})
+    deep = nn.ModuleDict(
+        {"parts": nn.ModuleList([nn.ModuleDict({"rnn": nn.GRU(I, H)}), nn.LSTM(I, H), nn.Linear(H, 2)])}
+    )
     with pytest.raises(ValueError, match=r"known: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
         lnrnn.from_torch(deep)
-    assert lnrnn.from_torch(model["rnn"]).hidden_size == lnrnn.from_torch(model.state_dict(), prefix="rnn.").hidden_size == H
+    assert (
+        lnrnn.from_torch(model["rnn"]).hidden_size
+        == lnrnn.from_torch(model.state_dict(), prefix="rnn.").hidden_size
+        == H
+    )
 
 
 # --- cells of other projects --------------------------------------------------------------------------------------
@@ -173,7 +181,9 @@ def test_norms_without_eps():
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
     with pytest.raises(ValueError, match="cell.layernorm_c, .* have no eps"):
         lnrnn.from_torch(module)
-    assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))  # NaN: the first h has variance 0
+    assert_same(
+        lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x)
+    )  # NaN: the first h has variance 0
 
 
 @pytest.mark.parametrize("layer_norm", [True, False])

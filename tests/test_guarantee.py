@@ -66,7 +66,7 @@ def drawn_lengths(rng, batch):
 @each_model
 def test_any_batch_any_place(family, rng, model):
     gated, place = "cell" in MODELS[model], list(MODELS).index(model)
-    every = 3 if gated else 1 if model in ("layer", "none") else 2     # all have the same product
+    every = 3 if gated else 1 if model in ("layer", "none") else 2  # all have the same product
     for k, hidden in enumerate(HIDDEN[:-1] if gated else HIDDEN):
         with_lengths = k % 3 > 0
         inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
@@ -75,7 +75,7 @@ def test_any_batch_any_place(family, rng, model):
         x, h0 = normal(rng, T, 70, inputs), drawn_state(rng, rnn, 70)
         ends = drawn_lengths(rng, 70) if with_lengths else np.full(70, T)
         y, h = rnn(x, h0, ends)
-        for batch in BATCHES[(k + place) % every::every]:
+        for batch in BATCHES[(k + place) % every :: every]:
             who = rng.permutation(70)[:batch]
             got = rnn(x[:, who], taken(rnn, h0, who), ends[who] if with_lengths else None)
             message = f"{batch} of 70, {hidden} units, {inputs} inputs, {rnn.dtype}"
@@ -114,16 +114,19 @@ def test_padding(family, rng, model, padding):
         got_y, got_h = rnn(wide, h0, ends)
         equal(rnn, (got_y[:T], got_h), (y, h))
         assert not got_y[T:].any()
-    for b, n in enumerate(ends):                        # and none at all
-        equal(rnn, rnn(x[:n, b:b + 1], taken(rnn, h0, [b])), (y[:n, b:b + 1], taken(rnn, h, [b])))
+    for b, n in enumerate(ends):  # and none at all
+        equal(rnn, rnn(x[:n, b : b + 1], taken(rnn, h0, [b])), (y[:n, b : b + 1], taken(rnn, h, [b])))
 
 
 # What threads divide, inputs, units, sequences, steps. Four million multiply-adds are worth a second thread, these are
 # worth four: first of many sequences, which threads divide, then of few, where they divide the units and meet at every
 # step, for more steps than are projected at once.
 BUSY = (
-    ("tasks", 65, 193, 70, 9), ("tasks", 1, 255, 33, 12),
-    ("units", 65, 193, 1, 400), ("units", 7, 150, 3, 300), ("units", 33, 145, 7, 150),
+    ("tasks", 65, 193, 70, 9),
+    ("tasks", 1, 255, 33, 12),
+    ("units", 65, 193, 1, 400),
+    ("units", 7, 150, 3, 300),
+    ("units", 33, 145, 7, 150),
 )
 SHARED = ("batch, last", "LSTM", "LSTM gate", "GRU", "GRU gate")
 
@@ -133,23 +136,29 @@ def busy(rng, model, case):
     _, inputs, hidden, batch, steps = case
     rnn = made(model, inputs, hidden, k=hidden)
     if "cell" in MODELS[model]:
-        steps = max(9, steps // 3)                      # as much work
+        steps = max(9, steps // 3)  # as much work
     ends = rng.integers(2 * steps // 3, steps + 1, batch)
     ends[0] = steps
     assert ends.sum() * len(rnn.weight_hh_l0) * (inputs + hidden) > 3 * 2**22
     return rnn, normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch), ends
 
 
-@pytest.mark.parametrize("model, case", [
-    *(("layer", case) for case in BUSY),
-    *((model, BUSY[k % 2]) for k, model in enumerate(SHARED)),
-    *((model, BUSY[2 + k % 3]) for k, model in enumerate(SHARED)),
-], ids=lambda p: p if isinstance(p, str) else "-".join(map(str, p)))
+@pytest.mark.parametrize(
+    "model, case",
+    [
+        *(("layer", case) for case in BUSY),
+        *((model, BUSY[k % 2]) for k, model in enumerate(SHARED)),
+        *((model, BUSY[2 + k % 3]) for k, model in enumerate(SHARED)),
+    ],
+    ids=lambda p: p if isinstance(p, str) else "-".join(map(str, p)),
+)
 def test_threads(family, rng, model, case):
     rnn, x, h0, ends = busy(rng, model, case)
     with several_threads(1):
         want = rnn(x, h0, ends)
-    for threads in (2, 3, 4) if model == "layer" else (3,):     # on two cores the last two lose one sooner or later
+    for threads in (
+        (2, 3, 4) if model == "layer" else (3,)
+    ):  # on two cores the last two lose one sooner or later
         with several_threads(threads, divide=case[0]):
             got = rnn(x, h0, ends)
         equal(rnn, got, want, f"{threads} threads")
@@ -199,7 +208,9 @@ def test_threads_through_layers_and_directions(rng, cell, norm):
         equal(rnn, got, want)
 
 
-@pytest.mark.parametrize("model", ["layer", "none", "LSTM", "LSTM joint", "LSTM gate", "GRU", "GRU none", "GRU gate"])
+@pytest.mark.parametrize(
+    "model", ["layer", "none", "LSTM", "LSTM joint", "LSTM gate", "GRU", "GRU none", "GRU gate"]
+)
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
 def test_one_call_or_several(family, rng, model, batch, hidden):
     """A sequence in pieces, each from where the last one ended. All its steps are more than are projected at once."""
@@ -238,16 +249,34 @@ def test_a_call_per_step(family, rng, model):
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(available_isas()), st.sampled_from(sorted(MODELS)), st.sampled_from(HIDDEN),
-       st.sampled_from(HIDDEN[:5]), st.integers(1, 3), st.booleans(), st.booleans(), st.integers(1, 40), st.integers(1, 4),
-       st.integers(0, 999))
+@given(
+    st.sampled_from(available_isas()),
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(HIDDEN),
+    st.sampled_from(HIDDEN[:5]),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.integers(0, 999),
+)
 @example(None, "layer", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
 def test_all_of_it_at_once(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
     """In any company, memory order, amount of padding and number of threads: what the sequence gets alone."""
     rng = np.random.default_rng(seed)
-    rnn = made(model, inputs, hidden, k=seed, seed=seed, num_layers=layers, bidirectional=both, batch_first=batch_first)
+    rnn = made(
+        model,
+        inputs,
+        hidden,
+        k=seed,
+        seed=seed,
+        num_layers=layers,
+        bidirectional=both,
+        batch_first=batch_first,
+    )
     more = int(rng.integers(0, 5))
     x = normal(rng, T + more, batch, inputs)
     h0, ends = drawn_state(rng, rnn, batch), drawn_lengths(rng, batch)
@@ -259,10 +288,10 @@ def test_all_of_it_at_once(kernels, model, hidden, inputs, layers, both, batch_f
         caller = layouts(x.swapaxes(0, 1).copy() if batch_first else x).get(name, x)
         with using_threads(threads):
             y, h = rnn(caller, h0, ends)
-        alone = x[:ends[who], who:who + 1]
+        alone = x[: ends[who], who : who + 1]
         with using_threads(1):
             want = rnn(alone.swapaxes(0, 1) if batch_first else alone, taken(rnn, h0, [who]))
-        got = y[who:who + 1, :ends[who]] if batch_first else y[:ends[who], who:who + 1]
+        got = y[who : who + 1, : ends[who]] if batch_first else y[: ends[who], who : who + 1]
         equal(rnn, (got, taken(rnn, h, [who])), want)
 
     if kernels:

@@ -82,8 +82,10 @@ def test_gradients(isa, dtype):
 @each_half
 def test_gradients_of_an_empty_batch(dtype):
     x, weight = np.zeros((0, 4), dtype), np.ones(4, dtype)
-    for gx, *sums in (lnrnn.layer_norm_backward(x, x, 4, weight, weight),
-                      lnrnn.batch_norm_backward(x, x, np.zeros(4), np.ones(4), weight, False)):
+    for gx, *sums in (
+        lnrnn.layer_norm_backward(x, x, 4, weight, weight),
+        lnrnn.batch_norm_backward(x, x, np.zeros(4), np.ones(4), weight, False),
+    ):
         assert gx.dtype == dtype and gx.shape == x.shape
         for g in sums:
             assert g.dtype == np.float32 and g.shape == (4,) and not g.any()
@@ -97,7 +99,9 @@ def test_every_number_comes_and_goes(isa, dtype):
     np.testing.assert_array_equal(same(x).astype(np.float32), x.astype(np.float32))
     bits = np.arange(0, 2**32, 4099, dtype=np.uint32)[: 2**20 - 16].view(np.float32)
     with np.errstate(all="ignore"):
-        y = lnrnn.batch_norm(np.ones((1, bits.size), dtype), np.zeros(bits.size), np.ones(bits.size), bits, eps=0.0)
+        y = lnrnn.batch_norm(
+            np.ones((1, bits.size), dtype), np.zeros(bits.size), np.ones(bits.size), bits, eps=0.0
+        )
         np.testing.assert_array_equal(y[0].astype(np.float32), bits.astype(dtype).astype(np.float32))
 
 

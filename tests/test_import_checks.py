@@ -46,7 +46,9 @@ def test_a_right_module_passes_however_it_is_called(way):
 @each_way
 def test_a_module_that_computes_something_else_is_refused_with_what_it_computes(way):
     for made in (fresh(WAYS[way](OutCell)), shaken(WAYS[way](OutCell))):
-        with pytest.raises(ValueError, match=rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*give that") as error:
+        with pytest.raises(
+            ValueError, match=rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*give that"
+        ) as error:
             lnrnn.from_torch(made)
         assert f"norm={OUT}" in str(error.value)
         assert lnrnn.from_torch(made, norm=OUT, check=True).norm == OUT
@@ -108,13 +110,17 @@ class Changed(LayerNormLSTMCell):
 
     def norm(self, layer, v):
         if self.change == "unbiased":
-            return (v - v.mean(-1, keepdim=True)) / (v.std(-1, keepdim=True) + 1e-5) * layer.weight + layer.bias
+            return (v - v.mean(-1, keepdim=True)) / (
+                v.std(-1, keepdim=True) + 1e-5
+            ) * layer.weight + layer.bias
         if self.change == "eps":
             return layer_norm(v, v.shape[-1:], layer.weight, layer.bias, 1e-3)
         return layer(v)
 
     def forward(self, x, h, c):
-        gates = self.norm(self.layernorm_i, x @ self.weight_ih.t()) + self.norm(self.layernorm_h, h @ self.weight_hh.t())
+        gates = self.norm(self.layernorm_i, x @ self.weight_ih.t()) + self.norm(
+            self.layernorm_h, h @ self.weight_hh.t()
+        )
         i, f, g, o = gates.chunk(4, 1)
         if self.change == "forget":
             f = f + 1
@@ -150,7 +156,9 @@ def test_what_is_derived_from_a_known_class_is_not_known():
 
     lnrnn.from_torch(Same(I, H))
     for module in (Residual(I, H), Twin(I, H)):
-        with pytest.raises(ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"):  # there is no norm= to give
+        with pytest.raises(
+            ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"
+        ):  # there is no norm= to give
             lnrnn.from_torch(module)
 
 
@@ -172,7 +180,11 @@ def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
     def refuse(*_):
         raise RuntimeError("it ran")
 
-    for cls, module in ((nn.GRU, nn.GRU(I, H)), (nn.LSTMCell, nn.LSTMCell(I, H)), (lnrnn.torch.RNN, lnrnn.torch.RNN(I, H))):
+    for cls, module in (
+        (nn.GRU, nn.GRU(I, H)),
+        (nn.LSTMCell, nn.LSTMCell(I, H)),
+        (lnrnn.torch.RNN, lnrnn.torch.RNN(I, H)),
+    ):
         monkeypatch.setattr(cls, "forward", refuse)
         lnrnn.from_torch(module)
         lnrnn.from_torch(module, check=False)
@@ -200,7 +212,9 @@ class Elsewise(nn.Module):
 ])  # fmt: skip
 def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, reason):
     module = Elsewise(how)
-    with pytest.warns(UserWarning, match=rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False") as caught:
+    with pytest.warns(
+        UserWarning, match=rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False"
+    ) as caught:
         assert lnrnn.from_torch(module).norm.cell == "carry"
     assert len(caught) == 1 and caught[0].filename == __file__
     for check in (True, np.zeros((T, B, I))):
@@ -251,7 +265,9 @@ def test_half_precision_is_checked_where_it_says_something():
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
     for module in (right.bfloat16(), wrong.bfloat16()):  # where rounding could hide as much
-        with pytest.warns(UserWarning, match=r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"):
+        with pytest.warns(
+            UserWarning, match=r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
+        ):
             lnrnn.from_torch(module)
     lnrnn.from_torch(copy.deepcopy(right).float(), check=True)
     with pytest.raises(ValueError, match=OTHER):
@@ -276,7 +292,10 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
 # --- an input of one's own ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_given", [np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)])
+@pytest.mark.parametrize(
+    "as_given",
+    [np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)],
+)
 def test_an_input_of_ones_own(as_given):
     x = as_given(np.random.default_rng(0).standard_normal((T, B, I), dtype=np.float32))
     right, wrong = shaken(Layer(LayerNormLSTMCell(I, H), False)), shaken(Layer(OutCell(I, H), False))
@@ -287,7 +306,9 @@ def test_an_input_of_ones_own(as_given):
     lnrnn.from_torch(first, check=x, norm=OUT)
     with pytest.raises(ValueError, match=rf"shape \({T}, {B}, {I}\)"):
         lnrnn.from_torch(first, check=x)
-    lnrnn.from_torch(nn.ModuleList([shaken(LayerNormLSTMCell(I, H)), shaken(LayerNormLSTMCell(H, H))]), check=x)
+    lnrnn.from_torch(
+        nn.ModuleList([shaken(LayerNormLSTMCell(I, H)), shaken(LayerNormLSTMCell(H, H))]), check=x
+    )
 
 
 def test_an_input_of_a_cell_or_of_one_sequence():
@@ -340,14 +361,19 @@ assert "torch" not in sys.modules"""
 
 def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
     module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # it does not say batch_first
-    with pytest.warns(UserWarning, match=r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True") as caught:
+    with pytest.warns(
+        UserWarning,
+        match=r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True",
+    ) as caught:
         assert not lnrnn.from_torch(module).batch_first
     assert len(caught) == 1 and caught[0].filename == __file__
     assert lnrnn.from_torch(module, batch_first=True, check=True).batch_first
     assert not lnrnn.from_torch(module, batch_first=False, check=True).batch_first
     module.batch_first = True
     assert lnrnn.from_torch(module).batch_first
-    with pytest.warns(UserWarning, match="give batch_first=False"):  # icefall's cells are batch_first, these are not
+    with pytest.warns(
+        UserWarning, match="give batch_first=False"
+    ):  # icefall's cells are batch_first, these are not
         lnrnn.from_torch(shaken(Layer(GateGRUCell(I, H, True), False)))
 
 
@@ -399,7 +425,9 @@ def test_everything_is_as_it_was(fails):
         assert fails or OTHER in str(error)  # it changes its weights from step to step
     assert torch.equal(torch.rand(3), want)
     assert flags == [part.training for part in module.modules()] and names == list(vars(module))
-    assert module.calls is calls and module.kept is kept and module.last is None and not hasattr(module, "new")
+    assert (
+        module.calls is calls and module.kept is kept and module.last is None and not hasattr(module, "new")
+    )
     assert torch.equal(calls, torch.zeros(2)) and torch.equal(kept, torch.zeros(2))
     for name, p in module.named_parameters():
         old, value, _ = parameters[name]

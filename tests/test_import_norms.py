@@ -28,7 +28,10 @@ def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
     told = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
     norm = lnrnn.LayerNormSpec(**said)
-    guessed, model = lnrnn.from_torch(state, batch_first=False, **told), lnrnn.from_torch(state, norm=norm, batch_first=False, **told)
+    guessed, model = (
+        lnrnn.from_torch(state, batch_first=False, **told),
+        lnrnn.from_torch(state, norm=norm, batch_first=False, **told),
+    )
     assert model.norm == norm.resolved(model._cell) != guessed.norm
     by_hand = type(model)(I, H, norm=norm)
     by_hand.load_state_dict(guessed.state_dict())

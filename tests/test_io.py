@@ -21,14 +21,19 @@ T = 6
 
 NETWORKS = {
     **{f"{norm}": dict(norm=norm) for norm in NORMS},
-    **{f"{norm}, all options": dict(norm=norm, num_layers=3, bidirectional=True, batch_first=True, bias=False)
-       for norm in NORMS},
+    **{
+        f"{norm}, all options": dict(
+            norm=norm, num_layers=3, bidirectional=True, batch_first=True, bias=False
+        )
+        for norm in NORMS
+    },
     **{f: dict(nonlinearity=f) for f in NONLINEARITIES},
     "eps": dict(norm=lnrnn.LayerNormSpec(placement="joint", cell=None, eps=0.25)),
     "no eps": dict(norm=lnrnn.LayerNormSpec(eps=0)),
     **{overrun: dict(norm=lnrnn.BatchNormSpec(overrun=overrun)) for overrun in ("last", "mean", "batch")},
-    "batch, room": dict(norm=lnrnn.BatchNormSpec(max_steps=2 * T, momentum=None, eps=1e-3, overrun="last"),
-                        num_layers=2),
+    "batch, room": dict(
+        norm=lnrnn.BatchNormSpec(max_steps=2 * T, momentum=None, eps=1e-3, overrun="last"), num_layers=2
+    ),
     "batch, momentum": dict(norm=lnrnn.BatchNormSpec(momentum=1 / 3)),
 }
 
@@ -65,7 +70,7 @@ def test_what_was_saved_comes_back(tmp_path, rng, name):
         np.testing.assert_array_equal(got, want)
     for got, want in zip(back.forward_train(x)[:2], rnn.forward_train(x)[:2], strict=True):
         np.testing.assert_array_equal(got, want)
-    equal(rnn, back)                # the momentum too has come back
+    equal(rnn, back)  # the momentum too has come back
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -77,7 +82,7 @@ def test_weights_of_another_type(tmp_path, rng, dtype):
     equal(rnn, back)
     np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
     assert (back(x)[0] != whole(x)[0]).any()
-    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])      # files hold what was set
+    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold what was set
 
 
 def test_before_training_and_after_another_policy(tmp_path):
@@ -100,7 +105,7 @@ def test_a_loaded_model_is_alive(tmp_path, rng):
     rnn = network(3, 5)
     rnn.save(tmp_path / "m")
     back = lnrnn.load(tmp_path / "m")
-    os.remove(tmp_path / "m")           # nothing is read from the file later
+    os.remove(tmp_path / "m")  # nothing is read from the file later
     x = normal(rng, T, 2, 3)
     want = rnn(x)[0]
     np.testing.assert_array_equal(back(x)[0], want)
@@ -168,7 +173,7 @@ def refused(path, content=None, most=200_000):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 20        # a hang would be hours
+    assert time.monotonic() - start < 20  # a hang would be hours
     assert peak < most, f"{peak} bytes"
     said = str(caught.value)
     assert len(said) < 600 + len(str(path)), f"{len(said)} characters: {said[:200]}"
@@ -230,8 +235,9 @@ FOREIGN = {
     "zeros": bytes(5000),
     "ones": b"\xff" * 5000,
     "zip": b"PK\x03\x04" + bytes(2000),
-    "pickle": b"\x80\x04\x95\x1f" + bytes(7)
-              + b"\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.",
+    "pickle": b"\x80\x04\x95\x1f"
+    + bytes(7)
+    + b"\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.",
     "npy": b"\x93NUMPY\x01\x00" + bytes(1000),
     "header of 2^63 bytes": pack({}, length=2**63),
     "header of 2^64 - 1 bytes": pack({}, length=2**64 - 1),
@@ -259,12 +265,14 @@ def test_foreign_files(file, name):
 def tensor(name="gain_l0", **change):
     def damage(header):
         header[name] |= change
+
     return damage
 
 
 def rename(old, new):
     def damage(header):
         header[new] = header.pop(old)
+
     return damage
 
 
@@ -274,10 +282,12 @@ def end(header):
 
 def extra(name, shape, dtype="F32"):
     """One more tensor, of no bytes if it has none."""
+
     def damage(header):
         size = 4 * int(np.prod(shape))
         header[name] = dict(dtype=dtype, shape=shape, data_offsets=[end(header), end(header) + size])
         return bytes(size)
+
     return damage
 
 
@@ -325,30 +335,62 @@ def test_the_helpers_make_files_that_load(file):
 
 
 CONFIG = {
-    **{f"{size} {str(value)[:12]}": {size: value}
-       for size in ("input_size", "hidden_size", "num_layers")
-       for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1],
-                     {})},
+    **{
+        f"{size} {str(value)[:12]}": {size: value}
+        for size in ("input_size", "hidden_size", "num_layers")
+        for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1], {})
+    },
     "num_layers of thousands": dict(num_layers=5000),
     "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),
     **{f"nonlinearity {v}": dict(nonlinearity=v) for v in ("Tanh", "", None, 3, ["tanh"], {"tanh": 1})},
-    **{f"{flag} {v}": {flag: v} for flag in ("bias", "batch_first", "bidirectional") for v in (None, 1,
-                                                                                               "true", [])},
+    **{
+        f"{flag} {v}": {flag: v}
+        for flag in ("bias", "batch_first", "bidirectional")
+        for v in (None, 1, "true", [])
+    },
     "bidirectional": dict(bidirectional=True),
     "no bias": dict(bias=False),
-    **{f"norm {str(v)[:60]}": dict(norm=v) for v in (
-        None, "layer", 5, [], {}, True, dict(kind="layer", eps=-1), dict(kind="layer", eps="1e-5"),
-        dict(kind="layer", eps=None), dict(kind="layer", eps=10**400), dict(kind="layer", eps=float("nan")),
-        dict(kind="layer", eps=float("inf")), dict(kind="layer", eps=True), dict(kind="layer", eps=[1]),
-        dict(kind="layer", placement="middle"), dict(kind="layer", placement=["joint"]), dict(kind="layer", cell=7),
-        dict(kind="layer", placement="split"), dict(kind="layer", cell="carry"), dict(kind="layer", span="all"),
-        dict(kind="layer", span=["all"]), dict(kind="layer", inner_bias=True), dict(kind="layer", inner_bias=1),
-        dict(kind="layer", more=1), dict(kind="Layer"), dict(kind=["layer"]), dict(kind={}), dict(kind=None),
-        dict(eps=1e-5), dict(kind="batch"), dict(kind="batch", overrun="never"), dict(kind="batch",
-                                                                                      momentum=2),
-        dict(kind="batch", max_steps=2**31 - 1), dict(kind="batch", max_steps=0), dict(kind="batch",
-                                                                                       max_steps=1e3),
-        dict(kind="batch", max_steps=10**4000))},
+    **{
+        f"norm {str(v)[:60]}": dict(norm=v)
+        for v in (
+            None,
+            "layer",
+            5,
+            [],
+            {},
+            True,
+            dict(kind="layer", eps=-1),
+            dict(kind="layer", eps="1e-5"),
+            dict(kind="layer", eps=None),
+            dict(kind="layer", eps=10**400),
+            dict(kind="layer", eps=float("nan")),
+            dict(kind="layer", eps=float("inf")),
+            dict(kind="layer", eps=True),
+            dict(kind="layer", eps=[1]),
+            dict(kind="layer", placement="middle"),
+            dict(kind="layer", placement=["joint"]),
+            dict(kind="layer", cell=7),
+            dict(kind="layer", placement="split"),
+            dict(kind="layer", cell="carry"),
+            dict(kind="layer", span="all"),
+            dict(kind="layer", span=["all"]),
+            dict(kind="layer", inner_bias=True),
+            dict(kind="layer", inner_bias=1),
+            dict(kind="layer", more=1),
+            dict(kind="Layer"),
+            dict(kind=["layer"]),
+            dict(kind={}),
+            dict(kind=None),
+            dict(eps=1e-5),
+            dict(kind="batch"),
+            dict(kind="batch", overrun="never"),
+            dict(kind="batch", momentum=2),
+            dict(kind="batch", max_steps=2**31 - 1),
+            dict(kind="batch", max_steps=0),
+            dict(kind="batch", max_steps=1e3),
+            dict(kind="batch", max_steps=10**4000),
+        )
+    },
     **{f"cell {v}": dict(cell=v) for v in ("LSTM", "GRU", "lstm", "", None, 3, ["RNN"])},
     **{f"dtype {v}": dict(dtype=v) for v in ("float64", "", None, 8, ["int8"])},
     "one entry more": dict(seed=0),
@@ -369,9 +411,11 @@ def test_hostile_configurations(file, name):
     refused(file, pack(header, data), most=40_000_000 if name[0] in "am" else 500_000)
 
 
-@pytest.mark.parametrize("config", ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000,
-                                    '{"a":' * 100_000, "NaN",
-                                    "1" * 5000, None], ids=lambda c: str(c)[:12])
+@pytest.mark.parametrize(
+    "config",
+    ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000, '{"a":' * 100_000, "NaN", "1" * 5000, None],
+    ids=lambda c: str(c)[:12],
+)
 def test_configurations_that_are_none(file, config):
     header, data = parts(network(3, 3), file)
     if config is None:
@@ -399,9 +443,10 @@ def test_another_schema(file, schema):
     assert "schema" in refused(file, pack(header, data), most=5_000_000)
 
 
-@pytest.mark.parametrize("count, says", [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0],
-                                                                                        "count"),
-                                         ([0, 0, 2**63 - 1], "count")])
+@pytest.mark.parametrize(
+    "count, says",
+    [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0], "count"), ([0, 0, 2**63 - 1], "count")],
+)
 def test_counts_that_cannot_be(file, count, says):
     rnn = network(2, 3, norm="batch", trained=3)
     header, data = parts(rnn, file)

@@ -20,7 +20,9 @@ from test_io import T, equal, pack, parts, refused  # noqa: E402
 
 OLD = {
     "rnn_layer_schema1": lambda: lnrnn.RNN(2, 3, 2, "relu", bidirectional=True, batch_first=True, bias=False),
-    "rnn_spec_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.LayerNormSpec("joint", None, 1e-3)).to_dtype("bfloat16"),
+    "rnn_spec_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.LayerNormSpec("joint", None, 1e-3)).to_dtype(
+        "bfloat16"
+    ),
     "rnn_none_schema1": lambda: lnrnn.RNN(2, 3, norm=None),
     "rnn_batch_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.BatchNormSpec(4, "mean", None, 0.5)),
 }
@@ -39,7 +41,7 @@ def test_files_from_before_there_were_other_cells(tmp_path, name):
     rnn.load_state_dict(state)
     old = lnrnn.load(DATA / f"{name}.safetensors")
     equal(old, rnn)
-    old.save(tmp_path / "m")                    # and what is written now loads
+    old.save(tmp_path / "m")  # and what is written now loads
     equal(lnrnn.load(tmp_path / "m"), rnn)
 
 
@@ -54,7 +56,9 @@ def test_every_cell_comes_back(tmp_path, rng, name, inner):
     if isinstance(norm, lnrnn.LayerNormSpec):
         norm = replace(norm, inner_bias=inner, eps=1e-3)
     for more in ({}, dict(num_layers=2, bidirectional=True, batch_first=True, bias=False)):
-        rnn = network(3, 17, trained=T, norm=norm, **options, **more).to_dtype("bfloat16" if inner else "float32")
+        rnn = network(3, 17, trained=T, norm=norm, **options, **more).to_dtype(
+            "bfloat16" if inner else "float32"
+        )
         rnn.save(tmp_path / "m")
         back = lnrnn.load(tmp_path / "m")
         assert type(back) is type(rnn)
@@ -71,10 +75,19 @@ def test_files_of_every_cell_are_checked(tmp_path, name):
     raw, config = file.read_bytes(), json.loads(header["__metadata__"]["config"])
     for n in range(0, len(raw), 97):
         refused(file, raw[:n])
-    for change in (dict(cell="RNN"), dict(cell="GRU" if name.startswith("LSTM") else "LSTM"), dict(hidden_size=2**30),
-                   dict(nonlinearity="tanh"), dict(num_layers=2), dict(bias=False), dict(norm="layer"),
-                   dict(norm=dict(kind="layer", placement="joint")), dict(norm=dict(kind="layer", inner_bias=True)),
-                   dict(norm=dict(kind="layer", span="half")), dict(input_size=2**31 - 1, hidden_size=2**30)):
+    for change in (
+        dict(cell="RNN"),
+        dict(cell="GRU" if name.startswith("LSTM") else "LSTM"),
+        dict(hidden_size=2**30),
+        dict(nonlinearity="tanh"),
+        dict(num_layers=2),
+        dict(bias=False),
+        dict(norm="layer"),
+        dict(norm=dict(kind="layer", placement="joint")),
+        dict(norm=dict(kind="layer", inner_bias=True)),
+        dict(norm=dict(kind="layer", span="half")),
+        dict(input_size=2**31 - 1, hidden_size=2**30),
+    ):
         header["__metadata__"]["config"] = json.dumps(config | change)
         refused(file, pack(header, data))
     header["__metadata__"]["config"] = json.dumps(config)

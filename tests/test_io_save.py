@@ -77,7 +77,7 @@ for use in (lnrnn.RNN(2, 3, seed=0).save, lnrnn.load):
 @each_writer
 def test_kinds_of_paths(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
-    long = "n" * 251 + ".npy"               # as long as a name may be
+    long = "n" * 251 + ".npy"  # as long as a name may be
     for path in (tmp_path / "a", str(tmp_path / "b"), "c", os.fsencode("d"), long):
         write(path)
         assert os.path.isfile(path)
@@ -144,7 +144,7 @@ def test_a_secret_file_is_at_no_time_open_to_others(tmp_path, monkeypatch, umask
 @each_writer
 def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
     (tmp_path / "elsewhere").mkdir()
-    for name, content in (("old", b"old"), ("new", None)):          # a link may point to what is not there yet
+    for name, content in (("old", b"old"), ("new", None)):  # a link may point to what is not there yet
         file, link = tmp_path / "elsewhere" / name, tmp_path / f"to {name}"
         if content is not None:
             file.write_bytes(content)
@@ -159,7 +159,7 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
 @each_writer
 def test_what_is_no_file_is_not_replaced(tmp_path, write):
     (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")                                # opening it would wait for a reader
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         failing(write, tmp_path / "folder", errno.EISDIR)
@@ -201,12 +201,15 @@ def test_a_read_only_directory_and_a_read_only_file(tmp_path):
         if folder.stat().st_uid == os.geteuid():
             folder.chmod(folder.stat().st_mode | 0o011)
     become = "os.setgroups([]); os.setgid(65534); os.setuid(65534)" if os.geteuid() == 0 else ""
-    done = run_python(f"""
+    done = run_python(
+        f"""
 import os
 from test_io_save import in_a_read_only_directory
 {become}
 in_a_read_only_directory({str(tmp_path)!r})
-""", PYTHONDONTWRITEBYTECODE="1")
+""",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -371,8 +374,14 @@ def test_many_writers_of_one_name(tmp_path):
     code = f"import lnrnn\nfor k in range(20): lnrnn.RNN(3, 5 + k, seed=k).save({str(path)!r})"
     pids = []
     for _ in range(3):
-        pids.append(os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code],
-                               {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}))
+        pids.append(
+            os.spawnve(
+                os.P_NOWAIT,
+                sys.executable,
+                [sys.executable, "-c", code],
+                {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        )
     while pids:
         assert 5 <= lnrnn.load(path).hidden_size < 25
         if os.waitpid(pids[0], os.WNOHANG)[0]:
@@ -381,7 +390,9 @@ def test_many_writers_of_one_name(tmp_path):
 
 
 @each_writer
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that the interrupt left open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # a file that the interrupt left open
 def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
     """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the clearing up,
     where it would be the second."""

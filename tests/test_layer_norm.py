@@ -249,7 +249,7 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
         for threads in (1, 2, 3):
             with several_threads(threads):
                 y = lnrnn.layer_norm(x, n, weight, bias)
-            with several_threads(threads, had=None if rows > 32 else 1):     # a task has at least so many
+            with several_threads(threads, had=None if rows > 32 else 1):  # a task has at least so many
                 results.append([y, *lnrnn.layer_norm_backward(gy, x, n, weight, bias)])
         for other in results[1:]:
             for a, b in zip(results[0], other):
@@ -289,13 +289,15 @@ def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
     weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
     room = np.empty(x.size + 64, dtype)
     parts = np.array_split(x, 4)
-    calls = [lambda x, p=p, **k: lnrnn.layer_norm(x, n, *p, **k)
-             for p in ((weight, bias), (weight, None), (None, bias), (None, None))]
+    calls = [
+        lambda x, p=p, **k: lnrnn.layer_norm(x, n, *p, **k)
+        for p in ((weight, bias), (weight, None), (None, bias), (None, None))
+    ]
     calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
     for call in calls:
         want = np.concatenate([call(part) for part in parts])
         for skip in (0, 1):
-            out = room[skip:skip + x.size].reshape(x.shape)
+            out = room[skip : skip + x.size].reshape(x.shape)
             np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
 
 

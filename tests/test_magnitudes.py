@@ -22,10 +22,15 @@ def extremes(rng, n, dtype):
     and deviations of 2^-20 of a large and of a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
-    rows = [normal(rng, n, np.float64) * large, rng.uniform(-1, 1, n) * info.max, normal(rng, n, np.float64),
-            normal(rng, n, np.float64) * small, rng.integers(-1000, 1000, n) * info.smallest_subnormal,
-            large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
-            small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20)]
+    rows = [
+        normal(rng, n, np.float64) * large,
+        rng.uniform(-1, 1, n) * info.max,
+        normal(rng, n, np.float64),
+        normal(rng, n, np.float64) * small,
+        rng.integers(-1000, 1000, n) * info.smallest_subnormal,
+        large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+        small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+    ]
     rows[1][0] = info.max
     for row in rows[2:]:
         row[0] *= 1.5  # no row is constant
@@ -42,7 +47,10 @@ def rows_agree(got, want, most):
 
 def test_what_went_wrong_once(isa):
     rng = np.random.default_rng(0)
-    assert absolute_error(lnrnn.rms_norm(np.full((1, 1000), 3e38, np.float32), 1000), np.ones((1, 1000))) < FORWARD
+    assert (
+        absolute_error(lnrnn.rms_norm(np.full((1, 1000), 3e38, np.float32), 1000), np.ones((1, 1000)))
+        < FORWARD
+    )
     x = (1e19 * normal(rng, (3, 1000), np.float64)).astype(np.float32)
     y = lnrnn.layer_norm(x, 1000)
     assert relative_error(y, ref.layer_norm(*wide(x), 1000)) < FORWARD and np.abs(y).max() > 3
@@ -94,12 +102,18 @@ def test_bfloat16(isa):
         x, gy = x.astype(bfloat16), normal(rng, x.shape, np.float32).astype(bfloat16)
         single, gs = x.astype(np.float32), gy.astype(np.float32)
         weight = normal(rng, n, np.float32)
-        for narrow, wider in ((lnrnn.layer_norm(x, n, weight, eps=0), lnrnn.layer_norm(single, n, weight, eps=0)),
-                              (lnrnn.rms_norm(x, n, weight, 0), lnrnn.rms_norm(single, n, weight, 0)),
-                              (lnrnn.layer_norm_backward(gy, x, n, weight, eps=0)[0],
-                               lnrnn.layer_norm_backward(gs, single, n, weight, eps=0)[0]),
-                              (lnrnn.batch_norm(x, None, None, weight, None, True, eps=0.0),
-                               lnrnn.batch_norm(single, None, None, weight, None, True, eps=0.0))):
+        for narrow, wider in (
+            (lnrnn.layer_norm(x, n, weight, eps=0), lnrnn.layer_norm(single, n, weight, eps=0)),
+            (lnrnn.rms_norm(x, n, weight, 0), lnrnn.rms_norm(single, n, weight, 0)),
+            (
+                lnrnn.layer_norm_backward(gy, x, n, weight, eps=0)[0],
+                lnrnn.layer_norm_backward(gs, single, n, weight, eps=0)[0],
+            ),
+            (
+                lnrnn.batch_norm(x, None, None, weight, None, True, eps=0.0),
+                lnrnn.batch_norm(single, None, None, weight, None, True, eps=0.0),
+            ),
+        ):
             same(narrow.astype(np.float32), wider.astype(bfloat16).astype(np.float32))
 
 
@@ -108,7 +122,10 @@ def test_outputs_larger_than_the_cache(isa, dtype):
     rng = np.random.default_rng(4)
     x = np.tile(extremes(rng, 1009, dtype), (500, 1))
     weight, bias = normal(rng, (2, 1009), dtype)
-    same(lnrnn.layer_norm(x, 1009, weight, bias, 0), np.tile(lnrnn.layer_norm(x[:7], 1009, weight, bias, 0), (500, 1)))
+    same(
+        lnrnn.layer_norm(x, 1009, weight, bias, 0),
+        np.tile(lnrnn.layer_norm(x[:7], 1009, weight, bias, 0), (500, 1)),
+    )
     same(lnrnn.rms_norm(x, 1009, weight, 0), np.tile(lnrnn.rms_norm(x[:7], 1009, weight, 0), (500, 1)))
 
 
@@ -131,7 +148,10 @@ def test_what_is_not_finite(isa, dtype):
         for poison in (np.nan, np.inf, -np.inf):
             x, gy = extremes(rng, n, dtype), normal(rng, (7, n), dtype)
             x[:, n // 2] = poison
-            assert np.isnan(lnrnn.layer_norm(x, n)).all() and np.isnan(lnrnn.layer_norm_backward(gy, x, n)[0]).all()
+            assert (
+                np.isnan(lnrnn.layer_norm(x, n)).all()
+                and np.isnan(lnrnn.layer_norm_backward(gy, x, n)[0]).all()
+            )
             r = lnrnn.rms_norm(x, n)
             assert np.isnan(r[:, n // 2]).all()
             assert np.isnan(r).all() if np.isnan(poison) else not np.delete(r, n // 2, 1).any()
@@ -144,7 +164,9 @@ def test_any_magnitude(data):
     subnormal, largest = np.log10(np.longdouble(info.smallest_subnormal)), np.log10(info.max)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
     rows, n = data.draw(st.integers(1, 9), "rows"), data.draw(st.sampled_from((3, 7, 16, 40, 130, 2100)), "n")
-    powers = data.draw(st.lists(st.floats(float(subnormal), float(largest)), min_size=rows, max_size=rows), "powers")
+    powers = data.draw(
+        st.lists(st.floats(float(subnormal), float(largest)), min_size=rows, max_size=rows), "powers"
+    )
     eps = data.draw(st.sampled_from([0, 1e-45, 1e-38, 1e-20, 1e-5, 1.0, 1e30]), "eps")
     sizes = np.minimum(10 ** np.array(powers, np.longdouble), info.max)[:, None]
     x = np.concatenate([sizes, 0 * sizes, sizes * rng.uniform(-1, 1, (rows, n - 2))], 1).astype(dtype)
@@ -165,9 +187,13 @@ def test_any_magnitude(data):
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
     held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
 
-    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(lambda: (
-            lnrnn.layer_norm(x, n, weight, None, eps), lnrnn.rms_norm(x, n, None, eps),
-            lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps))).items():
+    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(
+        lambda: (
+            lnrnn.layer_norm(x, n, weight, None, eps),
+            lnrnn.rms_norm(x, n, None, eps),
+            lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps),
+        )
+    ).items():
         near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight), 1 / np.sqrt(spread), isa)
         near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1, 1 / np.sqrt(square), isa)
         near(got_gx[held], gx[held], BACKWARD * size[held], 1, size[held], isa)
@@ -184,11 +210,17 @@ def test_batch_norm_in_training(isa, dtype):
     for n in (3, 17, 100, 2000):
         columns = extremes(rng, n, dtype)
         weight, bias = normal(rng, (2, 7), dtype)
-        for x in (np.ascontiguousarray(columns.T), columns[None].copy(), np.stack([columns, columns[:, ::-1]])):
+        for x in (
+            np.ascontiguousarray(columns.T),
+            columns[None].copy(),
+            np.stack([columns, columns[:, ::-1]]),
+        ):
             axes = (0, *range(2, x.ndim))
             mean, var = np.zeros(7), np.zeros(7)
             y = lnrnn.batch_norm(x, mean, var, weight, bias, True, 1.0, 0.0)
-            want, want_mean, want_var = ref.batch_norm(*wide(x, np.zeros(7), np.zeros(7), weight, bias), True, 1, 0)
+            want, want_mean, want_var = ref.batch_norm(
+                *wide(x, np.zeros(7), np.zeros(7), weight, bias), True, 1, 0
+            )
             rows_agree(np.moveaxis(y, 1, 0), np.moveaxis(want, 1, 0), FORWARD * SCALE[dtype])
             size = np.abs(wide(x)[0]).max(axes)
             unit = np.longdouble(np.finfo(np.float64).smallest_subnormal)
@@ -197,8 +229,12 @@ def test_batch_norm_in_training(isa, dtype):
             # twice as much as of y: the square of its denominator
             assert (np.abs(var - want_var)[held] <= 2 * FORWARD * SCALE[dtype] * want_var[held]).all()
             assert np.isinf(var[want_var > np.finfo(np.float64).max]).all()
-            same(lnrnn.batch_norm(np.delete(x, [0, 1, 3, 4, 5, 6], 1), None, None, weight[2:3], bias[2:3], True, 1.0, 0.0),
-                 y[:, 2:3])
+            same(
+                lnrnn.batch_norm(
+                    np.delete(x, [0, 1, 3, 4, 5, 6], 1), None, None, weight[2:3], bias[2:3], True, 1.0, 0.0
+                ),
+                y[:, 2:3],
+            )
             gy = normal(rng, x.shape, dtype)
             got = lnrnn.batch_norm_backward(gy, x, None, None, weight, True, 0.0)
             slopes = ref.batch_norm_backward(*wide(gy, x, None, None, weight), True, 0)

@@ -40,8 +40,10 @@ def test_making_takes_the_memory_of_the_weights(cell):
     assert weights <= most < 1.1 * weights
 
 
-@pytest.mark.parametrize("cell, inputs, hidden", [
-    ("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)])
+@pytest.mark.parametrize(
+    "cell, inputs, hidden",
+    [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
+)
 def test_the_largest_weights(cell, inputs, hidden):
     """2**40 elements are allowed, one unit more is not, and it is said before memory is taken. (A norm that
     is none is looked at after the sizes, so no matrix is made here.)"""
@@ -67,12 +69,12 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
     network(3, 5, norm="batch", trained=known).save(path)
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:8 + size])
+    header = json.loads(raw[8 : 8 + size])
     config = json.loads(header["__metadata__"]["config"])
     config["norm"]["max_steps"] = room
     header["__metadata__"]["config"] = json.dumps(config)
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size:])
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
 
     def load():
         want = rf"'count_l0' is \({known},\) I64, its configuration says \({room},\) I64"

@@ -31,7 +31,9 @@ def check(rng, dtype, outputs, inputs, batches):
     w, x = whole_numbers(rng, outputs, inputs, max(batches))
     rnn, want = product(w, dtype), x[0] @ w.T
     for batch in batches:
-        np.testing.assert_array_equal(rnn(x[:, :batch])[0][0], want[:batch], err_msg=f"{batch} x {inputs} to {outputs}")
+        np.testing.assert_array_equal(
+            rnn(x[:, :batch])[0][0], want[:batch], err_msg=f"{batch} x {inputs} to {outputs}"
+        )
 
 
 @each_dtype
@@ -59,11 +61,16 @@ def test_forwards_and_backwards(isa, rng, dtype):
     the units and changes signs, so that states stay whole numbers."""
     for hidden in (1, 7, 16, 31, 48, 64, 97, 104, 111, 112, 120, 128, 130, 193, 420):
         rnn = lnrnn.RNN(2, hidden, nonlinearity="identity", norm=None, bias=False)
-        turn = np.eye(hidden, dtype=np.float32)[rng.permutation(hidden)] * rng.choice([-1, 1], hidden).astype(np.float32)
+        turn = np.eye(hidden, dtype=np.float32)[rng.permutation(hidden)] * rng.choice([-1, 1], hidden).astype(
+            np.float32
+        )
         w = rng.integers(-7, 8, (hidden, 2)).astype(np.float32)
         rnn.weight_hh_l0, rnn.weight_ih_l0 = turn, w
         for batch in (1, 2, 5):
-            x, h = rng.integers(-7, 8, (6, batch, 2)).astype(np.float32), np.zeros((batch, hidden), np.float32)
+            x, h = (
+                rng.integers(-7, 8, (6, batch, 2)).astype(np.float32),
+                np.zeros((batch, hidden), np.float32),
+            )
             y = rnn.to_dtype(dtype)(x)[0]
             for t in range(6):
                 h = x[t] @ w.T + h @ turn.T

@@ -151,7 +151,8 @@ def long_call(what):
         y, _, tape = rnn.forward_train(x)
         return lambda: rnn.backward(tape, y)
     return lambda: {"call": rnn, "forward_train": rnn.forward_train, "calibrate": rnn.calibrate}[what](
-        [x] if what == "calibrate" else x)
+        [x] if what == "calibrate" else x
+    )
 
 
 @needs_a_timer
@@ -193,14 +194,16 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
             raise Interrupted
 
     with parts_of(2**20):
-        for delay in (0.001, 0.003, 0.01):              # in the first layer, and later
+        for delay in (0.001, 0.003, 0.01):  # in the first layer, and later
             with pytest.raises(Interrupted), ticking(interrupt, delay):
                 while True:
                     rnn.load_state_dict(before)
                     rnn.forward_train(x)
-            found = rnn.state_dict()                    # as before the call, or as after it
-            assert any(all(np.array_equal(found[name], value) for name, value in state.items())
-                       for state in (before, after))
+            found = rnn.state_dict()  # as before the call, or as after it
+            assert any(
+                all(np.array_equal(found[name], value) for name, value in state.items())
+                for state in (before, after)
+            )
         rnn.load_state_dict(before)
         got_y, _, tape = rnn.forward_train(x)
         same(got_y, want_y)

@@ -35,7 +35,10 @@ def test_every_length(isa, dtype):
             y = lnrnn.rms_norm(x, n, w)
             assert y.dtype == dtype
             assert relative_error(y, true_rms_norm(x, n, w)) < FORWARD[dtype], n
-        assert relative_error(lnrnn.rms_norm(x, n, weight, 0.5), true_rms_norm(x, n, weight, 0.5)) < FORWARD[dtype], n
+        assert (
+            relative_error(lnrnn.rms_norm(x, n, weight, 0.5), true_rms_norm(x, n, weight, 0.5))
+            < FORWARD[dtype]
+        ), n
 
 
 @each_dtype
@@ -79,7 +82,9 @@ def test_what_is_not_finite_stays_in_its_row(isa, dtype, poison):
 def test_small_values_and_no_values():
     x = np.full((2, 4), 2.0**-12, np.float32)
     for eps in (None, float(np.finfo(np.float32).eps)):  # the default is not to be seen as 0 or 1e-5
-        np.testing.assert_allclose(lnrnn.rms_norm(x, 4, eps=eps), 2.0**-12 / np.sqrt(2.0**-24 + 2.0**-23), rtol=1e-6)
+        np.testing.assert_allclose(
+            lnrnn.rms_norm(x, 4, eps=eps), 2.0**-12 / np.sqrt(2.0**-24 + 2.0**-23), rtol=1e-6
+        )
     np.testing.assert_array_equal(lnrnn.rms_norm(x, 4, eps=0), 1)
     np.testing.assert_array_equal(lnrnn.rms_norm(np.zeros((2, 4)), 4), 0)
     assert lnrnn.rms_norm(np.zeros((0, 4)), 4).shape == (0, 4)

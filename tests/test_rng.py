@@ -17,4 +17,6 @@ def test_the_name_is_the_seed(rng):
 
 @pytest.mark.parametrize("word, k", [("a", 0), ("b", 1)])
 def test_so_are_parameters_but_no_instruction_set(isa, rng, word, k):
-    assert seed(rng) == zlib.crc32(f"test_rng-test_so_are_parameters_but_no_instruction_set-{word}-{k}".encode())
+    assert seed(rng) == zlib.crc32(
+        f"test_rng-test_so_are_parameters_but_no_instruction_set-{word}-{k}".encode()
+    )

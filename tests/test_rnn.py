@@ -46,7 +46,7 @@ def step_error(rnn, x, h0, y):
         unit = terms.max(-1, keepdims=True) * p["gain"] / np.sqrt(var + rnn.norm.eps) * (1 + np.abs(ahat))
         unit = unit + np.abs(p["bias"])
     else:
-        mean, var = (s[:len(x), None] for s in (rnn.running_mean_l0, rnn.running_var_l0))
+        mean, var = (s[: len(x), None] for s in (rnn.running_mean_l0, rnn.running_var_l0))
         scale = p["gain"] / np.sqrt(var + rnn.norm.eps)
         z = scale * (a - mean) + p["bias"]
         unit = scale * (terms + np.abs(mean)) + np.abs(p["bias"])
@@ -67,8 +67,14 @@ def test_each_step_within_a_few_roundings(isa, norm, nonlinearity):
     for k, hidden in enumerate(SIZES):
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(norm or "")) % len(BATCHES)]
         steps = (7, 2, 1, 7, 50)[k % 5]
-        rnn = network(inputs, hidden, seed=k, norm=norm, nonlinearity=nonlinearity,
-                      trained=steps if norm == "batch" else 0)
+        rnn = network(
+            inputs,
+            hidden,
+            seed=k,
+            norm=norm,
+            nonlinearity=nonlinearity,
+            trained=steps if norm == "batch" else 0,
+        )
         x, h0 = normal(rng, steps, batch, inputs), normal(rng, 1, batch, hidden)
         y, h = rnn(x, h0)
         assert y.dtype == h.dtype == np.float32 and y.shape == (steps, batch, hidden)
@@ -107,21 +113,39 @@ def test_layer_norm_of_rows_far_from_zero(isa):
 
 # --- everything at once ---------------------------------------------------------------------------------------
 
-cases = st.fixed_dictionaries({
-    "norm": st.sampled_from(NORMS),
-    "nonlinearity": st.sampled_from(NONLINEARITIES),
-    "num_layers": st.integers(1, 3),
-    "bidirectional": st.booleans(),
-    "batch_first": st.booleans(),
-    "bias": st.booleans(),
-})
+cases = st.fixed_dictionaries(
+    {
+        "norm": st.sampled_from(NORMS),
+        "nonlinearity": st.sampled_from(NONLINEARITIES),
+        "num_layers": st.integers(1, 3),
+        "bidirectional": st.booleans(),
+        "batch_first": st.booleans(),
+        "bias": st.booleans(),
+    }
+)
 
 
 @settings(max_examples=150)
-@given(cases, st.sampled_from(SIZES[2:11]), st.sampled_from(SIZES[:9]), st.sampled_from(BATCHES),
-       st.integers(0, 9), st.integers(0, 2), st.booleans(), st.integers(0, 99))
-@example(dict(norm="layer", nonlinearity="tanh", num_layers=2, bidirectional=True, batch_first=True, bias=True),
-         33, 5, 13, 9, 2, True, 0)
+@given(
+    cases,
+    st.sampled_from(SIZES[2:11]),
+    st.sampled_from(SIZES[:9]),
+    st.sampled_from(BATCHES),
+    st.integers(0, 9),
+    st.integers(0, 2),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@example(
+    dict(norm="layer", nonlinearity="tanh", num_layers=2, bidirectional=True, batch_first=True, bias=True),
+    33,
+    5,
+    13,
+    9,
+    2,
+    True,
+    0,
+)
 def test_layers_directions_lengths_and_states(options, hidden, inputs, batch, steps, lengths, h0, seed):
     """lengths: 0 none, 1 drawn, 2 drawn with an empty and a whole sequence among them."""
     rng = np.random.default_rng(seed)
@@ -164,19 +188,36 @@ def test_one_sequence_without_a_batch_axis(rng, norm):
 def in_torch(rnn):
     """torch.nn.RNN in float64 with the parameters of a network without a norm."""
     torch = pytest.importorskip("torch")
-    other = torch.nn.RNN(rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.nonlinearity, rnn.bias,
-                         rnn.batch_first, bidirectional=rnn.bidirectional, dtype=torch.float64)
+    other = torch.nn.RNN(
+        rnn.input_size,
+        rnn.hidden_size,
+        rnn.num_layers,
+        rnn.nonlinearity,
+        rnn.bias,
+        rnn.batch_first,
+        bidirectional=rnn.bidirectional,
+        dtype=torch.float64,
+    )
     other.load_state_dict({name: torch.tensor(value).double() for name, value in rnn.state_dict().items()})
     return torch, other
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
-@pytest.mark.parametrize("layers, both, batch_first, bias",
-                         [(1, False, False, True), (2, True, True, True), (3, False, True, False),
-                          (2, True, False, True)])
+@pytest.mark.parametrize(
+    "layers, both, batch_first, bias",
+    [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],
+)
 def test_without_a_norm_it_is_torchs(isa, rng, nonlinearity, layers, both, batch_first, bias):
-    rnn = network(7, 33, norm=None, nonlinearity=nonlinearity, num_layers=layers, bidirectional=both,
-                  batch_first=batch_first, bias=bias)
+    rnn = network(
+        7,
+        33,
+        norm=None,
+        nonlinearity=nonlinearity,
+        num_layers=layers,
+        bidirectional=both,
+        batch_first=batch_first,
+        bias=bias,
+    )
     torch, other = in_torch(rnn)
     x, h0 = normal(rng, 9, 9, 7), normal(rng, layers * (1 + both), 9, 33)
     ends = np.array([9, 4, 1, 9, 7, 2, 3, 8, 5])
@@ -202,8 +243,11 @@ def test_input_of_every_kind(rng, norm, batch_first):
     x, h0 = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((5, 5, 3), (1, 5, 17)))
     ends = np.array([5, 0, 3, 1, 4])
     want = rnn(x, h0, ends)
-    kinds = {"list": np.ndarray.tolist, **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
-             **{name: lambda a, name=name: layouts(a)[name] for name in layouts(x)}}
+    kinds = {
+        "list": np.ndarray.tolist,
+        **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
+        **{name: lambda a, name=name: layouts(a)[name] for name in layouts(x)},
+    }
     for kind, made in kinds.items():
         given = made(x), made(h0)
         before = np.array(given[0]), np.array(given[1])
@@ -239,7 +283,7 @@ def test_what_is_not_finite_stays_in_its_sequence(isa, rng, norm, value):
         got_y, got_h = rnn(bad_x, bad_h0)
         np.testing.assert_array_equal(np.delete(got_y, 4, 1), np.delete(y, 4, 1))
         np.testing.assert_array_equal(np.delete(got_h, 4, 1), np.delete(h, 4, 1))
-        if np.isnan(value) or norm == "layer":      # tanh makes 1 of infinity, and all is finite again
+        if np.isnan(value) or norm == "layer":  # tanh makes 1 of infinity, and all is finite again
             assert np.isnan(got_y[2:, 4]).all()
 
 
@@ -247,7 +291,9 @@ def test_what_is_not_finite_stays_in_its_sequence(isa, rng, norm, value):
 
 
 def test_seeds():
-    same, again, other, none, nor = (lnrnn.RNN(3, 25, 2, seed=s, bidirectional=True) for s in (5, 5, 6, None, None))
+    same, again, other, none, nor = (
+        lnrnn.RNN(3, 25, 2, seed=s, bidirectional=True) for s in (5, 5, 6, None, None)
+    )
     for name, value in same.parameters().items():
         np.testing.assert_array_equal(value, again.parameters()[name])
         if name.startswith("weight"):
@@ -286,7 +332,7 @@ def test_each_parameter_that_is_set_counts(isa, rng, norm):
         value = rng.uniform(-0.4, 0.4, getattr(rnn, name).shape)
         setattr(rnn, name, value)
         np.testing.assert_array_equal(getattr(rnn, name), value.astype(np.float32))
-        value[...] = np.nan                     # it was copied
+        value[...] = np.nan  # it was copied
         y = rnn(x)[0]
         assert (y != before).any(), name
         assert absolute_error(y, reference_forward(rnn, x)[0]) < WHOLE, name
@@ -298,7 +344,7 @@ def test_each_parameter_that_is_set_counts(isa, rng, norm):
 
 def loaded(rnn):
     other = lnrnn.RNN(rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.nonlinearity, rnn.norm, seed=9)
-    other(np.zeros((0, 1, rnn.input_size)))             # packed, with parameters that are to go
+    other(np.zeros((0, 1, rnn.input_size)))  # packed, with parameters that are to go
     other.load_state_dict(rnn.state_dict())
     return other
 
@@ -309,8 +355,14 @@ COPIES = {"copy": copy.deepcopy, "pickle": lambda rnn: pickle.loads(pickle.dumps
 @each_norm
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_has_its_own_life(rng, norm, way):
-    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun="last") if norm == "batch" else norm,
-                  num_layers=2, nonlinearity="sigmoid", trained=4)
+    rnn = network(
+        3,
+        17,
+        norm=lnrnn.BatchNormSpec(overrun="last") if norm == "batch" else norm,
+        num_layers=2,
+        nonlinearity="sigmoid",
+        trained=4,
+    )
     x = normal(rng, 6, 5, 3)
     y, state = rnn(x)[0], rnn.state_dict()
     twin = COPIES[way](rnn)
@@ -318,7 +370,7 @@ def test_a_copy_has_its_own_life(rng, norm, way):
     np.testing.assert_array_equal(twin(x)[0], y)
     for name, value in twin.state_dict().items():
         np.testing.assert_array_equal(value, state[name])
-        value[...] = 0                          # what state_dict gives is a copy
+        value[...] = 0  # what state_dict gives is a copy
         with pytest.raises(ValueError, match="read-only"):
             getattr(twin, name)[...] = 0
     np.testing.assert_array_equal(twin(x)[0], y)

@@ -48,7 +48,7 @@ def test_the_twin_with_room_to_spare(cell, overrun):
             x = x[:KNOWN]
         with torch.no_grad():
             found.append(module(x)[0].numpy())
-    same(*found)                                        # room changes no bit
+    same(*found)  # room changes no bit
     assert absolute_error(lnrnn.from_torch(module)(x)[0], found[-1]) < 1e-5
 
 
@@ -105,7 +105,7 @@ def test_the_twins_counts_end_there_too():
     module = lnrnn.torch.GRU(3, 5, norm="batch", seed=0)
     module(torch.randn(T, 6, 3))
     with torch.no_grad():
-        module.count_l0.fill_(2**63 - 1)                # which torch's load_state_dict would not refuse
+        module.count_l0.fill_(2**63 - 1)  # which torch's load_state_dict would not refuse
     module(torch.randn(T, 6, 3))
     assert (module.count_l0 == MOST).all()
     lnrnn.from_torch(module)

@@ -67,14 +67,17 @@ def test_an_isa_of_another_machine_is_an_error():
 THREADS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
 
 
-@pytest.mark.parametrize("environment, threads", [
-    (dict(LNRNN_NUM_THREADS="3"), 3),
-    (dict(LNRNN_NUM_THREADS="1024"), 1024),
-    (dict(OMP_NUM_THREADS="5"), 5),
-    (dict(OMP_NUM_THREADS="5,2"), 5),
-    (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
-    (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
-])
+@pytest.mark.parametrize(
+    "environment, threads",
+    [
+        (dict(LNRNN_NUM_THREADS="3"), 3),
+        (dict(LNRNN_NUM_THREADS="1024"), 1024),
+        (dict(OMP_NUM_THREADS="5"), 5),
+        (dict(OMP_NUM_THREADS="5,2"), 5),
+        (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
+        (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
+    ],
+)
 def test_the_environment_says_how_many_threads(environment, threads):
     assert said(THREADS, **environment).split()[:2] == [str(threads)] * 2
 
@@ -104,9 +107,12 @@ def compute():
     y, h, tape = many.forward_train(x)
     results = [many(x)[0], few(x[:, :2])[0], y, *many.backward(tape, y)[:2]]
     big = np.random.default_rng(1).standard_normal((2000, 300)).astype(np.float32)
-    results += [lnrnn.layer_norm(big, 300), lnrnn.tanh(big), *lnrnn.layer_norm_backward(big, big, 300,
-                                                                                        big[0])[:2],
-                lnrnn.batch_norm(big, None, None, training=True)]
+    results += [
+        lnrnn.layer_norm(big, 300),
+        lnrnn.tanh(big),
+        *lnrnn.layer_norm_backward(big, big, 300, big[0])[:2],
+        lnrnn.batch_norm(big, None, None, training=True),
+    ]
     return b"".join(a.tobytes() for a in results)
 
 
@@ -135,7 +141,7 @@ def forks():
     """A child and a grandchild of a process that has used threads compute as it did, and end."""
     import warnings
 
-    warnings.simplefilter("ignore", DeprecationWarning)     # of forks with threads: that is the test
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
     lnrnn._core.set_meetings("together")
     lnrnn.set_num_threads(3)
     want = compute()
@@ -153,7 +159,7 @@ def forks():
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         lnrnn._core.teams_had()
-        assert compute() == want                            # and the parent goes on, with threads
+        assert compute() == want  # and the parent goes on, with threads
         assert lnrnn._core.teams_had() == (3, 3)
 
 
@@ -183,9 +189,20 @@ def test_a_fork_after_threads_were_used_does_not_hang(way):
 
 def test_the_import_is_small():
     """NumPy alone: no package of an extra, and nothing that is slow to import."""
-    heavy = {"torch", "matplotlib", "tqdm", "safetensors", "scipy", "pytest", "hypothesis", "unittest",
-             "setuptools",
-             "Cython", "multiprocessing", "asyncio"}
+    heavy = {
+        "torch",
+        "matplotlib",
+        "tqdm",
+        "safetensors",
+        "scipy",
+        "pytest",
+        "hypothesis",
+        "unittest",
+        "setuptools",
+        "Cython",
+        "multiprocessing",
+        "asyncio",
+    }
     code = f"""
 import sys, numpy, numpy.random
 before = set(sys.modules)
@@ -306,7 +323,7 @@ def first_calls():
 
 
 def test_threads_that_share_a_new_network():
-    run_apart(first_calls)      # weights were freed under a thread once: not in the process of the suite
+    run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
 
 
 def parameters_while_computing():
@@ -334,7 +351,7 @@ def parameters_while_computing():
 
     seen = at_once([change, call, call, call])
     assert set().union(*seen[1:]) <= set(wanted)
-    assert rnn(x)[0].tobytes() == wanted[1]                 # the last change is not lost
+    assert rnn(x)[0].tobytes() == wanted[1]  # the last change is not lost
 
 
 def test_parameters_set_while_others_compute():
@@ -347,11 +364,13 @@ def test_a_network_in_many_threads(rng, norm):
     rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
     batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
     work = [lambda x=x: rnn(x) for x in batches]
-    if norm != "batch":                                     # which learns as it trains
+    if norm != "batch":  # which learns as it trains
+
         def train(x):
             y, _, tape = rnn.forward_train(x)
             gx, gh0, grads = rnn.backward(tape, y)
             return gx, gh0, *grads.values()
+
         work += [lambda x=x: train(x) for x in batches]
     wanted = [w() for w in work]
     for _ in range(3):

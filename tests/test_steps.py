@@ -49,22 +49,30 @@ def living_statistics(rnn, x, h0, ends, y):
 
 def equal_statistics(got, want):
     known = len(want[2])
-    square = (want[0] ** 2 + want[1]).max(initial=1)        # a rounding is one of the values, not of their difference
+    square = (want[0] ** 2 + want[1]).max(
+        initial=1
+    )  # a rounding is one of the values, not of their difference
     assert absolute_error(got[0][:known], want[0]) < STATISTICS * square**0.5
     assert absolute_error(got[1][:known], want[1]) < STATISTICS * square
     same(got[2][:known], want[2])
-    assert not any(array[known:].any() for array in got)    # what nobody reached stays empty
+    assert not any(array[known:].any() for array in got)  # what nobody reached stays empty
 
 
 # --- whose statistics -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hidden, inputs, batch", [(1, 3, 5), (17, 1, 70), (33, 16, 13), (97, 5, 1), (64, 7, 200)])
+@pytest.mark.parametrize(
+    "hidden, inputs, batch", [(1, 3, 5), (17, 1, 70), (33, 16, 13), (97, 5, 1), (64, 7, 200)]
+)
 @pytest.mark.parametrize("padding", [np.nan, 1e30])
 @pytest.mark.parametrize("room", [None, T, 20])
 def test_of_the_living_only(isa, rng, hidden, inputs, batch, padding, room):
     x, h0 = normal(rng, T, batch, inputs), normal(rng, 1, batch, hidden)
-    for ends in (rng.integers(0, T, batch), np.full(batch, T), np.where(np.arange(batch) == batch // 2, 7, 2)):
+    for ends in (
+        rng.integers(0, T, batch),
+        np.full(batch, T),
+        np.where(np.arange(batch) == batch // 2, 7, 2),
+    ):
         x[np.arange(T)[:, None] >= ends] = padding
         rnn = calm(inputs, hidden, norm=spec(max_steps=room))
         y, _, _ = rnn.forward_train(x, h0, ends)
@@ -104,7 +112,12 @@ def test_a_step_that_one_sequence_reached(rng):
 
 
 @settings(max_examples=80)
-@given(st.sampled_from([0.0, 0.1, 0.25, 1.0, None]), st.integers(1, 5), st.sampled_from([None, T]), st.integers(0, 99))
+@given(
+    st.sampled_from([0.0, 0.1, 0.25, 1.0, None]),
+    st.integers(1, 5),
+    st.sampled_from([None, T]),
+    st.integers(0, 99),
+)
 @example(0.1, 5, None, 0)
 @example(None, 5, T, 0)
 def test_momentum(momentum, batches, room, seed):
@@ -154,8 +167,10 @@ def test_max_steps(rng):
     rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
     before = rnn.state_dict()
     assert rnn.running_mean_l1.shape == (5, 17)
-    for refused in (lambda: rnn.forward_train(normal(rng, T, 4, 3), None, [5, 1, 6, 7]),
-                    lambda: rnn.calibrate([normal(rng, 5, 1, 3), (normal(rng, T, 3, 3), [1, 6, 7])])):
+    for refused in (
+        lambda: rnn.forward_train(normal(rng, T, 4, 3), None, [5, 1, 6, 7]),
+        lambda: rnn.calibrate([normal(rng, 5, 1, 3), (normal(rng, T, 3, 3), [1, 6, 7])]),
+    ):
         with pytest.raises(lnrnn.SequenceTooLongError, match="max_steps") as caught:
             refused()
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 6, 5)
@@ -187,7 +202,7 @@ def test_overrun(isa, overrun, known):
     if overrun == "raise":
         ends = np.minimum(ends, known)
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends)
-    x[np.arange(T)[:, None] >= ends] = np.nan           # nor does padding count for "batch"
+    x[np.arange(T)[:, None] >= ends] = np.nan  # nor does padding count for "batch"
     y, h = rnn(x, h0, ends)
     assert absolute_error(y, want_y) < 3e-6 and absolute_error(h, want_h) < 3e-6
 
@@ -211,9 +226,13 @@ def test_raise_says_who_and_computes_nothing(rng, unbatched):
     ends = np.array([4, 2, 8, 0, 9])
     with pytest.raises(lnrnn.SequenceTooLongError, match=r"(?s)sequence .*\b4\b") as caught:
         rnn(x[:, 0] if unbatched else x, None, 8 if unbatched else ends)
-    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (0 if unbatched else 2, 8, 4)
+    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (
+        0 if unbatched else 2,
+        8,
+        4,
+    )
     assert isinstance(caught.value, ValueError)
-    rnn(x, None, np.minimum(ends, 4))                   # longer padding is no longer sequence
+    rnn(x, None, np.minimum(ends, 4))  # longer padding is no longer sequence
 
 
 @pytest.mark.parametrize("room", [None, T])
@@ -226,7 +245,7 @@ def test_before_any_training(rng, room):
         with pytest.raises(lnrnn.SequenceTooLongError, match="train") as caught:
             rnn(x, h0, [0, 1, *[0] * 10])
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 1, 0)
-        y, h = rnn(x, h0, np.zeros(12, int))            # no steps need no statistics
+        y, h = rnn(x, h0, np.zeros(12, int))  # no steps need no statistics
         assert not y.any()
         same(h, h0)
     rnn.overrun = "batch"
@@ -234,7 +253,7 @@ def test_before_any_training(rng, room):
     y, h = rnn(x, h0, ends)
     assert rnn.known_steps == 0
     trained_y, trained_h, _ = rnn.forward_train(x, h0, ends)
-    same(y, trained_y)                                  # training does just that
+    same(y, trained_y)  # training does just that
     same(h, trained_h)
 
 
@@ -262,7 +281,7 @@ def test_a_stream_does_what_a_sequence_does(isa, rng, overrun, known):
 def divided(x, ends, sizes):
     """Batches of those sizes, each cut to its own longest sequence."""
     cuts = np.cumsum(sizes)[:-1]
-    return [(part[:max(n, default=0)], n) for part, n in zip(np.split(x, cuts, 1), np.split(ends, cuts))]
+    return [(part[: max(n, default=0)], n) for part, n in zip(np.split(x, cuts, 1), np.split(ends, cuts))]
 
 
 def test_calibrate_is_exact_and_does_not_know_batches(isa):
@@ -270,7 +289,7 @@ def test_calibrate_is_exact_and_does_not_know_batches(isa):
     rnn = calm(5, 33, norm="batch", num_layers=2, bidirectional=True)
     x, ends = normal(rng, T, 40, 5), np.r_[[T] * 9, rng.integers(0, T + 1, 31)]
     ends = rng.permutation(ends)
-    rnn.forward_train(normal(rng, 2 * T, 50, 5) + 3)    # old statistics, of more steps: replaced
+    rnn.forward_train(normal(rng, 2 * T, 50, 5) + 3)  # old statistics, of more steps: replaced
     _, _, tapes = reference_forward(rnn, x, None, ends, training=True)
     found = []
     for sizes in ([40], [1] * 40, [13, 0, 26, 1]):

@@ -24,8 +24,10 @@ def spec(**options):
 
 def statistics(rnn, suffix="_l0"):
     """{side: (mean, var)}, count."""
-    found = {side: tuple(getattr(rnn, f"running_{field}_{side}{suffix}") for field in ("mean", "var"))
-             for side in sides(rnn)}
+    found = {
+        side: tuple(getattr(rnn, f"running_{field}_{side}{suffix}") for field in ("mean", "var"))
+        for side in sides(rnn)
+    }
     return found, getattr(rnn, "count" + suffix)
 
 
@@ -51,7 +53,7 @@ def test_calibrate_is_exact_and_does_not_know_batches(isa, cell, eps, room):
     x, ends = normal(rng, T, 40, 5), rng.permutation(np.r_[[T] * 12, rng.integers(0, T + 1, 28)])
     _, _, tapes = reference_forward(rnn, x, None, ends, training=True)
     x[np.arange(T)[:, None] >= ends] = np.nan
-    learn(rnn, rng, T, 50)                              # old statistics: replaced
+    learn(rnn, rng, T, 50)  # old statistics: replaced
     found = []
     for sizes in ([40], [13, 0, 26, 1]):
         cuts = np.cumsum(sizes)[:-1]
@@ -118,7 +120,7 @@ def test_past_the_known_steps(cell, overrun, known):
     x, h0 = normal(rng, T, 20, 5), drawn_state(rng, rnn, 20)
     ends = np.r_[[T] * 12, rng.integers(0, T, 8)]
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends)
-    x[np.arange(T)[:, None] >= ends] = np.nan           # nor does padding count for "batch"
+    x[np.arange(T)[:, None] >= ends] = np.nan  # nor does padding count for "batch"
     for y, h in on_every_isa(lambda: rnn(x, h0, ends)).values():
         assert absolute_error(y, want_y) < WHOLE
         for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
@@ -165,7 +167,7 @@ def test_a_network_that_learned_nothing(rng, cell):
         rnn.overrun = overrun
         with pytest.raises(lnrnn.SequenceTooLongError, match="calibrate"):
             rnn(x)
-        y, h = rnn(x, None, np.zeros(12, int))          # no steps need no statistics
+        y, h = rnn(x, None, np.zeros(12, int))  # no steps need no statistics
         assert not y.any() and not any(s.any() for s in parts(rnn, h))
     rnn.overrun = "batch"
     y, _ = rnn(x)

@@ -21,8 +21,9 @@ def streamed(stream, x):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("batch, hidden, layers",
-                         [(1, 1, 1), (1, 33, 3), (5, 48, 1), (13, 97, 2), (70, 17, 1)])
+@pytest.mark.parametrize(
+    "batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (13, 97, 2), (70, 17, 1)]
+)
 def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, norm, batch, hidden, layers):
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
@@ -55,7 +56,7 @@ def batch_overrun():
 
 
 def test_past_the_known_steps_the_batch_itself():
-    run_apart(batch_overrun)        # it wrote past its scratch once: not in the process of the suite
+    run_apart(batch_overrun)  # it wrote past its scratch once: not in the process of the suite
 
 
 def test_overrun_raise_refuses_the_step_and_leaves_the_stream(rng):
@@ -134,7 +135,7 @@ def test_each_result_is_an_array_of_its_own(rng):
     np.testing.assert_array_equal(rows, y)
     assert all(row.dtype == np.float32 and row.flags.owndata and row.flags.writeable for row in rows)
     for row in rows:
-        row[...] = np.nan                                   # does the stream no harm
+        row[...] = np.nan  # does the stream no harm
     stream.reset()
     np.testing.assert_array_equal([stream(row) for row in x], y)
 
@@ -152,7 +153,7 @@ def test_one_sequence_goes_without_a_batch_axis(rng):
 
 def test_input_of_every_kind(rng):
     rnn = network(3, 17)
-    x = rng.integers(-3, 4, (2, 3)).astype(np.float32)      # every dtype below can hold it
+    x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # every dtype below can hold it
     want = np.array(rnn.stream(2)(x))
     kinds = {**layouts(x), "list": x.tolist(), **{str(d): x.astype(d) for d in ("f8", "f2", "i1", "i8")}}
     for kind, row in kinds.items():
@@ -198,7 +199,7 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
     got += [np.array(stream(row)) for row in x[1:]]
     np.testing.assert_array_equal(got, y)
     assert (streamed(rnn.stream(2), x) != y).any()
-    del rnn                                                 # the stream is all that is left
+    del rnn  # the stream is all that is left
     gc.collect()
     stream.reset()
     np.testing.assert_array_equal(streamed(stream, x), y)
@@ -206,7 +207,7 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 450, norm=norm, trained=T)              # a step is worth four
+    rnn = network(3, 450, norm=norm, trained=T)  # a step is worth four
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
@@ -222,7 +223,7 @@ def test_streams_in_several_threads(rng, norm):
     rnn = network(3, 48, norm=norm, num_layers=2, trained=steps)
     x = normal(rng, 4, steps, 5, 3)
     want = [rnn(part)[0] for part in x]
-    rnn.weight_ih_l0 = rnn.weight_ih_l0      # packed again, by whichever thread comes first
+    rnn.weight_ih_l0 = rnn.weight_ih_l0  # packed again, by whichever thread comes first
     got, start, failures = [None] * 4, threading.Barrier(4), []
 
     def work(k):
@@ -232,7 +233,7 @@ def test_streams_in_several_threads(rng, norm):
             got[k] = streamed(stream, x[k])
             if not np.array_equal(rnn(x[k])[0], want[k]):
                 failures.append(f"whole sequences in thread {k}")
-        except BaseException as error:      # a thread's error would be lost
+        except BaseException as error:  # a thread's error would be lost
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
@@ -244,9 +245,16 @@ def test_streams_in_several_threads(rng, norm):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("norm, known, threads, hidden", [
-    ("layer", 0, 1, 64), (None, 0, 1, 64), ("batch", 400, 1, 64), ("batch", 5, 1, 64), ("layer", 0, 2, 1050),
-])
+@pytest.mark.parametrize(
+    "norm, known, threads, hidden",
+    [
+        ("layer", 0, 1, 64),
+        (None, 0, 1, 64),
+        ("batch", 400, 1, 64),
+        ("batch", 5, 1, 64),
+        ("layer", 0, 2, 1050),
+    ],
+)
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
     """With `out`. NumPy tells tracemalloc of its buffers. What remains are a few Python integers of 32
     bytes."""
@@ -269,7 +277,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
             for _ in range(300 // threads):
                 stream(row, out=out)
             after, peak = tracemalloc.get_traced_memory()
-            made = np.empty(hidden, np.float32)             # would one row of one stream have been seen?
+            made = np.empty(hidden, np.float32)  # would one row of one stream have been seen?
             assert tracemalloc.get_traced_memory()[0] - after >= made.nbytes
         finally:
             tracemalloc.stop()

@@ -21,7 +21,7 @@ def test_out_in_every_layout(isa, rng, norm, batch, hidden, layers):
     y = rnn(x)[0]
     blank = np.zeros((batch, hidden), np.float32)
     for layout, out in layouts(blank).items():
-        if out.flags.writeable and out.dtype == np.float32:     # not those that are refused, below
+        if out.flags.writeable and out.dtype == np.float32:  # not those that are refused, below
             stream = rnn.stream(batch)
             for row, want in zip(x, y, strict=True):
                 assert stream(row, out=out) is out
@@ -54,7 +54,7 @@ def test_out_without_a_batch_axis_and_over_the_input(rng):
         stream.state, stream.step = state, step
         wide[::2] = given
         np.testing.assert_array_equal(stream(wide[::2], out=wide[::2]), want)
-    row[...] = np.nan                                       # what one gave as out is not the stream's
+    row[...] = np.nan  # what one gave as out is not the stream's
     assert np.isfinite(stream(x[0])).all()
 
 
@@ -72,7 +72,7 @@ def test_a_bad_out_is_refused_and_no_step(rng, error, out):
     assert stream.step == 0 and not stream.state.any()
     np.testing.assert_array_equal([stream(row) for row in x], rnn(x)[0])
     kept = np.full((2, 5), 7, np.float32)
-    for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):    # the last is a step too many
+    for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):  # the last is a step too many
         with pytest.raises((ValueError, TypeError)):
             stream(bad, out=kept)
     assert (kept == 7).all()
@@ -89,14 +89,14 @@ def test_with_out_no_object_is_made(rng, layout):
     kept = [None] * 200
 
     def rise(out):
-        for k in range(len(kept)):                      # the second round starts where the first one ended
+        for k in range(len(kept)):  # the second round starts where the first one ended
             kept[k] = stream(x, out=out)
         before = sys.getallocatedblocks()
         for k in range(len(kept)):
             kept[k] = stream(x, out=out)
         return sys.getallocatedblocks() - before
 
-    assert rise(out) <= 3                               # a step is an int
+    assert rise(out) <= 3  # a step is an int
     assert all(y is out for y in kept)
     before = sys.getallocatedblocks()
     for k in range(len(kept)):

@@ -32,10 +32,18 @@ def test_one_core_of_the_affinity_mask_is_one_core():
 
 
 @masks
-@pytest.mark.parametrize("setting", [
-    dict(OMP_PROC_BIND="true"), dict(OMP_PROC_BIND="close"), dict(OMP_PROC_BIND="spread"), dict(OMP_PROC_BIND="false"),
-    dict(OMP_PLACES="cores"), dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
-], ids=lambda s: " ".join(s.values()))
+@pytest.mark.parametrize(
+    "setting",
+    [
+        dict(OMP_PROC_BIND="true"),
+        dict(OMP_PROC_BIND="close"),
+        dict(OMP_PROC_BIND="spread"),
+        dict(OMP_PROC_BIND="false"),
+        dict(OMP_PLACES="cores"),
+        dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
+    ],
+    ids=lambda s: " ".join(s.values()),
+)
 def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
     """OpenMP binds the initial thread as it is loaded; its mask is no longer that of the process."""
     allowed = str(lnrnn._core.cores_of(len(os.sched_getaffinity(0)), "/proc/self/cgroup", "/sys/fs/cgroup"))
@@ -49,6 +57,7 @@ def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
 @pytest.fixture
 def cores(tmp_path):
     """cores(groups, files, cpus=8): what is allowed to a process whose /proc/self/cgroup holds `groups`."""
+
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
         for name, text in files.items():
@@ -56,26 +65,60 @@ def cores(tmp_path):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         return lnrnn._core.cores_of(cpus, tmp_path / "cgroup", tmp_path / "root")
+
     return count
 
 
-@pytest.mark.parametrize("text, allowed", [
-    ("max 100000\n", 8), ("200000 100000\n", 2), ("100000 100000\n", 1), ("150000 100000\n", 2), ("200001 100000\n", 3),
-    ("1000 100000\n", 1), ("300000 50000\n", 6), ("50000 25000\n", 2), ("800000 100000\n", 8), ("900000 100000\n", 8),
-    ("99999999999999999999 100000\n", 8), ("inf 100000\n", 8), ("nan 100000\n", 8), ("200000 nan\n", 8),
-    ("200000 0\n", 8), ("0 100000\n", 8), ("-200000 100000\n", 8), ("200000 -100000\n", 8), ("200000\n", 8),
-    ("", 8), ("\n", 8), ("two cores\n", 8), ("\x00\xff", 8),
-])
+@pytest.mark.parametrize(
+    "text, allowed",
+    [
+        ("max 100000\n", 8),
+        ("200000 100000\n", 2),
+        ("100000 100000\n", 1),
+        ("150000 100000\n", 2),
+        ("200001 100000\n", 3),
+        ("1000 100000\n", 1),
+        ("300000 50000\n", 6),
+        ("50000 25000\n", 2),
+        ("800000 100000\n", 8),
+        ("900000 100000\n", 8),
+        ("99999999999999999999 100000\n", 8),
+        ("inf 100000\n", 8),
+        ("nan 100000\n", 8),
+        ("200000 nan\n", 8),
+        ("200000 0\n", 8),
+        ("0 100000\n", 8),
+        ("-200000 100000\n", 8),
+        ("200000 -100000\n", 8),
+        ("200000\n", 8),
+        ("", 8),
+        ("\n", 8),
+        ("two cores\n", 8),
+        ("\x00\xff", 8),
+    ],
+)
 def test_a_quota_of_version_2(cores, text, allowed):
     """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says nothing."""
     assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
 
 
-@pytest.mark.parametrize("quota, period, allowed", [
-    ("200000", "100000", 2), ("250000", "100000", 3), ("50000", "100000", 1), ("60000", "20000", 3), ("-1", "100000", 8),
-    ("0", "100000", 8), ("200000", "0", 8), ("200000", "", 8), ("", "100000", 8), ("x", "100000", 8), ("200000", None, 8),
-    (None, "100000", 8),
-])
+@pytest.mark.parametrize(
+    "quota, period, allowed",
+    [
+        ("200000", "100000", 2),
+        ("250000", "100000", 3),
+        ("50000", "100000", 1),
+        ("60000", "20000", 3),
+        ("-1", "100000", 8),
+        ("0", "100000", 8),
+        ("200000", "0", 8),
+        ("200000", "", 8),
+        ("", "100000", 8),
+        ("x", "100000", 8),
+        ("200000", None, 8),
+        (None, "100000", 8),
+    ],
+)
 @pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
 def test_a_quota_of_version_1(cores, controllers, quota, period, allowed):
     files = {"cpu/app/cpu.cfs_quota_us": quota, "cpu/app/cpu.cfs_period_us": period}
@@ -97,8 +140,12 @@ def test_the_quota_of_any_group_above_holds(cores, where):
 
 
 def test_the_quota_of_any_group_above_holds_in_version_1(cores):
-    files = {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000",
-             "cpu/a/b/cpu.cfs_quota_us": "-1", "cpu/a/b/cpu.cfs_period_us": "100000"}
+    files = {
+        "cpu/a/cpu.cfs_quota_us": "300000",
+        "cpu/a/cpu.cfs_period_us": "100000",
+        "cpu/a/b/cpu.cfs_quota_us": "-1",
+        "cpu/a/b/cpu.cfs_period_us": "100000",
+    }
     assert cores("4:cpu:/a/b\n", files) == 3
     assert cores("4:cpu:/a/b\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"}) == 2
 
@@ -108,22 +155,33 @@ def test_the_least_of_all_quotas_holds(cores):
     assert cores("0::/a/b\n", files) == 2
     assert cores("0::/a\n", files) == 2
     assert cores("0::/\n", files) == 3
-    assert cores("0::/a/b\n", files, cpus=1) == 1                           # and the mask
+    assert cores("0::/a/b\n", files, cpus=1) == 1  # and the mask
     version_1 = {"cpu/v/cpu.cfs_quota_us": "100000", "cpu/v/cpu.cfs_period_us": "100000"}
     assert cores("0::/a/b\n4:cpu:/v\n", files | version_1) == 1
     assert cores("4:cpu:/v\n0::/a/b\n", files) == 1
 
 
-@pytest.mark.parametrize("groups", [
-    "", "\n", "0:\n", "0\n", "::\n", "0::\n", "no colons\n", "0::/" + "x" * 9000 + "\n", ":" * 5000,
-])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "",
+        "\n",
+        "0:\n",
+        "0\n",
+        "::\n",
+        "0::\n",
+        "no colons\n",
+        "0::/" + "x" * 9000 + "\n",
+        ":" * 5000,
+    ],
+)
 def test_malformed_lists_of_groups(cores, groups):
     assert cores(groups, {"app/cpu.max": "200000 100000\n"}) == 8
-    assert cores(groups + "\n0::/app\n", {}) == 2                           # the next line counts
+    assert cores(groups + "\n0::/app\n", {}) == 2  # the next line counts
 
 
 def test_groups_without_files(cores, tmp_path):
-    assert cores("0::/app\n4:cpu:/app\n", {}) == 8                          # not even the root
+    assert cores("0::/app\n4:cpu:/app\n", {}) == 8  # not even the root
     assert lnrnn._core.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
 
 
@@ -190,8 +248,12 @@ def test_no_thread_may_be_started():
 
 @openmp
 @linux
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="other processes of this user count as well")
-@pytest.mark.parametrize("limit, threads, found", [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))])
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="other processes of this user count as well"
+)
+@pytest.mark.parametrize(
+    "limit, threads, found", [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]
+)
 def test_some_threads_may_be_started(limit, threads, found):
     """Twice as many as the team starts beside the caller: half of what a limit leaves is for others."""
     assert with_limit(PROCESSES.format(limit=limit), threads) == found
@@ -201,9 +263,9 @@ def test_some_threads_may_be_started(limit, threads, found):
 @linux
 def test_no_memory_for_the_stacks_of_threads():
     team, warned = with_limit(ADDRESSES.format(limit=600), 1024, OMP_STACKSIZE="8M")
-    assert 2 <= team <= 75 and warned == 1                                  # there is no room for more
+    assert 2 <= team <= 75 and warned == 1  # there is no room for more
     team, warned = with_limit(ADDRESSES.format(limit=600), 16, OMP_STACKSIZE="65536")
-    assert 2 <= team <= 8 and warned == 1                                   # of 64 MiB
+    assert 2 <= team <= 8 and warned == 1  # of 64 MiB
 
 
 @openmp
@@ -236,7 +298,10 @@ for caller in callers:
     caller.join()
 assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
 """
-    assert with_limit(ADDRESSES.format(limit=2600), 16, more, OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1") == (16, 1)
+    assert with_limit(ADDRESSES.format(limit=2600), 16, more, OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1") == (
+        16,
+        1,
+    )
 
 
 @openmp
@@ -271,7 +336,9 @@ for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
 @openmp
 @linux
 def test_a_warning_that_is_an_error_is_raised_by_the_call():
-    code = SHORTAGE.split("assert results")[0].format(limit=ADDRESSES.format(limit=300), threads=64) + """
+    code = (
+        SHORTAGE.split("assert results")[0].format(limit=ADDRESSES.format(limit=300), threads=64)
+        + """
 warnings.simplefilter("error")
 try:
     lnrnn.layer_norm(x, 512)
@@ -279,6 +346,7 @@ except RuntimeWarning as warning:
     print(warning)
 assert results() == want
 """
+    )
     assert "64 threads" in said(code, OMP_STACKSIZE="16M")
 
 
@@ -302,7 +370,7 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
         core.set_meetings("together")
         core.teams_had()
         try:
-            lnrnn.layer_norm(x[:10], 512)                   # too small
+            lnrnn.layer_norm(x[:10], 512)  # too small
             assert core.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
             assert core.teams_had() == (3, 0) and core.teams_had() == (0, 0)
@@ -311,7 +379,11 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
         finally:
             core.set_meetings("normal")
     for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
-        with pytest.raises(AssertionError, match="were to divide"), several_threads(**wrong), using_threads(3):
+        with (
+            pytest.raises(AssertionError, match="were to divide"),
+            several_threads(**wrong),
+            using_threads(3),
+        ):
             lnrnn.layer_norm(x, 512)
     with several_threads(3):
         lnrnn.layer_norm(x, 512)

@@ -32,7 +32,11 @@ def tensor(dtype, *shape):
 
 def bits(t):
     """What a tensor or array holds, to be compared with another of its dtype."""
-    t = t if isinstance(t, torch.Tensor) else torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
+    t = (
+        t
+        if isinstance(t, torch.Tensor)
+        else torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
+    )
     return t.contiguous().view(torch.uint8).tolist()
 
 
@@ -89,7 +93,9 @@ def test_a_packed_sequence_is_refused_with_the_way_out(name, batch_first):
     for call in (network, network.forward_train, twin):
         with pytest.raises(TypeError, match=wanted):
             call(packed)
-    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)  # as the message says
+    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(
+        packed, batch_first=batch_first
+    )  # as the message says
     np.testing.assert_array_equal(network(x, lengths=lengths)[0], network(padded, lengths=[5, 4, 2])[0])
 
 

@@ -43,14 +43,18 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
         for name, p in module.named_parameters():
             p.uniform_(*((0.5, 1.5) if name.startswith("gain") else (-0.6, 0.6)), generator=generator)
         if steps and module.sides:
-            x = torch.randn(*((16, steps) if module.batch_first else (steps, 16)), I, dtype=dtype, generator=generator)
+            x = torch.randn(
+                *((16, steps) if module.batch_first else (steps, 16)), I, dtype=dtype, generator=generator
+            )
             module.train()(x)
     return module.eval()
 
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    states = tuple(rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1))
+    states = tuple(
+        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
+    )
     return rng.standard_normal((T, B, I)), states
 
 
@@ -81,7 +85,9 @@ def test_the_reference_in_float64(rng, cell, norm, options):
         compare((y, end), (want[0], want[1] if cell == "LSTM" else want[1][0]), 1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}], ids=str
+)
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 def test_lnrnns_classes_in_float32(rng, cell, norm, options):
     module = twin(cell, norm, steps=T, **options)
@@ -108,7 +114,9 @@ def test_one_sequence_without_a_batch(rng, cell):
     x, states = tensors(*inputs(rng, module, 1), torch.float32)
     alone = tuple(s[:, 0] for s in states) if cell == "LSTM" else states[:, 0]
     y, end = module(x, states)
-    compare(module(x[:, 0], alone), (y[:, 0], tuple(e[:, 0] for e in end) if cell == "LSTM" else end[:, 0]), 1e-6)
+    compare(
+        module(x[:, 0], alone), (y[:, 0], tuple(e[:, 0] for e in end) if cell == "LSTM" else end[:, 0]), 1e-6
+    )
     compare(module(x[:, 0], alone, 3), lnrnn.from_torch(module)(x[:, 0], alone, 3), 1e-5)
 
 
@@ -147,7 +155,9 @@ def test_what_lies_past_a_length_is_not_read(rng, cell):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("cell", CELLS)
 def test_training_uses_the_batch_and_learns_from_it(rng, cell, momentum):
-    module = twin(cell, Batch(momentum=momentum), dtype=torch.float64, num_layers=2, bidirectional=True).train()
+    module = twin(
+        cell, Batch(momentum=momentum), dtype=torch.float64, num_layers=2, bidirectional=True
+    ).train()
     x, states = inputs(rng, module)
     want = through_reference(convert_torch(module), x, states, LENGTHS, training=True)
     y, end = module(*tensors(x, states, torch.float64), LENGTHS)
@@ -158,11 +168,15 @@ def test_training_uses_the_batch_and_learns_from_it(rng, cell, momentum):
 @pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, None])
 def test_running_statistics_are_those_of_forward_train(rng, momentum):
     served = lnrnn.RNN(I, H, 2, norm=Batch(momentum=momentum), bidirectional=True, seed=2)
-    module = lnrnn.torch.RNN(I, H, 2, norm=Batch(momentum=momentum), bidirectional=True, seed=2, dtype=torch.float64)
+    module = lnrnn.torch.RNN(
+        I, H, 2, norm=Batch(momentum=momentum), bidirectional=True, seed=2, dtype=torch.float64
+    )
     for steps in (3, T, 2):
         x = rng.standard_normal((steps, 32, I)).astype(np.float32)
         lengths = rng.integers(0, steps + 1, 32)
-        lengths[:16] = steps  # of few sequences a variance may be tiny, and what is divided by it float32's error
+        lengths[:16] = (
+            steps  # of few sequences a variance may be tiny, and what is divided by it float32's error
+        )
         served.forward_train(x, lengths=lengths)
         module(torch.from_numpy(x).double(), lengths=lengths)
     state = module.state_dict()
@@ -211,8 +225,16 @@ def test_evaluation_learns_nothing():
 # --- as modules -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cell", "norm"), [(c, n) for c in CELLS for n in (None, "layer", "batch")] + [
-    ("LSTM", Layer("gate", "carry", inner_bias=True)), ("GRU", Layer("gate")), ("GRU", Layer("joint")), ("LSTM", Layer("joint", None))])
+@pytest.mark.parametrize(
+    ("cell", "norm"),
+    [(c, n) for c in CELLS for n in (None, "layer", "batch")]
+    + [
+        ("LSTM", Layer("gate", "carry", inner_bias=True)),
+        ("GRU", Layer("gate")),
+        ("GRU", Layer("joint")),
+        ("LSTM", Layer("joint", None)),
+    ],
+)
 def test_gradcheck(cell, norm):
     module = getattr(lnrnn.torch, cell)(2, 3, norm=norm, bidirectional=True, seed=1, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -260,7 +282,9 @@ def test_state_dict_goes_round(cell, norm):
     other.load_state_dict({name: torch.from_numpy(value) for name, value in served.state_dict().items()})
     assert torch.equal(module(x)[0], other(x)[0])
     told = {"norm": module.norm} if norm is not None else {}
-    again = lnrnn.from_torch(module.state_dict(), **told, **({"nonlinearity": "tanh"} if cell == "RNN" else {}))
+    again = lnrnn.from_torch(
+        module.state_dict(), **told, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
+    )
     compare(again(x), served(x), 1e-9)
 
 
@@ -273,8 +297,12 @@ def test_copies_dtypes_and_what_it_says_of_itself():
     compare(double(x.double()), module(x), 1e-5)
     half = twin("GRU").bfloat16()
     assert half(x.bfloat16())[0].dtype == torch.bfloat16
-    np.testing.assert_array_equal(lnrnn.from_torch(half).weight_hh_l0, half.weight_hh_l0.detach().float().numpy())
-    assert repr(twin("GRU", bias=False)).startswith("GRU(3, 12, num_layers=1, norm=LayerNormSpec(placement='split'")
+    np.testing.assert_array_equal(
+        lnrnn.from_torch(half).weight_hh_l0, half.weight_hh_l0.detach().float().numpy()
+    )
+    assert repr(twin("GRU", bias=False)).startswith(
+        "GRU(3, 12, num_layers=1, norm=LayerNormSpec(placement='split'"
+    )
 
 
 def test_part_of_a_model_on_no_device():

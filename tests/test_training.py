@@ -11,8 +11,21 @@ from helpers import absolute_error, layouts, on_every_isa, relative_error, sever
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from lnrnn import reference as ref
-from networks import (CELLS, MILD, NONLINEARITIES, NORMS, calm, drawn_state, network, normal, parts, reference_backward,
-                      reference_forward, sides, whole)
+from networks import (
+    CELLS,
+    MILD,
+    NONLINEARITIES,
+    NORMS,
+    calm,
+    drawn_state,
+    network,
+    normal,
+    parts,
+    reference_backward,
+    reference_forward,
+    sides,
+    whole,
+)
 
 same = np.testing.assert_array_equal
 each_cell = pytest.mark.parametrize("cell", CELLS)
@@ -97,8 +110,21 @@ def amplification(rnn, x, h0, ends, gy, gh, draws=3):
 GRADIENT = 3e-6
 
 # Hidden, inputs, batch: around the widths of vectors and of the product's panels.
-SIZES = [(15, 7, 5), (16, 31, 13), (17, 4, 70), (31, 33, 8), (33, 97, 9), (47, 3, 33), (48, 16, 12), (49, 15, 64),
-         (64, 64, 7), (65, 130, 11), (97, 17, 6), (130, 257, 31), (193, 65, 32)]
+SIZES = [
+    (15, 7, 5),
+    (16, 31, 13),
+    (17, 4, 70),
+    (31, 33, 8),
+    (33, 97, 9),
+    (47, 3, 33),
+    (48, 16, 12),
+    (49, 15, 64),
+    (64, 64, 7),
+    (65, 130, 11),
+    (97, 17, 6),
+    (130, 257, 31),
+    (193, 65, 32),
+]
 
 
 @each_kind(*NONLINEARITIES)
@@ -158,35 +184,66 @@ def test_sizes_that_amplify(norm, kind):
             for name, g in got.items():
                 # Of a gradient that is all cancellation the rest is roundings of what cancelled.
                 size = np.abs(want[name]).max(initial=0)
-                assert absolute_error(g, want[name]) < size * (GRADIENT + 2 * loss[name]) + 8e-6, (isa, name, hidden)
+                assert absolute_error(g, want[name]) < size * (GRADIENT + 2 * loss[name]) + 8e-6, (
+                    isa,
+                    name,
+                    hidden,
+                )
 
 
 KINDS = kinds(*NONLINEARITIES)
 
 
 @settings(max_examples=110)
-@given(st.sampled_from([*KINDS, "LSTM", "LSTM", "GRU", "GRU"]), st.sampled_from(NORMS), st.integers(1, 3), st.booleans(),
-       st.booleans(), st.booleans(), st.sampled_from((15, 17, 33, 48)), st.sampled_from((4, 5, 16, 33)),
-       st.sampled_from((1, 9, 17, 33, 67)), st.sampled_from(["both", "gy", "gh"]), st.integers(0, 99))
+@given(
+    st.sampled_from([*KINDS, "LSTM", "LSTM", "GRU", "GRU"]),
+    st.sampled_from(NORMS),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((15, 17, 33, 48)),
+    st.sampled_from((4, 5, 16, 33)),
+    st.sampled_from((1, 9, 17, 33, 67)),
+    st.sampled_from(["both", "gy", "gh"]),
+    st.integers(0, 99),
+)
 @example("RNN tanh", "batch", 2, True, True, True, 33, 5, 33, "both", 0)
 @example("RNN sigmoid", None, 2, True, False, False, 17, 5, 9, "both", 0)
 @example("LSTM", "layer", 2, True, True, True, 33, 5, 67, "both", 0)
 @example("GRU", "layer", 2, True, False, False, 17, 5, 9, "both", 0)
 @example("LSTM", "batch", 2, True, True, False, 17, 5, 67, "both", 0)
 @example("GRU", "batch", 2, True, False, True, 33, 5, 67, "both", 0)
-def test_layers_and_directions(kind, norm, layers, both, batch_first, bias, hidden, inputs, batch, given, seed):
+def test_layers_and_directions(
+    kind, norm, layers, both, batch_first, bias, hidden, inputs, batch, given, seed
+):
     rng = np.random.default_rng(seed)
-    rnn = calm(inputs, hidden, seed=seed, norm=norm, num_layers=layers, bidirectional=both, batch_first=batch_first,
-               bias=bias, **KINDS[kind])
+    rnn = calm(
+        inputs,
+        hidden,
+        seed=seed,
+        norm=norm,
+        num_layers=layers,
+        bidirectional=both,
+        batch_first=batch_first,
+        bias=bias,
+        **KINDS[kind],
+    )
     x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden * (1 + both))
-    h0, gh, ends = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch), some_lengths(rng, norm, T, batch)
+    h0, gh, ends = (
+        drawn_state(rng, rnn, batch),
+        drawn_state(rng, rnn, batch),
+        some_lengths(rng, norm, T, batch),
+    )
     want = true_gradients(rnn, x, h0, ends, 0 * gy if given == "gh" else gy, None if given == "gy" else gh)
     assume(want)
     swapped = (lambda a: a.swapaxes(0, 1)) if batch_first else np.asarray
 
     def compute():
         _, _, tape = rnn.forward_train(swapped(x), h0, ends)
-        return named(rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh))
+        return named(
+            rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh)
+        )
 
     for isa, got in on_every_isa(compute).items():
         got["x"] = swapped(got["x"])
@@ -223,10 +280,20 @@ STATISTICS = 2e-6
 def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
     """What a batch gives and what is kept over three, with more sequences than a tile has rows, and with one."""
     rng = np.random.default_rng(3)
-    data = [(normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch)) for steps, batch in ((5, 70), (T, 12), (3, 1))]
+    data = [
+        (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
+        for steps, batch in ((5, 70), (T, 12), (3, 1))
+    ]
 
     def compute():
-        rnn = calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(room, momentum=momentum), num_layers=2, bidirectional=True)
+        rnn = calm(
+            5,
+            17,
+            cell=cell,
+            norm=lnrnn.BatchNormSpec(room, momentum=momentum),
+            num_layers=2,
+            bidirectional=True,
+        )
         kept = {}
         for x, ends in data:
             h0 = drawn_state(np.random.default_rng(4), rnn, len(ends))
@@ -238,8 +305,12 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
             for suffix, tape in tapes.items():
                 for side in sides(rnn):
                     mean, var = tape.statistics[side]
-                    old = kept.get((side, suffix), (np.zeros((0, mean.shape[1])),) * 2 + (np.zeros(0, np.int64),))
-                    new = kept[side, suffix] = ref.update_step_statistics(old, (mean, var, tape.count), momentum)
+                    old = kept.get(
+                        (side, suffix), (np.zeros((0, mean.shape[1])),) * 2 + (np.zeros(0, np.int64),)
+                    )
+                    new = kept[side, suffix] = ref.update_step_statistics(
+                        old, (mean, var, tape.count), momentum
+                    )
                     known = len(new[2])
                     assert rnn.known_steps == known
                     same(getattr(rnn, f"count{suffix}"), np.r_[new[2], [0] * (room - known if room else 0)])
@@ -275,7 +346,7 @@ def test_threads(isa, rng, cell, norm):
     rnn = network(65, hidden, cell=cell, norm=norm, num_layers=2)
     x, gy, ends = normal(rng, T, 100, 65), normal(rng, T, 100, hidden), rng.integers(T // 2, T + 1, 100)
     h0, gh = drawn_state(rng, rnn, 100), drawn_state(rng, rnn, 100)
-    assert ends.sum() * len(rnn.weight_hh_l0) * (65 + hidden) > 3 * 2**22    # worth four threads
+    assert ends.sum() * len(rnn.weight_hh_l0) * (65 + hidden) > 3 * 2**22  # worth four threads
     with using_threads(1):
         y, h, tape = rnn.forward_train(x, h0, ends)
         want = named(rnn, rnn.backward(tape, gy, gh))
@@ -306,16 +377,16 @@ def test_nothing_that_happens_later_disturbs_a_tape(isa, rng, cell, norm):
     given = x.copy(), whole(rnn, [s.copy() for s in parts(rnn, h0)]), ends.copy()
     y, h, tape = rnn.forward_train(*given)
     for array in (given[0], *parts(rnn, given[1]), given[2], y, *parts(rnn, h)):
-        array[...] = 1                                  # the caller goes on with what is the caller's
+        array[...] = 1  # the caller goes on with what is the caller's
     for name, value in rnn.parameters().items():
-        setattr(rnn, name, value + 1)                   # an optimizer's step
+        setattr(rnn, name, value + 1)  # an optimizer's step
     rnn(x)
-    rnn.forward_train(normal(rng, 20, 30, 3))           # the next batch
+    rnn.forward_train(normal(rng, 20, 30, 3))  # the next batch
     if norm == "batch":
         rnn.calibrate([normal(rng, T, 30, 3)])
         rnn.overrun = "last"
         rnn(normal(rng, 20, 30, 3))
-    for _ in range(2):                                  # and a tape can be read again
+    for _ in range(2):  # and a tape can be read again
         for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
             same(g, want[name], err_msg=name)
     moved = trained(rnn, x, h0, ends, gy, gh)
@@ -342,7 +413,11 @@ def test_gradients_that_are_not_given(rng, cell, norm):
 def test_padding(isa, rng, cell, norm):
     """What x and gy hold past a length is not read; gx is 0 there; an empty sequence hands gh on."""
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
-    x, gy, ends = normal(rng, T, 12, 3), normal(rng, T, 12, 34), np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8])
+    x, gy, ends = (
+        normal(rng, T, 12, 3),
+        normal(rng, T, 12, 34),
+        np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8]),
+    )
     h0, gh, past = drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12), np.arange(T)[:, None] >= ends
     want = trained(rnn, x, h0, ends, gy, gh)
     assert not want["x"][past].any()
@@ -374,8 +449,14 @@ def test_nothing_to_learn_from(isa, rng, cell, norm, steps, batch):
     """No steps, no sequences, no lengths: the state's gradient goes through and the parameters have none."""
     rnn = network(3, 17, cell=cell, norm=norm, bidirectional=True)
     gh = drawn_state(rng, rnn, batch)
-    got = trained(rnn, normal(rng, steps, batch, 3), drawn_state(rng, rnn, batch), np.zeros(batch, int),
-                  normal(rng, steps, batch, 34), gh)
+    got = trained(
+        rnn,
+        normal(rng, steps, batch, 3),
+        drawn_state(rng, rnn, batch),
+        np.zeros(batch, int),
+        normal(rng, steps, batch, 34),
+        gh,
+    )
     for name, g in zip(("h0", "c0"), parts(rnn, gh)):
         same(got.pop(name), g)
     assert not any(g.any() for g in got.values())
@@ -403,8 +484,11 @@ def test_arrays_of_every_kind(rng, batch_first):
     x, gy = (rng.integers(-3, 4, (5, 5, n)).astype(np.float32) for n in (3, 17))
     h0, gh = rng.integers(-3, 4, (2, 1, 5, 17)).astype(np.float32)
     want = trained(rnn, x, h0, None, gy, gh)
-    forms = {"list": np.ndarray.tolist, **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
-             **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(gh)}}
+    forms = {
+        "list": np.ndarray.tolist,
+        **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
+        **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(gh)},
+    }
     for form, made in forms.items():
         for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():
             same(g, want[name], err_msg=f"{form}: {name}")

@@ -28,7 +28,9 @@ class Bare(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
 
     def forward(self, v):
-        return (v - v.mean(-1, keepdim=True)) / v.std(-1, keepdim=True, unbiased=False) * self.weight + self.bias
+        return (v - v.mean(-1, keepdim=True)) / v.std(
+            -1, keepdim=True, unbiased=False
+        ) * self.weight + self.bias
 
 
 class LayerNormLSTMCell(nn.Module):
@@ -39,7 +41,11 @@ class LayerNormLSTMCell(nn.Module):
         self.hidden = hidden
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden, inputs))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden))
-        self.layernorm_i, self.layernorm_h, self.layernorm_c = norm(4 * hidden), norm(4 * hidden), norm(hidden)
+        self.layernorm_i, self.layernorm_h, self.layernorm_c = (
+            norm(4 * hidden),
+            norm(4 * hidden),
+            norm(hidden),
+        )
 
     def forward(self, x, h, c):
         gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
@@ -140,7 +146,10 @@ class HasteGRU(nn.Module):
         h, found = torch.zeros(x.size(1), self.recurrent_kernel.size(0)), []
         for x_t in x:
             vx = nn.functional.layer_norm(x_t @ self.kernel, self.bias.shape, self.gamma[0]) + self.bias
-            vh = nn.functional.layer_norm(h @ self.recurrent_kernel, self.bias.shape, self.gamma[1]) + self.recurrent_bias
+            vh = (
+                nn.functional.layer_norm(h @ self.recurrent_kernel, self.bias.shape, self.gamma[1])
+                + self.recurrent_bias
+            )
             (xz, xr, xg), (hz, hr, hg) = vx.chunk(3, 1), vh.chunk(3, 1)
             z, r = torch.sigmoid(xz + hz), torch.sigmoid(xr + hr)
             h = z * h + (1 - z) * torch.tanh(xg + r * hg)
@@ -240,7 +249,9 @@ class TorchLike(nn.Module):
         return {"output": y, "state": (h[None], c[None])}
 
     def state_dict(self, *args, **kwargs):
-        return {name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()}
+        return {
+            name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()
+        }
 
 
 class BatchFirst(nn.Module):

@@ -246,7 +246,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """"rnn/lstm_cell/kernel:0" -> "kernel"; what all names have in common says nothing."""
+    """By leaf: the entry "rnn/lstm_cell/kernel:0" is "kernel"; what all names have in common says nothing."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -289,7 +289,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
         raise ValueError(
             f"these weights are of no known cell: {', '.join(sorted(names))} (known are {wanted})"
         )
-    (name, kind), = fitting.items()
+    ((name, kind),) = fitting.items()
     shapes = dict(kind.shapes)
     if name == "GRU" and "bias" in weights and weights["bias"].ndim == 2:
         shapes["bias"] = ("2", "3H")

@@ -23,7 +23,7 @@ UNITS = 6
 
 def _units_of_sum(n):
     """For ours and for peers."""
-    return UNITS + n ** 0.5 / 16, UNITS + n / 16
+    return UNITS + n**0.5 / 16, UNITS + n / 16
 
 
 def _random(shape, dtype, seed=0):
@@ -44,8 +44,9 @@ def _ours(call, threads, **more) -> dict[str, Call]:
     """Our contenders: the call itself, `more` ways to make it, and on several threads also on one."""
     ours = {"lnrnn": Call(call), **{f"lnrnn {name}": Call(other) for name, other in more.items()}}
     if threads > 1:
-        ours["lnrnn 1 thread"] = Call(call, enter=lambda: lnrnn.set_num_threads(1),
-                                      leave=lambda: lnrnn.set_num_threads(threads))
+        ours["lnrnn 1 thread"] = Call(
+            call, enter=lambda: lnrnn.set_num_threads(1), leave=lambda: lnrnn.set_num_threads(threads)
+        )
     return ours
 
 
@@ -68,6 +69,7 @@ def _need_type(function, x, *more):
 def _dtype(name):
     if name == "bfloat16":
         from ml_dtypes import bfloat16
+
         return np.dtype(bfloat16)
     return np.dtype(name)
 
@@ -98,8 +100,13 @@ def layer_norm(threads, rows, width, out=None, dtype="float32"):
     want = (reference.layer_norm(x, shape, weight, bias, EPS),)
     call = partial(lnrnn.layer_norm, x, shape, weight, bias, EPS)
     found = builders("layer_norm", threads, x, weight, bias)
-    return Case(_both_ways(call, x, out, threads), _peers(found, out), want,
-                tolerances(want, dtype, UNITS), traffic(x.nbytes, threads))
+    return Case(
+        _both_ways(call, x, out, threads),
+        _peers(found, out),
+        want,
+        tolerances(want, dtype, UNITS),
+        traffic(x.nbytes, threads),
+    )
 
 
 def rms_norm(threads, rows, width, out=None):
@@ -108,8 +115,13 @@ def rms_norm(threads, rows, width, out=None):
     want = (reference.rms_norm(x, shape, weight, EPS),)
     call = partial(lnrnn.rms_norm, x, shape, weight, EPS)
     found = builders("rms_norm", threads, x, weight)
-    return Case(_both_ways(call, x, out, threads), _peers(found, out), want,
-                tolerances(want, x.dtype, UNITS), traffic(x.nbytes, threads))
+    return Case(
+        _both_ways(call, x, out, threads),
+        _peers(found, out),
+        want,
+        tolerances(want, x.dtype, UNITS),
+        traffic(x.nbytes, threads),
+    )
 
 
 def layer_norm_backward(threads, rows, width):
@@ -120,9 +132,14 @@ def layer_norm_backward(threads, rows, width):
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
     exact, loose = _units_of_sum(rows)
     call = partial(lnrnn.layer_norm_backward, gy, x, shape, weight, bias, EPS)
-    return Case(_ours(call, threads), builders("layer_norm_backward", threads, gy, x, weight, bias), want,
-                tolerances(want, x.dtype, exact), traffic(x.nbytes, threads, reads=1),
-                peers_tolerance=tolerances(want, x.dtype, loose))
+    return Case(
+        _ours(call, threads),
+        builders("layer_norm_backward", threads, gy, x, weight, bias),
+        want,
+        tolerances(want, x.dtype, exact),
+        traffic(x.nbytes, threads, reads=1),
+        peers_tolerance=tolerances(want, x.dtype, loose),
+    )
 
 
 def batch_norm_inference(threads, shape, out=None):
@@ -132,8 +149,13 @@ def batch_norm_inference(threads, shape, out=None):
     want = reference.batch_norm(x, mean, var, weight, bias, eps=EPS)[:1]
     call = partial(lnrnn.batch_norm, x, mean, var, weight, bias, False, 0.1, EPS)
     found = builders("batch_norm_inference", threads, x, mean, var, weight, bias)
-    return Case(_both_ways(call, x, out, threads), _peers(found, out), want, tolerances(want, x.dtype, UNITS),
-                traffic(x.nbytes, threads))
+    return Case(
+        _both_ways(call, x, out, threads),
+        _peers(found, out),
+        want,
+        tolerances(want, x.dtype, UNITS),
+        traffic(x.nbytes, threads),
+    )
 
 
 def batch_norm_training(threads, shape, out=None):
@@ -156,9 +178,14 @@ def batch_norm_training(threads, shape, out=None):
     for contender in ours.values():
         contender.answer = answer
     exact, loose = _units_of_sum(x.size // shape[1])
-    return Case(ours, builders("batch_norm_training", threads, x, *moments, weight, bias), want,
-                tolerances(want, x.dtype, exact), traffic(x.nbytes, threads, reads=1),
-                peers_tolerance=tolerances(want, x.dtype, loose))
+    return Case(
+        ours,
+        builders("batch_norm_training", threads, x, *moments, weight, bias),
+        want,
+        tolerances(want, x.dtype, exact),
+        traffic(x.nbytes, threads, reads=1),
+        peers_tolerance=tolerances(want, x.dtype, loose),
+    )
 
 
 def batch_norm_backward(threads, shape):
@@ -170,5 +197,11 @@ def batch_norm_backward(threads, shape):
     call = partial(lnrnn.batch_norm_backward, gy, x, mean, var, weight, True, EPS)
     found = builders("batch_norm_backward", threads, gy, x, mean, var, weight, bias)
     exact, loose = _units_of_sum(x.size // shape[1])
-    return Case(_ours(call, threads), found, want, tolerances(want, x.dtype, exact),
-                traffic(x.nbytes, threads, reads=3), peers_tolerance=tolerances(want, x.dtype, loose))
+    return Case(
+        _ours(call, threads),
+        found,
+        want,
+        tolerances(want, x.dtype, exact),
+        traffic(x.nbytes, threads, reads=3),
+        peers_tolerance=tolerances(want, x.dtype, loose),
+    )

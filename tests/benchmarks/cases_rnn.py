@@ -60,8 +60,11 @@ def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) 
         peak = Loop(FMA_F32, threads=threads)
         peak.turn(1)
     share = operations / peak.work.value
-    loops = {"arithmetic": peak, "read": Loop(READ, size, threads),
-             "read ahead": Loop(READ_AHEAD, size, threads)}
+    loops = {
+        "arithmetic": peak,
+        "read": Loop(READ, size, threads),
+        "read ahead": Loop(READ_AHEAD, size, threads),
+    }
 
     def seconds(took):
         reading = np.minimum(took["read"], took["read ahead"]) * steps
@@ -76,8 +79,12 @@ def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) 
 def _ours(call, threads, answer=None, **more) -> dict[str, Call]:
     ours = {"lnrnn": Call(call, answer=answer), **{f"lnrnn {name}": other for name, other in more.items()}}
     if threads > 1:
-        ours["lnrnn 1 thread"] = Call(call, answer=answer, enter=partial(lnrnn.set_num_threads, 1),
-                                      leave=partial(lnrnn.set_num_threads, threads))
+        ours["lnrnn 1 thread"] = Call(
+            call,
+            answer=answer,
+            enter=partial(lnrnn.set_num_threads, 1),
+            leave=partial(lnrnn.set_num_threads, threads),
+        )
     return ours
 
 
@@ -91,19 +98,27 @@ def whole(threads, cell, batch, hidden, steps):
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     call = _whole(_model(cell, p), x)
     peers = builders(WHOLE, cell, cell.for_peers(p), x, threads)
-    return Case(_ours(call.call, threads, call.answer), peers, (cell.answer(reference, p, x),), (TOLERANCE,),
-                _work(cell, threads, batch, hidden, steps), steps)
+    return Case(
+        _ours(call.call, threads, call.answer),
+        peers,
+        (cell.answer(reference, p, x),),
+        (TOLERANCE,),
+        _work(cell, threads, batch, hidden, steps),
+        steps,
+    )
 
 
 def _rounded(p, dtype) -> dict[str, np.ndarray]:
     """The parameters with matrices rounded to the type: bfloat16 to the nearest, int8 with one scale a
     row."""
+
     def rounded(w):
         if dtype == "bfloat16":
             bits = w.view(np.uint32)
             return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
         scale = np.abs(w).max(1, keepdims=True) / 127
         return np.rint(w / scale) * scale
+
     return {name: rounded(v) if v.ndim == 2 else v for name, v in p.items()}
 
 
@@ -146,9 +161,14 @@ def streamed(threads, cell, batch, hidden, steps):
         return np.stack([stream(x, out=y).copy() for x in xs])
 
     peers = builders(STREAMED, cell, cell.for_peers(p), x, threads)
-    return Case(_ours(call, threads, answer, whole=_whole(model, x)), peers,
-                (cell.answer(reference, p, x),), (TOLERANCE,),
-                _work(cell, threads, batch, hidden, steps, streamed=True), steps)
+    return Case(
+        _ours(call, threads, answer, whole=_whole(model, x)),
+        peers,
+        (cell.answer(reference, p, x),),
+        (TOLERANCE,),
+        _work(cell, threads, batch, hidden, steps, streamed=True),
+        steps,
+    )
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
@@ -161,26 +181,41 @@ def batch_norm(threads, cell, batch, hidden, steps):
     plain = _whole(_model(cell, p), x)
     plain.tolerance = (np.inf,)  # another model: checked by `whole`
     call = _whole(model, x)
-    return Case(_ours(call.call, threads, call.answer, LN=plain), {},
-                (cell.answer(reference, p, x, norm="batch", statistics=statistics),), (TOLERANCE,),
-                _work(cell, threads, batch, hidden, steps), steps)
+    return Case(
+        _ours(call.call, threads, call.answer, LN=plain),
+        {},
+        (cell.answer(reference, p, x, norm="batch", statistics=statistics),),
+        (TOLERANCE,),
+        _work(cell, threads, batch, hidden, steps),
+        steps,
+    )
 
 
 def plain(threads, cell, batch, hidden, steps):
     """The cell without a norm, against torch.nn and the libraries' own operators; and what our norm costs."""
     cell = CELLS[cell]
-    random, bound = np.random.default_rng(0), hidden ** -0.5  # as torch initialises
-    shapes = {"weight_ih": (cell.GATES * hidden, hidden), "weight_hh": (cell.GATES * hidden, hidden),
-              "bias_ih": (cell.GATES * hidden,), "bias_hh": (cell.GATES * hidden,)}
+    random, bound = np.random.default_rng(0), hidden**-0.5  # as torch initialises
+    shapes = {
+        "weight_ih": (cell.GATES * hidden, hidden),
+        "weight_hh": (cell.GATES * hidden, hidden),
+        "bias_ih": (cell.GATES * hidden,),
+        "bias_hh": (cell.GATES * hidden,),
+    }
     p = {name: random.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
     x = _inputs(steps, batch, hidden)
     call = _whole(_model(cell, p, norm=None), x)
     normed = _whole(_model(cell, cell.parameters(hidden, hidden)), x)
     normed.tolerance = (np.inf,)  # another model: checked by `whole`
-    return Case(_ours(call.call, threads, call.answer, layer=normed), builders(PLAIN, cell, p, x, threads),
-                (cell.plain_answer(reference, p, x),), (TOLERANCE,),
-                _work(cell, threads, batch, hidden, steps), steps, also_judged=("lnrnn layer",),
-                bounds={"lnrnn layer": NORM_COSTS} if hidden >= NORM_FROM else {})
+    return Case(
+        _ours(call.call, threads, call.answer, layer=normed),
+        builders(PLAIN, cell, p, x, threads),
+        (cell.plain_answer(reference, p, x),),
+        (TOLERANCE,),
+        _work(cell, threads, batch, hidden, steps),
+        steps,
+        also_judged=("lnrnn layer",),
+        bounds={"lnrnn layer": NORM_COSTS} if hidden >= NORM_FROM else {},
+    )
 
 
 def ragged(threads, cell, batch, hidden, steps):
@@ -189,11 +224,20 @@ def ragged(threads, cell, batch, hidden, steps):
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model, lengths = _model(cell, p), np.random.default_rng(3).integers(1, steps + 1, batch)
     alive = (np.arange(steps)[:, None] < lengths)[:, :, None]
-    return Case({"lnrnn padded": Call(partial(model, x), answer=lambda: model(x)[0] * alive),
-                 "lnrnn ragged": Call(partial(model, x, lengths=lengths),
-                                      answer=lambda: model(x, lengths=lengths)[0])}, {},
-                (cell.answer(reference, p, x, lengths=lengths),), (TOLERANCE,), None, steps,
-                bounds={"lnrnn ragged": RAGGED})
+    return Case(
+        {
+            "lnrnn padded": Call(partial(model, x), answer=lambda: model(x)[0] * alive),
+            "lnrnn ragged": Call(
+                partial(model, x, lengths=lengths), answer=lambda: model(x, lengths=lengths)[0]
+            ),
+        },
+        {},
+        (cell.answer(reference, p, x, lengths=lengths),),
+        (TOLERANCE,),
+        None,
+        steps,
+        bounds={"lnrnn ragged": RAGGED},
+    )
 
 
 def neighbour(threads, cell, batch, hidden, steps):
@@ -203,8 +247,20 @@ def neighbour(threads, cell, batch, hidden, steps):
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     several = _whole(_model(cell, p), x)
-    one = Call(several.call, answer=several.answer, enter=partial(lnrnn.set_num_threads, 1),
-               leave=partial(lnrnn.set_num_threads, threads))
+    one = Call(
+        several.call,
+        answer=several.answer,
+        enter=partial(lnrnn.set_num_threads, 1),
+        leave=partial(lnrnn.set_num_threads, threads),
+    )
     name = f"lnrnn {threads} threads"
-    return Case({"lnrnn 1 thread": one, name: several}, {}, (cell.answer(reference, p, x),), (TOLERANCE,),
-                None, steps, bounds={name: BESIDE}, beside=busy_process)
+    return Case(
+        {"lnrnn 1 thread": one, name: several},
+        {},
+        (cell.answer(reference, p, x),),
+        (TOLERANCE,),
+        None,
+        steps,
+        bounds={name: BESIDE},
+        beside=busy_process,
+    )

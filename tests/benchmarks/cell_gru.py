@@ -23,10 +23,14 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
     normal = lambda *shape: random.standard_normal(shape, np.float32)
     gain, bias = lambda n: 1 + tenth * normal(n), lambda n: tenth * normal(n)
-    return {"weight_ih": normal(3 * hidden, inputs) / np.float32(inputs ** 0.5),
-            "weight_hh": normal(3 * hidden, hidden) / np.float32(hidden ** 0.5),
-            "gain_ih": gain(3 * hidden), "bias_ih": bias(3 * hidden),
-            "gain_hh": gain(3 * hidden), "bias_hh": bias(3 * hidden)}
+    return {
+        "weight_ih": normal(3 * hidden, inputs) / np.float32(inputs**0.5),
+        "weight_hh": normal(3 * hidden, hidden) / np.float32(hidden**0.5),
+        "gain_ih": gain(3 * hidden),
+        "bias_ih": bias(3 * hidden),
+        "gain_hh": gain(3 * hidden),
+        "bias_hh": bias(3 * hidden),
+    }
 
 
 def for_peers(p):
@@ -47,6 +51,7 @@ def plain_answer(reference, p, x):
 
 
 # --- torch, inside a traced function ------------------------------------------------------------------------
+
 
 def _torch_side(torch, p, side, x):
     """The normalised products of r, z and of n with the weights of a side, "ih" or "hh"."""
@@ -71,6 +76,7 @@ def torch_step(torch, p, projected, state):
 
 # --- jax, inside a jitted function; matrices come transposed ------------------------------------------------
 
+
 def _jax_side(jax, p, side, x):
     found = []
     for part in ("rz", "n"):
@@ -94,13 +100,20 @@ def jax_step(jax, p, projected, state):
 
 # --- ONNX: nodes as (operator, inputs, outputs, attributes); parameters by name, matrices transposed --------
 
+
 def _onnx_side(side, source, results):
     nodes = []
     for part, result in zip(("rz", "n"), results):
         product = f"product_{side}_{part}"
-        nodes += [("MatMul", [source, f"weight_{side}_{part}"], [product], {}),
-                  ("LayerNormalization", [product, f"gain_{side}_{part}", f"bias_{side}_{part}"], [result],
-                   {"axis": -1, "epsilon": EPS})]
+        nodes += [
+            ("MatMul", [source, f"weight_{side}_{part}"], [product], {}),
+            (
+                "LayerNormalization",
+                [product, f"gain_{side}_{part}", f"bias_{side}_{part}"],
+                [result],
+                {"axis": -1, "epsilon": EPS},
+            ),
+        ]
     return nodes
 
 
@@ -109,10 +122,15 @@ def onnx_project(hidden):
 
 
 def onnx_step(hidden):
-    return [*_onnx_side("hh", "s0", ["normal_rz", "normal_n"]),
-            ("Add", ["normal_rz", "p0"], ["rz"], {}), ("Sigmoid", ["rz"], ["sig_rz"], {}),
-            ("Split", ["sig_rz"], ["r", "z"], {"axis": -1, "num_outputs": 2}),
-            ("Mul", ["r", "normal_n"], ["reset"], {}), ("Add", ["reset", "p1"], ["a"], {}),
-            ("Tanh", ["a"], ["n"], {}),
-            ("Sub", ["s0", "n"], ["way"], {}), ("Mul", ["z", "way"], ["moved"], {}),
-            ("Add", ["n", "moved"], ["n0"], {})]
+    return [
+        *_onnx_side("hh", "s0", ["normal_rz", "normal_n"]),
+        ("Add", ["normal_rz", "p0"], ["rz"], {}),
+        ("Sigmoid", ["rz"], ["sig_rz"], {}),
+        ("Split", ["sig_rz"], ["r", "z"], {"axis": -1, "num_outputs": 2}),
+        ("Mul", ["r", "normal_n"], ["reset"], {}),
+        ("Add", ["reset", "p1"], ["a"], {}),
+        ("Tanh", ["a"], ["n"], {}),
+        ("Sub", ["s0", "n"], ["way"], {}),
+        ("Mul", ["z", "way"], ["moved"], {}),
+        ("Add", ["n", "moved"], ["n0"], {}),
+    ]

@@ -25,18 +25,25 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
     normal = lambda *shape: random.standard_normal(shape, np.float32)
     gain, bias = lambda n: 1 + tenth * normal(n), lambda n: tenth * normal(n)
-    return {"weight_ih": normal(4 * hidden, inputs) / np.float32(inputs ** 0.5),
-            "weight_hh": normal(4 * hidden, hidden) / np.float32(hidden ** 0.5),
-            "gain_ih": gain(4 * hidden), "bias_ih": bias(4 * hidden),
-            "gain_hh": gain(4 * hidden) / 2, "bias_hh": bias(4 * hidden),
-            "gain_c": gain(hidden), "bias_c": bias(hidden)}
+    return {
+        "weight_ih": normal(4 * hidden, inputs) / np.float32(inputs**0.5),
+        "weight_hh": normal(4 * hidden, hidden) / np.float32(hidden**0.5),
+        "gain_ih": gain(4 * hidden),
+        "bias_ih": bias(4 * hidden),
+        "gain_hh": gain(4 * hidden) / 2,
+        "bias_hh": bias(4 * hidden),
+        "gain_c": gain(hidden),
+        "bias_c": bias(hidden),
+    }
 
 
 def for_peers(p):
     """The gates in the order i, f, o, g."""
+
     def sorted_(v):
         i, f, g, o = np.split(v, 4)
         return np.concatenate([i, f, o, g])
+
     return {name: v if name.endswith("_c") else sorted_(v) for name, v in p.items()}
 
 
@@ -52,6 +59,7 @@ def plain_answer(reference, p, x):
 
 # --- torch, inside a traced function ------------------------------------------------------------------------
 
+
 def torch_project(torch, p, x):
     f = torch.nn.functional
     a = f.linear(x, p["weight_ih"])
@@ -63,12 +71,13 @@ def torch_step(torch, p, projected, state):
     a = f.linear(state[0], p["weight_hh"])
     a = f.layer_norm(a, a.shape[-1:], p["gain_hh"], p["bias_hh"], EPS) + projected[0]
     hidden = state[0].shape[-1]
-    i, forget, o = a[:, :3 * hidden].sigmoid().chunk(3, -1)
-    c = forget * state[1] + i * a[:, 3 * hidden:].tanh()
+    i, forget, o = a[:, : 3 * hidden].sigmoid().chunk(3, -1)
+    c = forget * state[1] + i * a[:, 3 * hidden :].tanh()
     return o * f.layer_norm(c, c.shape[-1:], p["gain_c"], p["bias_c"], EPS).tanh(), c
 
 
 # --- jax, inside a jitted function; matrices come transposed ------------------------------------------------
+
 
 def _jax_norm(jax, a, gain, bias):
     mean = a.mean(-1, keepdims=True)
@@ -94,19 +103,27 @@ NORM = {"axis": -1, "epsilon": EPS}
 
 
 def onnx_project(hidden):
-    return [("MatMul", ["x", "weight_ih"], ["product_ih"], {}),
-            ("LayerNormalization", ["product_ih", "gain_ih", "bias_ih"], ["p0"], NORM)], [4]
+    return [
+        ("MatMul", ["x", "weight_ih"], ["product_ih"], {}),
+        ("LayerNormalization", ["product_ih", "gain_ih", "bias_ih"], ["p0"], NORM),
+    ], [4]
 
 
 def onnx_step(hidden):
     widths = {"value_ints": [3 * hidden, hidden]}
-    return [("MatMul", ["s0", "weight_hh"], ["product"], {}),
-            ("LayerNormalization", ["product", "gain_hh", "bias_hh"], ["normal"], NORM),
-            ("Add", ["normal", "p0"], ["a"], {}),
-            ("Constant", [], ["widths"], widths), ("Split", ["a", "widths"], ["ifo", "g"], {"axis": -1}),
-            ("Sigmoid", ["ifo"], ["sig_ifo"], {}), ("Tanh", ["g"], ["tanh_g"], {}),
-            ("Split", ["sig_ifo"], ["i", "f", "o"], {"axis": -1, "num_outputs": 3}),
-            ("Mul", ["f", "s1"], ["kept"], {}), ("Mul", ["i", "tanh_g"], ["written"], {}),
-            ("Add", ["kept", "written"], ["n1"], {}),
-            ("LayerNormalization", ["n1", "gain_c", "bias_c"], ["normal_c"], NORM),
-            ("Tanh", ["normal_c"], ["tanh_c"], {}), ("Mul", ["o", "tanh_c"], ["n0"], {})]
+    return [
+        ("MatMul", ["s0", "weight_hh"], ["product"], {}),
+        ("LayerNormalization", ["product", "gain_hh", "bias_hh"], ["normal"], NORM),
+        ("Add", ["normal", "p0"], ["a"], {}),
+        ("Constant", [], ["widths"], widths),
+        ("Split", ["a", "widths"], ["ifo", "g"], {"axis": -1}),
+        ("Sigmoid", ["ifo"], ["sig_ifo"], {}),
+        ("Tanh", ["g"], ["tanh_g"], {}),
+        ("Split", ["sig_ifo"], ["i", "f", "o"], {"axis": -1, "num_outputs": 3}),
+        ("Mul", ["f", "s1"], ["kept"], {}),
+        ("Mul", ["i", "tanh_g"], ["written"], {}),
+        ("Add", ["kept", "written"], ["n1"], {}),
+        ("LayerNormalization", ["n1", "gain_c", "bias_c"], ["normal_c"], NORM),
+        ("Tanh", ["normal_c"], ["tanh_c"], {}),
+        ("Mul", ["o", "tanh_c"], ["n0"], {}),
+    ]

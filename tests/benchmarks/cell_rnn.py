@@ -24,9 +24,12 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
     step to step, so that a right answer stays near the reference for any number of steps."""
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
     normal = lambda *shape: random.standard_normal(shape, np.float32)
-    return {"weight_ih": normal(hidden, inputs) / np.float32(inputs ** 0.5),
-            "weight_hh": normal(hidden, hidden) / np.float32(hidden ** 0.5),
-            "gain": 1 + tenth * normal(hidden), "bias": tenth * normal(hidden)}
+    return {
+        "weight_ih": normal(hidden, inputs) / np.float32(inputs**0.5),
+        "weight_hh": normal(hidden, hidden) / np.float32(hidden**0.5),
+        "gain": 1 + tenth * normal(hidden),
+        "bias": tenth * normal(hidden),
+    }
 
 
 def for_peers(p):
@@ -46,6 +49,7 @@ def plain_answer(reference, p, x):
 
 # --- torch, inside a traced function ------------------------------------------------------------------------
 
+
 def torch_project(torch, p, x):
     return (torch.nn.functional.linear(x, p["weight_ih"]),)
 
@@ -57,6 +61,7 @@ def torch_step(torch, p, projected, state):
 
 
 # --- jax, inside a jitted function; matrices come transposed, which XLA multiplies faster -------------------
+
 
 def jax_project(jax, p, x):
     return (x @ p["weight_ih"],)
@@ -71,6 +76,7 @@ def jax_step(jax, p, projected, state):
 
 # --- ONNX: nodes as (operator, inputs, outputs, attributes); parameters by name, matrices transposed --------
 
+
 def onnx_project(hidden):
     """From x to the projections p0, p1 ..., and the width of each in units of H."""
     return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
@@ -79,6 +85,9 @@ def onnx_project(hidden):
 def onnx_step(hidden):
     """From the states s0, s1 ... and projections p0, p1 ... of one step to the states n0, n1 ...; n0 is the
     output."""
-    return [("MatMul", ["s0", "weight_hh"], ["product"], {}), ("Add", ["product", "p0"], ["a"], {}),
-            ("LayerNormalization", ["a", "gain", "bias"], ["normal"], {"axis": -1, "epsilon": EPS}),
-            ("Tanh", ["normal"], ["n0"], {})]
+    return [
+        ("MatMul", ["s0", "weight_hh"], ["product"], {}),
+        ("Add", ["product", "p0"], ["a"], {}),
+        ("LayerNormalization", ["a", "gain", "bias"], ["normal"], {"axis": -1, "epsilon": EPS}),
+        ("Tanh", ["normal"], ["n0"], {}),
+    ]

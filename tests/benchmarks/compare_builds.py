@@ -54,9 +54,13 @@ def check_apart(other: ModuleType) -> None:
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
     for module, value in ((module, value) for module in own for value in vars(module).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
-        compiled = home is lnrnn._core and value is not home  # the functions of either build name it as theirs
+        compiled = (
+            home is lnrnn._core and value is not home
+        )  # the functions of either build name it as theirs
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
-            raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its full name")
+            raise SystemExit(
+                f"{module.__name__} uses {value} of this build: it imports lnrnn by its full name"
+            )
 
 
 # --- what is timed ------------------------------------------------------------------------------------------

@@ -21,11 +21,19 @@ from worker import Worker  # noqa: E402
 def pytest_addoption(parser):
     group = parser.getgroup("lnrnn benchmarks")
     group.addoption("--bench-threads", default="1,2", help="numbers of threads to race on (default 1,2)")
-    group.addoption("--bench-cpus", default=None,
-                    help="CPUs to use, most wanted first (default: those allowed, from the last to the "
-                         "first, where the system's own work often is)")
-    group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS",
-                    help="how long to wait for calm before a disturbed race is run again")
+    group.addoption(
+        "--bench-cpus",
+        default=None,
+        help="CPUs to use, most wanted first (default: those allowed, from the last to the "
+        "first, where the system's own work often is)",
+    )
+    group.addoption(
+        "--bench-wait",
+        type=float,
+        default=Pace.patience,
+        metavar="SECONDS",
+        help="how long to wait for calm before a disturbed race is run again",
+    )
     group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
     group.addoption("--bench-results", default="benchmarks-results", help="folder of the tables and figures")
 
@@ -147,6 +155,7 @@ def _write_files(suite: Suite) -> str:
         (suite.folder / f"{subject}.md").write_text(text, encoding="utf-8")
         try:
             import figure
+
             figure.draw([e for e in suite.entries if e.subject == subject], suite.folder / f"{subject}.png")
         except ModuleNotFoundError as missing:
             said = f"; no figures: {missing.name} is not installed"

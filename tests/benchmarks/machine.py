@@ -35,15 +35,22 @@ def _library():
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
         library = ctypes.CDLL(str(target))  # stays mapped after the file is gone
     library.machine_time.restype = ctypes.c_double
-    library.machine_time.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
-                                     ctypes.c_long, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]
+    library.machine_time.argtypes = [
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_double),
+    ]
     return library
 
 
 def aligned(size: int) -> np.ndarray:
     """`size` bytes of random content, starting on a cache line, every page touched."""
     room = np.empty(size + LINE, np.uint8)
-    room = room[-room.ctypes.data % LINE:][:size]
+    room = room[-room.ctypes.data % LINE :][:size]
     room[:] = np.resize(np.random.default_rng(0).integers(1, 256, 4096, np.uint8), size)
     return room
 
@@ -59,8 +66,15 @@ class Loop:
 
     def turn(self, n: int) -> float:
         address = lambda a: None if a is None else a.ctypes.data
-        seconds = _library().machine_time(self.kind, address(self.target), address(self.source), self.size, n,
-                                          self.threads, ctypes.byref(self.work))
+        seconds = _library().machine_time(
+            self.kind,
+            address(self.target),
+            address(self.source),
+            self.size,
+            n,
+            self.threads,
+            ctypes.byref(self.work),
+        )
         if seconds < 0:
             raise RuntimeError(f"machine.c could not start {self.threads} threads")
         return seconds
@@ -89,8 +103,10 @@ def cache_sizes() -> dict[str, int]:
 def limits(threads: int) -> dict[str, float]:
     """Peak rates with `threads` threads: operations a second ("f32 FMA" ...) and bytes a second ("read L1"
     ...)."""
-    found = {name: Loop(kind, threads=threads).rate()
-             for name, kind in (("f32 FMA", FMA_F32), ("bf16 dot", DOT_BF16), ("int8 dot", DOT_INT8))}
+    found = {
+        name: Loop(kind, threads=threads).rate()
+        for name, kind in (("f32 FMA", FMA_F32), ("bf16 dot", DOT_BF16), ("int8 dot", DOT_INT8))
+    }
     caches = cache_sizes()
     private = [level for level in caches if level in ("L1", "L2")]
     # Half of a cache, for something else is always in it; four times the last one to be out of all of them.

@@ -68,8 +68,10 @@ def main():
                 sizes = [f"{n / MIB:.2f}" for n in (weights, packed, first, allowed)]
                 verdict = "" if first <= allowed else "TOO MUCH"
                 print(line.format(cell, dtype, batch, hidden, steps, threads, *sizes, verdict), flush=True)
-    print(f"packed weights + workspace should take at most 1.1 x the weights + 2 MiB: "
-          f"{'they do' if worst <= 1 else 'THEY DO NOT'}, at most {worst:.2f} of that")
+    print(
+        f"packed weights + workspace should take at most 1.1 x the weights + 2 MiB: "
+        f"{'they do' if worst <= 1 else 'THEY DO NOT'}, at most {worst:.2f} of that"
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ class Torch:
 
     def __init__(self, threads: int):
         import torch
+
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         self.torch = torch
@@ -26,8 +27,10 @@ class Torch:
     def _tensors(self, *arrays):
         """As torch's tensors, in place; NumPy's bfloat16 is foreign to torch and goes over as bits."""
         tensor = self.torch.from_numpy
-        return [tensor(a.view(np.int16)).view(self.torch.bfloat16) if a.dtype == "bfloat16" else tensor(a)
-                for a in arrays]
+        return [
+            tensor(a.view(np.int16)).view(self.torch.bfloat16) if a.dtype == "bfloat16" else tensor(a)
+            for a in arrays
+        ]
 
     def layer_norm(self, x, weight, bias):
         x, weight, bias = self._tensors(x, weight, bias)
@@ -74,6 +77,7 @@ class OnnxRuntime:
     def __init__(self, threads: int):
         import onnx
         import onnxruntime
+
         self.onnx, self.runtime, self.threads = onnx, onnxruntime, threads
 
     def _call(self, operator, x, constants, opset=18, **attributes):
@@ -81,10 +85,12 @@ class OnnxRuntime:
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
         names = [f"c{k}" for k in range(len(constants))]
         graph = helper.make_graph(
-            [helper.make_node(operator, ["x", *names], ["y"], **attributes)], "norm",
+            [helper.make_node(operator, ["x", *names], ["y"], **attributes)],
+            "norm",
             [helper.make_tensor_value_info("x", kind, x.shape)],
             [helper.make_tensor_value_info("y", kind, x.shape)],
-            [numpy_helper.from_array(c, name) for c, name in zip(constants, names)])
+            [numpy_helper.from_array(c, name) for c, name in zip(constants, names)],
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         session = onnx_session(model.SerializeToString(), self.threads)
         if not self.bound:
@@ -120,6 +126,7 @@ class OnnxRuntimeBound(OnnxRuntime):
 def onnx_session(model: bytes, threads: int):
     """A session on `threads` threads of its own."""
     import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -131,6 +138,7 @@ class Jax:
 
     def __init__(self, threads: int):
         import jax
+
         self.jax, self.numpy = jax, jax.numpy
 
     def _call(self, function, *arrays):
@@ -205,8 +213,11 @@ LIBRARIES = {"torch": Torch, "onnxruntime": OnnxRuntime, "onnxruntime bound": On
 
 def builders(operation: str, threads: int, *arrays) -> dict:
     """{peer: function that builds its contender} for the peers whose library has the operation."""
-    return {name: partial(_build, library, operation, threads, arrays)
-            for name, library in LIBRARIES.items() if hasattr(library, operation)}
+    return {
+        name: partial(_build, library, operation, threads, arrays)
+        for name, library in LIBRARIES.items()
+        if hasattr(library, operation)
+    }
 
 
 def _build(library, operation, threads, arrays) -> Call:

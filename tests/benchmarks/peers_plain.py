@@ -25,16 +25,26 @@ def torch_module(cell, p, x, threads) -> Call:
 def _onnx_model(cell, p, x) -> bytes:
     """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, whose gates have an order of their own."""
     from onnx import TensorProto, helper, numpy_helper
+
     hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
-    reordered = {name: np.concatenate([np.split(v, cell.GATES)[k] for k in cell.ONNX_GATES])[None]
-                 for name, v in p.items()}
-    constants = {"w": reordered["weight_ih"], "r": reordered["weight_hh"],
-                 "b": np.concatenate([reordered["bias_ih"], reordered["bias_hh"]], 1)}
+    reordered = {
+        name: np.concatenate([np.split(v, cell.GATES)[k] for k in cell.ONNX_GATES])[None]
+        for name, v in p.items()
+    }
+    constants = {
+        "w": reordered["weight_ih"],
+        "r": reordered["weight_hh"],
+        "b": np.concatenate([reordered["bias_ih"], reordered["bias_hh"]], 1),
+    }
     value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     node = helper.make_node(cell.NAME, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **cell.ONNX_OPTIONS)
-    graph = helper.make_graph([node], "sequence", [value("x", steps, batch, inputs)],
-                              [value("y", steps, 1, batch, hidden)],
-                              [numpy_helper.from_array(v, name) for name, v in constants.items()])
+    graph = helper.make_graph(
+        [node],
+        "sequence",
+        [value("x", steps, batch, inputs)],
+        [value("y", steps, 1, batch, hidden)],
+        [numpy_helper.from_array(v, name) for name, v in constants.items()],
+    )
     opset = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
 

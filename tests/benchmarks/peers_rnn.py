@@ -17,6 +17,7 @@ from race import Call
 
 def torch_on(threads):
     import torch
+
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     return torch
@@ -72,6 +73,7 @@ def torch_steps(cell, p, x, threads) -> Call:
 def jax_scan(cell, p, x, threads) -> Call:
     """jax.lax.scan in a jitted function, the parameters its arguments."""
     import jax
+
     zeros = _zeros(cell, p, x, jax.numpy.zeros)
     p = {name: jax.numpy.asarray(np.ascontiguousarray(value.T)) for name, value in p.items()}
 
@@ -80,6 +82,7 @@ def jax_scan(cell, p, x, threads) -> Call:
         def step(state, projected):
             state = cell.jax_step(jax, p, projected, state)
             return state, state[0]
+
         return jax.lax.scan(step, zeros, cell.jax_project(jax, p, x))[1]
 
     x = jax.numpy.asarray(x)
@@ -89,6 +92,7 @@ def jax_scan(cell, p, x, threads) -> Call:
 def _onnx_model(cell, p, x, whole: bool) -> bytes:
     """x (T, B, I) to y (T, B, H) with a Scan; or one step, from x (B, I) and states s0 ... to n0 ..."""
     from onnx import TensorProto, helper, numpy_helper
+
     zeros = _zeros(cell, p, x)[0]
     hidden, (steps, batch, inputs) = zeros.shape[1], x.shape
     value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -96,20 +100,37 @@ def _onnx_model(cell, p, x, whole: bool) -> bytes:
     projection, widths = cell.onnx_project(hidden)
     projection, step = [node(*n) for n in projection], [node(*n) for n in cell.onnx_step(hidden)]
     constants = {name: np.ascontiguousarray(v.T) for name, v in p.items()}
-    used = lambda nodes: [numpy_helper.from_array(v, name) for name, v in constants.items()
-                          if any(name in n.input for n in nodes)]
+    used = lambda nodes: [
+        numpy_helper.from_array(v, name)
+        for name, v in constants.items()
+        if any(name in n.input for n in nodes)
+    ]
     states = [value(f"s{k}", batch, hidden) for k in range(cell.STATES)]
     news = [value(f"n{k}", batch, hidden) for k in range(cell.STATES)]
     if whole:
         parts = [value(f"p{k}", batch, w * hidden) for k, w in enumerate(widths)]
-        body = helper.make_graph([*step, node("Identity", ["n0"], ["out"], {})], "step", [*states, *parts],
-                                 [*news, value("out", batch, hidden)], used(step))
+        body = helper.make_graph(
+            [*step, node("Identity", ["n0"], ["out"], {})],
+            "step",
+            [*states, *parts],
+            [*news, value("out", batch, hidden)],
+            used(step),
+        )
         zeros = numpy_helper.from_array(zeros, "zeros")
         ends = [f"last{k}" for k in range(cell.STATES)]
-        scan = node("Scan", ["zeros"] * cell.STATES + [part.name for part in parts], [*ends, "y"],
-                    {"num_scan_inputs": len(parts), "body": body})
-        graph = helper.make_graph([*projection, scan], "sequence", [value("x", steps, batch, inputs)],
-                                  [value("y", steps, batch, hidden)], [*used(projection), zeros])
+        scan = node(
+            "Scan",
+            ["zeros"] * cell.STATES + [part.name for part in parts],
+            [*ends, "y"],
+            {"num_scan_inputs": len(parts), "body": body},
+        )
+        graph = helper.make_graph(
+            [*projection, scan],
+            "sequence",
+            [value("x", steps, batch, inputs)],
+            [value("y", steps, batch, hidden)],
+            [*used(projection), zeros],
+        )
     else:
         nodes = [*projection, *step]
         graph = helper.make_graph(nodes, "step", [value("x", batch, inputs), *states], news, used(nodes))
@@ -150,9 +171,13 @@ def _collect(call) -> np.ndarray:
 def openvino_infer(model: bytes, x, threads, precision="f32"):
     """A call that runs an ONNX model on x; precision "bf16" is OpenVINO's own choice of where to round."""
     import openvino
+
     core = openvino.Core()
-    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
-               "INFERENCE_PRECISION_HINT": precision}
+    options = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": precision,
+    }
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     return partial(compiled.create_infer_request().infer, {0: x})
 

@@ -19,8 +19,14 @@ class Recurrent:
     def race(self, compete, case, group, batch, hidden, threads, **more):
         """group: the table's name, {} for the cell's."""
         size = {"batch": batch, "hidden": hidden, "steps": STEPS}
-        compete(f"cases_rnn.{case}", group.format(self.cell.upper()), f"B={batch} H={hidden}", threads,
-                cell=self.cell, **{**size, **more})
+        compete(
+            f"cases_rnn.{case}",
+            group.format(self.cell.upper()),
+            f"B={batch} H={hidden}",
+            threads,
+            cell=self.cell,
+            **{**size, **more},
+        )
 
     @sizes(GRID)
     def test_whole(self, compete, batch, hidden, threads):
@@ -39,8 +45,9 @@ class Recurrent:
     def test_ragged(self, compete, batch, hidden, threads):
         self.race(compete, "ragged", "LN-{}, lengths uniform in 1..T", batch, hidden, threads)
 
-    @pytest.mark.parametrize("batch, hidden, steps", [(1, 512, 10 * STEPS), (64, 256, STEPS)],
-                             ids=["B1-H512", "B64-H256"])
+    @pytest.mark.parametrize(
+        "batch, hidden, steps", [(1, 512, 10 * STEPS), (64, 256, STEPS)], ids=["B1-H512", "B64-H256"]
+    )
     def test_neighbour(self, compete, batch, hidden, steps, threads):
         """Calls of some scheduler's time slices."""
         self.race(compete, "neighbour", "LN-{}, beside a busy process", batch, hidden, threads, steps=steps)

@@ -12,7 +12,8 @@ FOOTNOTE = (
     "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
     "the same round: 2.0x is twice lnrnn's time; [first, third quartile]. 'of limit' is the limit's time by "
     "lnrnn's. "
-    f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less.")
+    f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less."
+)
 
 
 def tables(entries: list[Entry]) -> list[Table]:
@@ -66,8 +67,11 @@ class Table:
             row += [_ratio(entry, entry.best_peer, name) for name in self.also_judged]
         if self._limited:
             name = entry.outcome["limit_name"]
-            row += ["-", "-"] if entry.limit is None else [
-                f"{_short(entry.limit_median * self.scale)} {name}", f"{entry.of_limit:.2f}"]
+            row += (
+                ["-", "-"]
+                if entry.limit is None
+                else [f"{_short(entry.limit_median * self.scale)} {name}", f"{entry.of_limit:.2f}"]
+            )
         return row
 
     def _time(self, entry: Entry, name: str) -> str:
@@ -113,8 +117,10 @@ class Table:
         for (name, most), ratios in found.items():
             worst = max(ratios, key=ratios.get)
             verdict = "it does" if ratios[worst] <= most else "IT DOES NOT"
-            lines.append(f"{name} should take at most {most:.2f}x the time of {self.judged} "
-                         f"({', '.join(ratios)}): {verdict}, {ratios[worst]:.2f}x at {worst}")
+            lines.append(
+                f"{name} should take at most {most:.2f}x the time of {self.judged} "
+                f"({', '.join(ratios)}): {verdict}, {ratios[worst]:.2f}x at {worst}"
+            )
         return lines
 
     def notes(self) -> list[str]:
@@ -151,8 +157,10 @@ def about(workers: dict[int, dict], processor: str) -> list[str]:
     versions = [f"{name} {version or 'not installed'}" for name, version in first["versions"].items()]
     lines = [f"{processor}; {', '.join(versions)}; ISA {first['isa']}"]
     for threads, worker in workers.items():
-        rates = [f"{name} {rate / 1e9:.0f} {'GB/s' if name.startswith(('read', 'copy')) else 'GFLOP/s'}"
-                 for name, rate in worker["limits"].items()]
+        rates = [
+            f"{name} {rate / 1e9:.0f} {'GB/s' if name.startswith(('read', 'copy')) else 'GFLOP/s'}"
+            for name, rate in worker["limits"].items()
+        ]
         lines.append(f"limits, {threads} thread{'s' * (threads > 1)}: {', '.join(rates)}")
     return lines
 
@@ -165,8 +173,9 @@ def not_run(skipped: list[Skipped]) -> list[str]:
     return [f"not run: {group}, {', '.join(found)}: {reason}" for (group, reason), found in sizes.items()]
 
 
-def terminal(entries: list[Entry], workers: dict[int, dict], processor: str,
-             skipped: list[Skipped]) -> list[str]:
+def terminal(
+    entries: list[Entry], workers: dict[int, dict], processor: str, skipped: list[Skipped]
+) -> list[str]:
     lines = [*about(workers, processor), ""]
     found = tables(entries)
     for table in found:
@@ -175,8 +184,9 @@ def terminal(entries: list[Entry], workers: dict[int, dict], processor: str,
     return [*lines, *not_run(skipped), "", FOOTNOTE]
 
 
-def markdown(entries: list[Entry], workers: dict[int, dict], processor: str,
-             skipped: list[Skipped]) -> dict[str, str]:
+def markdown(
+    entries: list[Entry], workers: dict[int, dict], processor: str, skipped: list[Skipped]
+) -> dict[str, str]:
     """{subject: the text of its file}."""
     files = {}
     for subject, chosen in groupby(sorted(entries, key=lambda e: e.subject), key=lambda e: e.subject):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from neighbours import BUSY
 
+
 @dataclass(frozen=True)
 class Skipped:
     """A race that could not be."""
@@ -73,12 +74,18 @@ class Entry:
     def facts(self) -> dict:
         """For the JSON of pytest-benchmark: seconds a step, except where the name says otherwise."""
         return {
-            "subject": self.subject, "table": self.group, "size": self.size, "threads": self.threads,
+            "subject": self.subject,
+            "table": self.group,
+            "size": self.size,
+            "threads": self.threads,
             "steps_per_call": self.outcome["steps"],
             "quartiles": {name: self.quartiles(name) for name in self.samples},
             "ratio_to_ours": {name: self.ratio(name) for name in self.samples if name != self.judged},
-            "best_peer": self.best_peer, "left_out": self.outcome["left_out"],
-            "limit": self.limit_median, "limit_is": self.outcome["limit_name"], "of_limit": self.of_limit,
+            "best_peer": self.best_peer,
+            "left_out": self.outcome["left_out"],
+            "limit": self.limit_median,
+            "limit_is": self.outcome["limit_name"],
+            "of_limit": self.of_limit,
             "others": self.outcome["others"],
         }
 

@@ -28,8 +28,12 @@ class Worker:
         ours, theirs = Pipe()
         path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
         command = [sys.executable, __file__, str(theirs.fileno()), str(threads), ",".join(map(str, cpus))]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                                        env={**os.environ, "PYTHONPATH": path})
+        self.process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
         theirs.close()
         self.pipe = ours
         self.about = self._receive(120)  # versions, limits
@@ -69,6 +73,7 @@ def _about(threads: int) -> dict:
 
     import lnrnn
     import machine
+
     lnrnn.set_num_threads(threads)
     versions = {}
     for name in ("numpy", "torch", "onnxruntime", "jax", "openvino"):
@@ -76,8 +81,11 @@ def _about(threads: int) -> dict:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = None
-    return {"versions": {"lnrnn": lnrnn.__version__, **versions}, "isa": lnrnn.cpu_info()["isa"],
-            "limits": machine.limits(threads)}
+    return {
+        "versions": {"lnrnn": lnrnn.__version__, **versions},
+        "isa": lnrnn.cpu_info()["isa"],
+        "limits": machine.limits(threads),
+    }
 
 
 def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
@@ -87,6 +95,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     import numpy as np
     from neighbours import BUSY, Watch, wait_for_calm
     from race import race
+
     module, function = case.rsplit(".", 1)
     prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
     contenders = prepared.assemble()
@@ -117,10 +126,17 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     limit = None
     if prepared.limit:
         limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops}).tolist()
-    return {"samples": samples, "ours": list(prepared.ours), "left_out": prepared.left_out,
-            "steps": prepared.steps, "others": others, "limit": limit,
-            "limit_name": prepared.limit.name if prepared.limit else None,
-            "bounds": prepared.bounds, "also_judged": list(prepared.also_judged)}
+    return {
+        "samples": samples,
+        "ours": list(prepared.ours),
+        "left_out": prepared.left_out,
+        "steps": prepared.steps,
+        "others": others,
+        "limit": limit,
+        "limit_name": prepared.limit.name if prepared.limit else None,
+        "bounds": prepared.bounds,
+        "also_judged": list(prepared.also_judged),
+    }
 
 
 def _serve(pipe: Connection, threads: int, cpus: set[int]):
@@ -130,6 +146,7 @@ def _serve(pipe: Connection, threads: int, cpus: set[int]):
         pipe.send({"failed": traceback.format_exc()})
         return
     from case import Unavailable
+
     while True:
         try:
             case, arguments, pace = pipe.recv()
