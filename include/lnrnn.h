@@ -107,7 +107,7 @@ void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training);
 
-/* --- config.c, plan.c, sequence.c, backward.c: the recurrent layer -----------------------------------------
+/* --- config.c, plan.c, forward.c, backward.c: the recurrent layer -----------------------------------------
  *
  * What a layer is stands in a configuration, made once; how calls of one shape are done in a plan, made once
  * for that shape; what one call reads and writes in the call.

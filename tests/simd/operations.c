@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lnrnn/simd.h"
+#include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
 #define PER_N ((size_t)1 << 16) /* of a size: it is that of one element, of which there are n */

@@ -67,20 +67,20 @@
  * place is what most of the compiler's time and the module's size would go to. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
-#include "half.h"
+#include "lnrnn/simd/half.h"
 
 #if defined(LNRNN_ISA_AVX512)
-#include "simd_avx512.h"
+#include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX512VNNI)
-#include "simd_avx512.h"
+#include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX2)
-#include "simd_avx2.h"
+#include "lnrnn/simd/avx2.h"
 #elif defined(LNRNN_ISA_SSE2)
-#include "simd_sse2.h"
+#include "lnrnn/simd/sse2.h"
 #elif defined(LNRNN_ISA_NEON)
-#include "simd_neon.h"
+#include "lnrnn/simd/neon.h"
 #elif defined(LNRNN_ISA_SCALAR)
-#include "simd_scalar.h"
+#include "lnrnn/simd/scalar.h"
 #else
 #error "define LNRNN_ISA_<NAME> before including simd.h"
 #endif

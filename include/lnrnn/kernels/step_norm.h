@@ -1,4 +1,4 @@
-/* Batch norm over the living sequences of one step: few rows with a stride, and no memory to work in. For sequence.c. */
+/* Batch norm over the living sequences of one step: few rows with a stride, and no memory to work in. For forward.c. */
 
 /* Joins the moments of nb more values to those of na: Chan, Golub and LeVeque 1979. mean, m2: sum of squared
  * deviations. */

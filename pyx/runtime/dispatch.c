@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
+#include "lnrnn/kernels/table.h"
 
 /* What the units of an instruction set define. */
 #define TABLES(isa)                                    \

@@ -7,7 +7,7 @@
 #define LNRNN_ROWS_H
 
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
+#include "lnrnn/kernels/table.h"
 
 /* Rows whose pointers are gathered for one call of the product. */
 enum { TILE = 64 };

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
-#include "lnrnn/rows.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
 
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
 {

@@ -9,7 +9,7 @@
 #ifndef LNRNN_GATES_H
 #define LNRNN_GATES_H
 
-#include "cells.h"
+#include "lnrnn/kernels/cells.h"
 
 /* Mean and 1 / sigma of each gate's span, as normalised() wants them. */
 typedef struct {

@@ -2,8 +2,8 @@
  * goes through x once in rows (L is 1) or planes. */
 #include <string.h>
 
-#include "lnrnn/kernels.h"
-#include "lnrnn/tasks.h"
+#include "lnrnn/kernels/table.h"
+#include "runtime/tasks.h"
 
 typedef struct {
     const lnrnn_batch *b;

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
-#include "lnrnn/rows.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
 
 /* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "lnrnn/blocks.h"
+#include "runtime/blocks.h"
 
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
 

@@ -2,11 +2,11 @@
  * in memory.
  *
  * A group goes through time together; groups are independent, and threads take groups. With few sequences
- * threads divide the units instead: see split_units in sequence.c. Batch norm that takes its statistics
+ * threads divide the units instead: see split_units in forward.c. Batch norm that takes its statistics
  * from the batch needs all rows of a step at once: then there is one group. */
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
-#include "lnrnn/rows.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
 
 /* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these
  * do not, one weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm

@@ -4,7 +4,7 @@
 #ifndef LNRNN_GATES_BACKWARD_H
 #define LNRNN_GATES_BACKWARD_H
 
-#include "gates.h"
+#include "lnrnn/kernels/gates.h"
 
 /* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. */
 static void lstm_out_backward(const lnrnn_gates_backward *b)

@@ -1,8 +1,8 @@
 /* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which
  * function makes the states. A new cell is a row of CELLS, a new placement a row of FORMS. */
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
-#include "lnrnn/rows.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
 
 /* h_prev enters an LSTM and an RNN by W h alone, and the products by their sum. */
 static const struct {

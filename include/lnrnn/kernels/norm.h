@@ -207,9 +207,9 @@ LNRNN_INLINE void F(flush)(size_t n, R *part, double *total)
 }
 
 #ifdef LNRNN_PART_NORM /* the cells have use for what stands above alone */
-#include "layer_norm.h"
-#include "batch_norm.h"
-#include "step_norm.h"
+#include "lnrnn/kernels/layer_norm.h"
+#include "lnrnn/kernels/batch_norm.h"
+#include "lnrnn/kernels/step_norm.h"
 #endif
 
 #undef S

@@ -1,8 +1,8 @@
 /* Layer norm and RMS norm over threads. */
 #include <string.h>
 
-#include "lnrnn/kernels.h"
-#include "lnrnn/tasks.h"
+#include "lnrnn/kernels/table.h"
+#include "runtime/tasks.h"
 
 typedef struct {
     const lnrnn_norm *kernels;

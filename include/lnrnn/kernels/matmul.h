@@ -13,7 +13,7 @@
 #ifndef LNRNN_MATMUL_H
 #define LNRNN_MATMUL_H
 
-#include "simd.h"
+#include "lnrnn/simd/simd.h"
 
 enum { LNRNN_F32, LNRNN_BF16, LNRNN_I8 }; /* as LNRNN_WEIGHT_F32 .. in lnrnn.h */
 
@@ -253,10 +253,10 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, 
 #define ROWS MM_ROWS
 #define A const float *
 #define F(name) f32_##name
-#include "matmul_walk.h"
+#include "lnrnn/kernels/matmul_walk.h"
 #undef F
 #define F(name) bf16_##name
-#include "matmul_walk.h"
+#include "lnrnn/kernels/matmul_walk.h"
 #undef F
 #undef ROWS
 #undef A
@@ -360,7 +360,7 @@ static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
 #define F(name) i8_##name
 #define ROWS MM_I8_ROWS
 #define A mm_i8_row
-#include "matmul_walk.h"
+#include "lnrnn/kernels/matmul_walk.h"
 #undef F
 #undef ROWS
 #undef A

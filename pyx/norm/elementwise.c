@@ -1,6 +1,6 @@
 /* The elementwise functions over threads. */
-#include "lnrnn/kernels.h"
-#include "lnrnn/tasks.h"
+#include "lnrnn/kernels/table.h"
+#include "runtime/tasks.h"
 
 typedef struct {
     void (*f)(size_t, const float *, float *);

@@ -2,7 +2,7 @@
 #ifndef LNRNN_CELLS_H
 #define LNRNN_CELLS_H
 
-#include "vmath.h"
+#include "lnrnn/simd/vmath.h"
 
 LNRNN_INLINE v32 v32_act(int act, v32 v)
 {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "lnrnn.h"
-#include "lnrnn/kernels.h"
-#include "lnrnn/rows.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
 
 lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
                                  ptrdiff_t as, float *work)

@@ -7,7 +7,7 @@
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
 
-#include "simd.h"
+#include "lnrnn/simd/simd.h"
 
 /* -> p = expm1(r), and n in *n_out. For |x| <= 105. */
 LNRNN_INLINE v32 v32_expm1_reduced(v32 x, v32 *n_out)

@@ -109,7 +109,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 
 #ifdef LNRNN_ISA_SUFFIX
 
-#include "simd.h"
+#include "lnrnn/simd/simd.h"
 
 /* A unit of the compiler is one of four parts of an instruction set, or all: a change of a header compiles only the parts
  * that include it. */
@@ -131,7 +131,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 #define F(name) name##_f32
 #define LANES V32_LANES
 #define ROOT sqrtf
-#include "norm.h"
+#include "lnrnn/kernels/norm.h"
 #endif
 
 #ifdef LNRNN_PART_NORM
@@ -143,7 +143,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 #define F(name) name##_f64
 #define LANES V64_LANES
 #define ROOT sqrt
-#include "norm.h"
+#include "lnrnn/kernels/norm.h"
 
 #define S uint16_t
 #define R float
@@ -153,7 +153,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 #define F(name) name##_bf16
 #define LANES V32_LANES
 #define ROOT sqrtf
-#include "norm.h"
+#include "lnrnn/kernels/norm.h"
 
 #define S uint16_t
 #define R float
@@ -163,7 +163,7 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
 #define F(name) name##_f16
 #define LANES V32_LANES
 #define ROOT sqrtf
-#include "norm.h"
+#include "lnrnn/kernels/norm.h"
 
 #define LNRNN_NORM_ROW(s)                                                                        \
     {layer_norm_##s, layer_norm_backward_##s, batch_probe_##s, batch_sums_##s, batch_moments_##s,    \
@@ -175,10 +175,10 @@ const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
 #endif
 
 #ifdef LNRNN_PART_CELLS
-#include "cells.h"
-#include "gates.h"
-#include "gates_backward.h"
-#include "vmath.h"
+#include "lnrnn/kernels/cells.h"
+#include "lnrnn/kernels/gates.h"
+#include "lnrnn/kernels/gates_backward.h"
+#include "lnrnn/simd/vmath.h"
 
 const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
     rnn_layer, rnn_affine, rnn_act_backward, side, rnn_two, lstm, lstm_out, gru, gru_gate,
@@ -187,7 +187,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 #if defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8)
-#include "matmul.h"
+#include "lnrnn/kernels/matmul.h"
 #endif
 #ifdef LNRNN_PART_PRODUCT
 const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = {

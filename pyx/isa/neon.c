@@ -2,5 +2,5 @@
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEON
 #define LNRNN_ISA_SUFFIX neon
-#include "lnrnn/kernels.h"
+#include "lnrnn/kernels/table.h"
 #endif
