@@ -2,5 +2,5 @@
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX2
 #define LNRNN_ISA_SUFFIX avx2
-#include "lnrnn/kernels/table.h"
+#include "lnrnn/kernels/all.h"
 #endif

@@ -6,5 +6,5 @@
 #ifndef LNRNN_PART_INT8
 #define LNRNN_PART_INT8
 #endif
-#include "lnrnn/kernels/table.h"
+#include "lnrnn/kernels/all.h"
 #endif

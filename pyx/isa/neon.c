@@ -2,5 +2,5 @@
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEON
 #define LNRNN_ISA_SUFFIX neon
-#include "lnrnn/kernels/table.h"
+#include "lnrnn/kernels/all.h"
 #endif

@@ -2,5 +2,5 @@
 #if 1
 #define LNRNN_ISA_SCALAR
 #define LNRNN_ISA_SUFFIX scalar
-#include "lnrnn/kernels/table.h"
+#include "lnrnn/kernels/all.h"
 #endif

@@ -12,7 +12,7 @@ typedef struct {
     size_t samples, blocks, channels, strips, rows;
     const char *gy;
     char *out, *near, *at, *scale, *shift, *slope;
-    double *sums; /* (blocks, 8, C): four sums, and the kernel's own */
+    double *sums;    /* (blocks, 8, C): four sums, and the kernel's own */
     int past, again; /* past the caches; the second pass over what the caches may hold of x */
 } batch_job;
 
@@ -21,14 +21,16 @@ typedef struct {
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t some = lnrnn_parts(b->N, 16);
-    const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : lnrnn_within(b->N / 4, 64, 128);
+    const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : lnrnn_clamp(b->N / 4, 64, 128);
     const size_t for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
     some = some < for_values ? for_values : some;
     some = some < for_task ? for_task : some;
-    return lnrnn_least(some, b->N);
+    return lnrnn_min(some, b->N);
 }
 
-enum { ROWS = 8 }; /* of C doubles: near, at, scale, shift, slope, two that nobody asked for, and the channels' scales */
+enum {
+    ROWS = 8
+}; /* of C doubles: near, at, scale, shift, slope, two that nobody asked for, and the channels' scales */
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
 {
@@ -37,11 +39,14 @@ size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
 
 static batch_job job_of(const lnrnn_batch *b)
 {
-    batch_job j = {.b = b, .kernels = &lnrnn_active()->norm[b->dtype], .size = lnrnn_size(b->dtype),
+    batch_job j = {.b = b,
+                   .kernels = &lnrnn_active()->norm[b->dtype],
+                   .size = lnrnn_size(b->dtype),
                    .real = lnrnn_real_size(b->dtype)};
     char *work = (char *)b->work;
     const size_t row = b->C * sizeof(double);
-    j.near = work, j.at = work + row, j.scale = work + 2 * row, j.shift = work + 3 * row, j.slope = work + 4 * row;
+    j.near = work, j.at = work + row, j.scale = work + 2 * row, j.shift = work + 3 * row,
+    j.slope = work + 4 * row;
     j.sums = b->work + ROWS * b->C;
     return j;
 }
@@ -50,8 +55,9 @@ static void sums_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
-    const size_t C = b->C, block = index / j->strips, s = block * j->samples, m = lnrnn_least(j->samples, b->N - s);
-    const size_t c = index % j->strips * j->channels, channels = lnrnn_least(j->channels, C - c);
+    const size_t C = b->C, block = index / j->strips, s = block * j->samples,
+                 m = lnrnn_min(j->samples, b->N - s);
+    const size_t c = index % j->strips * j->channels, channels = lnrnn_min(j->channels, C - c);
     const size_t at = (s * C + c) * b->L * j->size;
     double *sums = j->sums + block * 8 * C + c;
     char *part = (char *)(j->sums + block * 8 * C + 4 * C) + 4 * c * j->real;
@@ -59,8 +65,8 @@ static void sums_task(void *ctx, size_t index, int worker)
     for (int k = 0; k < (j->gy ? 4 : 2); k++)
         memset(sums + (size_t)k * C, 0, channels * sizeof *sums);
     memset(part, 0, 4 * channels * j->real);
-    j->kernels->batch_sums(m, C, channels, b->L, (const char *)b->x + at, j->gy ? j->gy + at : NULL, j->near + c * j->real,
-                           sums, part);
+    j->kernels->batch_sums(m, C, channels, b->L, (const char *)b->x + at, j->gy ? j->gy + at : NULL,
+                           j->near + c * j->real, sums, part);
 }
 
 /* Values that a pass reads. */
@@ -88,7 +94,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
-    j->again = b->N * b->C * b->L * j->size < LNRNN_PAST;
+    j->again = b->N * b->C * b->L * j->size < LNRNN_NONTEMPORAL;
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->near);
     sums_of_all(j);
     if (j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var)) {
@@ -106,18 +112,19 @@ static void rows_task(void *ctx, size_t index, int worker)
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
     size_t p = (j->again ? lnrnn_parts(all, j->rows) - 1 - index : index) * j->rows;
-    const size_t end = lnrnn_least(all, p + j->rows);
+    const size_t end = lnrnn_min(all, p + j->rows);
     (void)worker;
     while (p < end) { /* by planes: up to the end of a sample */
-        const size_t c = by_row ? p % C : 0, m = by_row ? lnrnn_least(C - c, end - p) : end - p;
+        const size_t c = by_row ? p % C : 0, m = by_row ? lnrnn_min(C - c, end - p) : end - p;
         const size_t at = p * n * j->size, par = c * j->real;
         const char *x = (const char *)b->x + at;
         if (j->gy)
-            (by_row ? j->kernels->gx_planes : j->kernels->gx_columns)(
-                m, n, j->gy + at, x, (ptrdiff_t)n, j->at + par, j->scale + par, j->shift + par, j->slope + par,
-                j->out + at);
+            (by_row ? j->kernels->gx_planes
+                    : j->kernels->gx_columns)(m, n, j->gy + at, x, (ptrdiff_t)n, j->at + par, j->scale + par,
+                                              j->shift + par, j->slope + par, j->out + at);
         else
-            j->kernels->batch_affine(m, n, x, j->at + par, j->scale + par, j->shift + par, j->out + at, by_row, j->past);
+            j->kernels->batch_affine(m, n, x, j->at + par, j->scale + par, j->shift + par, j->out + at,
+                                     by_row, j->past);
         p += m;
     }
 }
@@ -152,7 +159,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
     lnrnn_batch b = *given;
     batch_job j = job_of(&b);
     j.out = y;
-    j.past = lnrnn_writes_past(b.x, y, b.N * b.C * b.L * j.size);
+    j.past = lnrnn_nontemporal(b.x, y, b.N * b.C * b.L * j.size);
     const double *scales = training ? training_sums(&j, &b) : NULL;
     j.kernels->fold(b.C, b.mean, b.var, 1, b.gain, b.bias, b.eps, scales, j.at, j.scale, j.shift);
     j.past = j.past && b.x != y;
@@ -161,8 +168,8 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
         b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];
 }
 
-void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain, double *gbias,
-                               int training)
+void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
+                               double *gbias, int training)
 {
     lnrnn_batch b = *given;
     batch_job j = job_of(&b);
@@ -172,7 +179,7 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
         scales = training_sums(&j, &b);
     else /* the batch's own statistics are not asked for */
         batch_sums(&j, b.work + 5 * b.C, b.work + 6 * b.C);
-    j.kernels->batch_slopes(b.C, (double)b.N * (double)b.L, j.sums, j.near, b.mean, b.var, b.gain, b.eps, scales, training,
-                            j.at, j.scale, j.shift, j.slope, ggain, gbias);
+    j.kernels->batch_slopes(b.C, (double)b.N * (double)b.L, j.sums, j.near, b.mean, b.var, b.gain, b.eps,
+                            scales, training, j.at, j.scale, j.shift, j.slope, ggain, gbias);
     batch_rows(&j);
 }

@@ -22,7 +22,7 @@ typedef struct {
     const lnrnn_rnn_gradients *g;
     size_t rows;         /* of all sequences */
     size_t wide, narrow; /* floats from row to row of what has G*H values, of what has H */
-    double *sums;   /* (groups + 1, group_sums): each group's, and their total */
+    double *sums;        /* (groups + 1, group_sums): each group's, and their total */
     float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
     float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
     size_t *back;   /* (groups) steps that each has gone back */
@@ -33,10 +33,10 @@ typedef struct {
 
 /* The memory of a worker that has a group: its rows of the state's gradient, and what a step needs. */
 typedef struct {
-    float *gh, *gc;    /* (group, narrow) */
-    float *u, *gu;     /* (group, narrow): see lnrnn_gates_backward; gu: LSTM */
-    float *zeros;      /* (2, G*H), as the kernels want them and leave them */
-    float *batch;      /* batch_work(j) */
+    float *gh, *gc; /* (group, narrow) */
+    float *u, *gu;  /* (group, narrow): see lnrnn_gate_gradients; gu: LSTM */
+    float *zeros;   /* (2, G*H), as the kernels want them and leave them */
+    float *batch;   /* batch_work(j) */
 } scratch;
 
 /* --- the norms ------------------------------------------------------------------------------------------ */
@@ -74,7 +74,7 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
     for (size_t o = 0; o < N; o++)
         at[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->norm[LNRNN_FLOAT32].sums_columns(active, N, g, gs, a, as, at, s0, s1, m->zeros);
+    j->k->cells->sums_columns(active, N, g, gs, a, as, at, s0, s1, m->zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - at[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -90,11 +90,11 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
 
 /* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
  * values mean and variance are taken together. */
-static size_t span_end(const lnrnn_gates *read, size_t from, size_t n)
+static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
 {
-    if (read->spans == LNRNN_SPANS_EACH)
-        return from + read->H;
-    return read->spans == LNRNN_SPANS_LAST && from == 0 ? n - read->H : n;
+    if (norm->spans == LNRNN_SPANS_EACH)
+        return from + norm->H;
+    return norm->spans == LNRNN_SPANS_LAST && from == 0 ? n - norm->H : n;
 }
 
 /* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which
@@ -103,20 +103,20 @@ static void site_backward(const backward_job *j, int site, size_t active, size_t
                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
                           const scratch *m)
 {
-    const lnrnn_gates *read = &j->c->site[site].read;
+    const lnrnn_gate_norm *norm = &j->c->site[site].norm;
     const size_t n = j->c->site[site].width;
     const lnrnn_site_gradients sum = site_sums(j->c, sums, site);
-    if (read->how == LNRNN_PLAIN) {
+    if (norm->how == LNRNN_PLAIN) {
         for (size_t i = 0; i < active; i++)
             for (size_t o = 0; o < n; o++)
                 sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
-    } else if (read->how == LNRNN_AFFINE) {
+    } else if (norm->how == LNRNN_AFFINE) {
         batch_backward(j, site, active, t, a, as, g, to, gs, sum, m);
     } else
         for (size_t from = 0, end; from < n; from = end) {
-            end = span_end(read, from, n);
+            end = span_end(norm, from, n);
             j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
-                                                          read->gain + from, read->eps, to + from, gs,
+                                                          norm->gain + from, norm->eps, to + from, gs,
                                                           sum.gain + from, sum.bias + from, m->zeros);
         }
 }
@@ -130,8 +130,8 @@ static size_t layout_scratch(const backward_job *j, size_t r0, float *base, scra
     const size_t state = j->p->group * j->narrow, gu = j->c->saved_gates ? state : 0;
     const size_t zeros = gu + (j->c->cell_state ? state : 0), batch = zeros + 2 * j->c->outputs;
     if (base)
-        *m = (scratch){j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros,
-                       base + batch};
+        *m = (scratch){
+            j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
     return batch + batch_work(j);
 }
 
@@ -142,7 +142,7 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
 {
     const lnrnn_site *at = &j->c->site[site];
     const lnrnn_site_statistics *found = &j->r->statistics[site];
-    lnrnn_gates g = at->read;
+    lnrnn_gate_norm g = at->norm;
     g.spans = LNRNN_SPANS_ALL;
     if (g.how == LNRNN_AFFINE) {
         const size_t row = t * at->width + from, H = j->c->H;
@@ -155,7 +155,7 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
         if (g.how == LNRNN_NORMED)
             g.gain += from;
     }
-    j->k->cells->side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+    j->k->cells->input_side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
 /* Some rows of a step on the way back: they stand at packed row pos, those of the step before from
@@ -165,29 +165,29 @@ typedef struct {
 } back_step;
 
 /* lstm_backward, a tile of rows at a time: the c before the step are named by pointers. */
-static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gates_backward b)
+static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gate_gradients b)
 {
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_plan *p = j->p;
     const float *c_prev[TILE];
-    b.before = c_prev;
+    b.state_prev = c_prev;
     for (size_t i = 0; i < s->active; i += TILE) {
         b.rows = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = i; q < i + b.rows; q++)
             c_prev[q - i] = s->t ? r->tape + (s->earlier + q) * p->tape.width + p->tape.c
                                  : r->c0 + (size_t)r->order[s->r0 + q] * j->c->H;
         j->k->cells->lstm_backward(&b);
-        b.gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
+        b.saved_gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
     }
 }
 
 /* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before,
  * what does not come by way of W h. tape: the records of these rows. */
 typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                           lnrnn_gates_backward b, double *sums, const scratch *m);
+                           lnrnn_gate_gradients b, double *sums, const scratch *m);
 
 static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                              lnrnn_gates_backward b, double *sums, const scratch *m)
+                              lnrnn_gate_gradients b, double *sums, const scratch *m)
 {
     (void)tape, (void)sums;
     for (size_t i = 0; i < s->active; i++)
@@ -196,7 +196,7 @@ static void rnn_cell_backward(const backward_job *j, const back_step *s, const f
 }
 
 static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                               lnrnn_gates_backward b, double *sums, const scratch *m)
+                               lnrnn_gate_gradients b, double *sums, const scratch *m)
 {
     const float *c = tape + j->p->tape.c;
     const ptrdiff_t as = (ptrdiff_t)j->p->tape.width;
@@ -211,11 +211,11 @@ static void lstm_cell_backward(const backward_job *j, const back_step *s, const 
 }
 
 static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                              lnrnn_gates_backward b, double *sums, const scratch *m)
+                              lnrnn_gate_gradients b, double *sums, const scratch *m)
 {
     const size_t n = 2 * j->c->H; /* the gate n, behind r and z: what r multiplied */
     (void)sums;
-    b.before = j->g->rows + j->rows + s->pos;
+    b.state_prev = j->g->rows + j->rows + s->pos;
     recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n,
                    (ptrdiff_t)j->p->tape.width, m);
     j->k->cells->gru_backward(&b);
@@ -236,9 +236,19 @@ static void step_backward(const backward_job *j, const back_step *s, double *sum
     const float *tape = j->r->tape + s->pos * p->tape.width;
     const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide, hs = (ptrdiff_t)j->narrow;
     float *gx = j->gx + s->pos * j->wide, *ga = j->ga + s->pos * j->wide;
-    const lnrnn_gates_backward b = {
-        .H = c->H, .rows = s->active, .gates = tape + p->tape.gates, .ks = as, .u = m->u, .us = hs,
-            .gh = m->gh, .gc = m->gc, .gu = m->gu, .hs = hs, .gx = gx, .ga = ga, .as = gs};
+    const lnrnn_gate_gradients b = {.H = c->H,
+                                    .rows = s->active,
+                                    .saved_gates = tape + p->tape.gates,
+                                    .ks = as,
+                                    .u = m->u,
+                                    .us = hs,
+                                    .gh = m->gh,
+                                    .gc = m->gc,
+                                    .gu = m->gu,
+                                    .hs = hs,
+                                    .gx = gx,
+                                    .ga = ga,
+                                    .as = gs};
     CELL_BACKWARD[c->cell](j, s, tape, b, sums, m);
     if (c->input_side)
         site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs,
@@ -261,7 +271,7 @@ static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
     const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group,
-        bytes = H * sizeof(float);
+                 bytes = H * sizeof(float);
     const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
     const int cell_state = j->c->cell_state;
     double *sums = j->sums + index * group_sums(j->c);
@@ -344,7 +354,7 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
     const size_t m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
     const size_t n = hidden ? j->c->H : j->c->D, wide = k->product->width(n);
     float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH,
-        *sum = packed + GRADIENT_DEPTH * wide;
+          *sum = packed + GRADIENT_DEPTH * wide;
     const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     const float *columns[GRADIENT_ROWS];
@@ -402,15 +412,21 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
-    backward_job j = {.r = r, .c = c, .p = p, .k = p->kernels, .g = g, .rows = all_rows(r), .wide = p->wide,
+    backward_job j = {.r = r,
+                      .c = c,
+                      .p = p,
+                      .k = p->kernels,
+                      .g = g,
+                      .rows = all_rows(r),
+                      .wide = p->wide,
                       .narrow = p->narrow};
     const size_t through = layout_scratch(&j, 0, NULL, NULL), after = products_work(j.k, c);
     const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
     const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
-        at = p->groups + tasks_after(c, j.rows);
+                 at = p->groups + tasks_after(c, j.rows);
     j.worker = through > after ? through : after;
     *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
-        + (size_t)p->threads * j.worker;
+              + (size_t)p->threads * j.worker;
     if (work) {
         j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
         j.ga = work + sums;

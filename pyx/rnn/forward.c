@@ -35,8 +35,12 @@ static scratch scratch_of(const lnrnn_rnn_call *r, int worker)
 {
     const lnrnn_rnn_plan *p = r->plan;
     float *const base = r->scratch + (size_t)worker * p->scratch.worker;
-    return (scratch){base, base + p->scratch.hidden, base + p->scratch.input, base + p->scratch.statistics,
-                     base + p->scratch.cell, (uint32_t *)(base + p->scratch.product)};
+    return (scratch){base,
+                     base + p->scratch.hidden,
+                     base + p->scratch.input,
+                     base + p->scratch.statistics,
+                     base + p->scratch.cell,
+                     (uint32_t *)(base + p->scratch.product)};
 }
 
 /* The steps that each group has taken. */
@@ -191,8 +195,16 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
         const size_t n = active - i < TILE ? active - i : TILE;
         point(r, r0 + i, n, t, h_prev, c, h);
         const lnrnn_step_rows rows = {
-            .n = n, .t = t, .x = config->separate_products ? x + (ptrdiff_t)i * xs : NULL, .xs = xs,
-            .a = b + (ptrdiff_t)i * bs, .as = bs, .h_prev = h_prev, .c = c, .h = h, .scratch = m->cell,
+            .n = n,
+            .t = t,
+            .x = config->separate_products ? x + (ptrdiff_t)i * xs : NULL,
+            .xs = xs,
+            .a = b + (ptrdiff_t)i * bs,
+            .as = bs,
+            .h_prev = h_prev,
+            .c = c,
+            .h = h,
+            .scratch = m->cell,
             .saved_gates = r->tape && config->saved_gates ? a + p->tape.gates + (ptrdiff_t)i * as : NULL};
         lnrnn_step_cell(r, f, &rows, deferred);
         if (config->cell_state && (r->tape || deferred))
@@ -228,7 +240,7 @@ static void forward_group(void *ctx, size_t g, int worker, int64_t *left)
     const lnrnn_rnn_call *r = ctx;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t r0 = g * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group,
-        steps = (size_t)r->length[r0];
+                 steps = (size_t)r->length[r0];
     const size_t as = r->tape ? p->tape.width : p->wide;
     size_t *const at = positions(r) + g, t0 = *at, active = rows;
     float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * as : NULL;
@@ -295,7 +307,7 @@ static void split_units(void *ctx, int worker, int team)
     for (size_t i = 0; worker && r->cn && i < active; i++)
         memcpy(own_c + i * narrow, (from ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
     if (team > 1 && r->cn) /* before worker 0 changes them */
-        lnrnn_meet(&j->barrier, team);
+        lnrnn_barrier_wait(&j->barrier, team);
     if (!worker && from == 0)
         begin(r, 0, B);
     for (size_t t1; t0 < steps && left > 0; t0 = t1) {
@@ -305,7 +317,7 @@ static void split_units(void *ctx, int worker, int team)
         project(r, 0, active, t0, t1, p, a, as, work);
         if (config->input_side) {
             if (team > 1)
-                lnrnn_meet(&j->barrier, team);
+                lnrnn_barrier_wait(&j->barrier, team);
             /* The next barrier is that of the first step. */
             input_sides(r, 0, active, t0, t1, (size_t)worker, (size_t)team, a, as);
         }
@@ -320,9 +332,17 @@ static void split_units(void *ctx, int worker, int team)
             float *const b = separate ? hidden + t % 2 * B * width : a;
             recur(r, active, t, h_prev, p, b, as, work);
             if (team > 1)
-                lnrnn_meet(&j->barrier, team);
-            const lnrnn_step_rows rows = {.n = active, .t = t, .x = separate ? a : NULL, .xs = as, .a = b,
-                                          .as = as, .h_prev = h_prev, .c = c, .h = h, .scratch = cell};
+                lnrnn_barrier_wait(&j->barrier, team);
+            const lnrnn_step_rows rows = {.n = active,
+                                          .t = t,
+                                          .x = separate ? a : NULL,
+                                          .xs = as,
+                                          .a = b,
+                                          .as = as,
+                                          .h_prev = h_prev,
+                                          .c = c,
+                                          .h = h,
+                                          .scratch = cell};
             lnrnn_step_cell(r, (lnrnn_fold){0}, &rows, 0);
             a += active * width;
         }
@@ -330,8 +350,8 @@ static void split_units(void *ctx, int worker, int team)
          * partner has been seen to lose its core, worker 0 goes on alone. */
         if (team > 1) {
             if (!worker)
-                j->alone = __atomic_load_n(&j->barrier.late, __ATOMIC_RELAXED);
-            lnrnn_meet(&j->barrier, team);
+                j->alone = __atomic_load_n(&j->barrier.oversubscribed, __ATOMIC_RELAXED);
+            lnrnn_barrier_wait(&j->barrier, team);
             if (j->alone && worker)
                 return;
             if (j->alone)

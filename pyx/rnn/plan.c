@@ -11,16 +11,16 @@
 /* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these
  * do not, one weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
  * B8-H1024). */
-enum { CHUNK = 32 * 1024, WEIGHTS = 16 };
+enum { CHUNK_FLOATS = 32 * 1024, WEIGHTS_TO_CHUNK = 16 };
 
 /* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
-enum { SHARE = 4 << 20 };
+enum { THREAD_WORK = 4 << 20 };
 
 /* From here on, some 10 ms, a lost slice is no longer what the time is made of. */
-enum { LARGE = 1 << 30 };
+enum { LARGE_WORK = 1 << 30 };
 
 /* Multiply-adds of a step that are worth a barrier of threads. */
-enum { STEP = 1 << 15 };
+enum { BARRIER_WORK = 1 << 15 };
 
 /* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
@@ -56,14 +56,15 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     const lnrnn_rnn_config *c = r->config;
     const double products = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
     p->threads = threads;
-    if (p->threads > 1 + products / SHARE)
-        p->threads = 1 + (int)(products / SHARE);
-    if (p->threads > 1 && products < LARGE && lnrnn_crowded())
+    if (p->threads > 1 + products / THREAD_WORK)
+        p->threads = 1 + (int)(products / THREAD_WORK);
+    if (p->threads > 1 && products < LARGE_WORK && lnrnn_oversubscribed())
         p->threads = 1;
     /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a
      * step, if the step is long enough (tests/benchmarks, rnn with two threads). */
     p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
-        && r->B * c->outputs * c->H >= STEP && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
+               && r->B * c->outputs * c->H >= BARRIER_WORK
+               && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
 }
 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
@@ -78,8 +79,8 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
-    const size_t most = p->wide * (r->config->D + r->config->H) / WEIGHTS;
-    p->chunk = (most > CHUNK ? most : CHUNK) / (p->group * p->wide);
+    const size_t most = p->wide * (r->config->D + r->config->H) / WEIGHTS_TO_CHUNK;
+    p->chunk = (most > CHUNK_FLOATS ? most : CHUNK_FLOATS) / (p->group * p->wide);
     if (p->chunk > r->T)
         p->chunk = r->T;
     if (p->chunk < 1)
@@ -93,7 +94,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
     const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
-        rows = p->group * p->wide;
+                 rows = p->group * p->wide;
     p->scratch.hidden = r->tape ? 0 : p->chunk * rows;
     if (p->split) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);

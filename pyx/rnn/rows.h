@@ -84,7 +84,7 @@ static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t acti
  * spends what that cost, and stops when nothing remains, because it or the others have spent it. ->
  * whether all are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
-                void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
+                        void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
 static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(left, __ATOMIC_RELAXED); }
 
@@ -149,8 +149,8 @@ void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_row
 void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s);
 
 /* What a configuration's cell_step may be. */
-typedef void lnrnn_cell_step(const lnrnn_kernels *k, const lnrnn_rnn_config *config, const lnrnn_gates *read,
-                             const lnrnn_step_rows *s);
+typedef void lnrnn_cell_step(const lnrnn_kernels *k, const lnrnn_rnn_config *config,
+                             const lnrnn_gate_norm *norm, const lnrnn_step_rows *s);
 lnrnn_cell_step lnrnn_rnn_step, lnrnn_rnn_separate_step, lnrnn_lstm_step, lnrnn_gru_step, lnrnn_gru_gate_step;
 
 #endif

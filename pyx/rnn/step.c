@@ -18,7 +18,7 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
     const size_t n = at->width;
     double *mean = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7), *m2 = mean + n;
     float *fold = (float *)(m2 + n);
-    norm->moments_columns(active, n, a, as, mean, m2);
+    r->plan->kernels->cells->moments_columns(active, n, a, as, mean, m2);
     if (r->count) {
         const lnrnn_site_statistics *out = &r->statistics[site];
         memcpy(out->mean + t * n, mean, n * sizeof *mean);
@@ -41,56 +41,56 @@ static lnrnn_fold fold_of(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fol
 }
 
 /* What the kernel of a site of batch norm gets at step t. */
-static lnrnn_gates folded(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
+static lnrnn_gate_norm folded(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
 {
-    lnrnn_gates read = r->config->site[site].read;
+    lnrnn_gate_norm norm = r->config->site[site].norm;
     f = fold_of(r, site, t, f);
-    read.mean = f.mean, read.gain = f.scale, read.bias = f.shift;
-    return read;
+    norm.mean = f.mean, norm.gain = f.scale, norm.bias = f.shift;
+    return norm;
 }
 
 /* The same for the norm of c that follows in the same kernel. */
-static void fold_cell(const lnrnn_rnn_call *r, size_t t, lnrnn_fold f, lnrnn_gates *read)
+static void fold_cell(const lnrnn_rnn_call *r, size_t t, lnrnn_fold f, lnrnn_gate_norm *norm)
 {
     f = fold_of(r, LNRNN_SITE_CELL, t, f);
-    read->mean_c = f.mean, read->gain_c = f.scale, read->bias_c = f.shift;
+    norm->mean_c = f.mean, norm->gain_c = f.scale, norm->bias_c = f.shift;
 }
 
 void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs,
                       float *y, ptrdiff_t ys)
 {
     const lnrnn_rnn_config *c = r->config;
-    const lnrnn_gates *read = &c->site[LNRNN_SITE_INPUT].read;
-    lnrnn_gates of_step;
-    if (read->how == LNRNN_AFFINE)
-        of_step = folded(r, LNRNN_SITE_INPUT, t, f), read = &of_step;
-    r->plan->kernels->cells->side((int)c->gates, read, n, x, xs, y, ys);
+    const lnrnn_gate_norm *norm = &c->site[LNRNN_SITE_INPUT].norm;
+    lnrnn_gate_norm of_step;
+    if (norm->how == LNRNN_AFFINE)
+        of_step = folded(r, LNRNN_SITE_INPUT, t, f), norm = &of_step;
+    r->plan->kernels->cells->input_side((int)c->num_gates, norm, n, x, xs, y, ys);
 }
 
 void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s, int deferred_output)
 {
     const lnrnn_rnn_config *c = r->config;
-    const lnrnn_gates *read = &c->site[LNRNN_SITE_HIDDEN].read;
-    lnrnn_gates of_step;
-    if (read->how == LNRNN_AFFINE) {
-        of_step = folded(r, LNRNN_SITE_HIDDEN, s->t, f), read = &of_step;
-        of_step.late = deferred_output;
+    const lnrnn_gate_norm *norm = &c->site[LNRNN_SITE_HIDDEN].norm;
+    lnrnn_gate_norm of_step;
+    if (norm->how == LNRNN_AFFINE) {
+        of_step = folded(r, LNRNN_SITE_HIDDEN, s->t, f), norm = &of_step;
+        of_step.deferred_output = deferred_output;
         if (c->cell_norm && !deferred_output)
             fold_cell(r, s->t, (lnrnn_fold){0}, &of_step);
     }
-    c->cell_step(r->plan->kernels, c, read, s);
+    c->cell_step(r->plan->kernels, c, norm, s);
 }
 
 void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s)
 {
-    lnrnn_gates read = r->config->site[LNRNN_SITE_HIDDEN].read;
-    fold_cell(r, s->t, f, &read);
-    r->plan->kernels->cells->lstm_out(&read, s->n, s->c, s->h);
+    lnrnn_gate_norm norm = r->config->site[LNRNN_SITE_HIDDEN].norm;
+    fold_cell(r, s->t, f, &norm);
+    r->plan->kernels->cells->lstm_out(&norm, s->n, s->c, s->h);
 }
 
 /* --- the cells ------------------------------------------------------------------------------------------ */
 
-void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
                     const lnrnn_step_rows *s)
 {
     if (g->how == LNRNN_NORMED)
@@ -99,27 +99,27 @@ void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnr
         k->cells->rnn_affine(c->act, s->n, g->H, s->a, s->as, g->mean, g->gain, g->bias, s->h);
 }
 
-void lnrnn_rnn_separate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+void lnrnn_rnn_separate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
                              const lnrnn_step_rows *s)
 {
-    k->cells->rnn_two(c->act, g, s->n, s->x, s->xs, s->a, s->as, s->h);
+    k->cells->rnn_separate(c->act, g, s->n, s->x, s->xs, s->a, s->as, s->h);
 }
 
-void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
                      const lnrnn_step_rows *s)
 {
     (void)c;
     k->cells->lstm(g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->saved_gates, s->as);
 }
 
-void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
                     const lnrnn_step_rows *s)
 {
     (void)c;
     k->cells->gru(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->saved_gates, s->as);
 }
 
-void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gates *g,
+void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
                          const lnrnn_step_rows *s)
 {
     (void)c;

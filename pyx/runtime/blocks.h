@@ -14,7 +14,12 @@
 #include <stddef.h>
 
 /* NumPy asks for huge pages from 4 MiB on, and below that malloc keeps what is freed. */
-enum { LNRNN_KEPT = 4, LNRNN_KEPT_BYTES = 512 << 20, LNRNN_KEPT_AS_IS = 16 << 20, LNRNN_BLOCK_BYTES = 4 << 20 };
+enum {
+    LNRNN_KEPT = 4,
+    LNRNN_KEPT_BYTES = 512 << 20,
+    LNRNN_KEPT_AS_IS = 16 << 20,
+    LNRNN_BLOCK_BYTES = 4 << 20
+};
 
 /* Does this system have what it takes? If not, the functions below are malloc's own. */
 int lnrnn_blocks(void);

@@ -15,12 +15,17 @@
 
 #include "lnrnn.h"
 
-enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 }; /* bytes of names; no path is longer than 4096 */
+enum {
+    GROUP = 4096,
+    DIRECTORY = 2 * GROUP,
+    FILENAME = DIRECTORY + 32
+}; /* bytes of names; no path is longer than 4096 */
 
 static int affinity(void)
 {
 #if defined(__linux__)
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) { /* the call fails while the set is smaller than the kernel's */
+    for (int cpus = 1024; cpus <= 1 << 20;
+         cpus *= 2) { /* the call fails while the set is smaller than the kernel's */
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         if (!set)
             break;
@@ -71,7 +76,8 @@ static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];
     double quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s/cpu.max", dir); /* version 2: "150000 100000", or "max 100000", which is no number */
+    snprintf(path, sizeof path, "%s/cpu.max",
+             dir); /* version 2: "150000 100000", or "max 100000", which is no number */
     FILE *f = fopen(path, "r");
     if (f) {
         if (fscanf(f, "%lf %lf", &quota, &period) != 2)
@@ -112,7 +118,8 @@ int lnrnn_cores_of(int cpus, const char *groups, const char *root)
         if (*controllers && !listed(controllers, "cpu"))
             continue;
         for (;;) { /* the group itself, and every one above it */
-            snprintf(dir, sizeof dir, "%s%s%s", root, *controllers ? "/cpu" : "", strcmp(group, "/") ? group : "");
+            snprintf(dir, sizeof dir, "%s%s%s", root, *controllers ? "/cpu" : "",
+                     strcmp(group, "/") ? group : "");
             cpus = quota_of(dir, cpus);
             char *slash = strrchr(group, '/');
             if (!slash)

@@ -8,9 +8,9 @@
 #include "lnrnn/kernels/table.h"
 
 /* What the units of an instruction set define. */
-#define TABLES(isa)                                    \
-    extern const lnrnn_norm lnrnn_norm_##isa[];        \
-    extern const lnrnn_cells lnrnn_cells_##isa;        \
+#define TABLES(isa)                             \
+    extern const lnrnn_norm lnrnn_norm_##isa[]; \
+    extern const lnrnn_cells lnrnn_cells_##isa; \
     extern const lnrnn_product lnrnn_product_##isa, lnrnn_int8_##isa;
 
 #if defined(__x86_64__)
@@ -36,8 +36,8 @@ static int has_sse2(void) { return 1; }
 static int has_avx2(void)
 {
     unsigned a, b, c, d;
-    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) ||
-        !(c & bit_AVX) || !(c & bit_F16C))
+    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) || !(c & bit_AVX)
+        || !(c & bit_F16C))
         return 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) && (b & bit_BMI2);
 }
@@ -46,7 +46,8 @@ static int has_avx512(void)
 {
     const unsigned need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     unsigned a, b, c, d;
-    return has_avx2() && (saved_state() & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & need) == need;
+    return has_avx2() && (saved_state() & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d)
+           && (b & need) == need;
 }
 
 static int has_avx512vnni(void)

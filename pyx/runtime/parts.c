@@ -5,7 +5,8 @@
 typedef struct {
     size_t n, next;
     const size_t *at;
-    int64_t left; /* of the part: of all threads together, so that one that has lost its core is not waited for */
+    int64_t
+        left; /* of the part: of all threads together, so that one that has lost its core is not waited for */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;
@@ -38,7 +39,7 @@ static size_t unfinished(size_t n, const size_t *at)
 }
 
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
-                void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx)
+                        void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx)
 {
     parts_job j = {.n = n, .at = at, .task = task, .ctx = ctx};
     const size_t some = unfinished(n, at);

@@ -33,32 +33,32 @@ int lnrnn_has_openmp(void)
 }
 
 #if defined(_OPENMP) && defined(LNRNN_POSIX)
-static int alone;
+static int forked;
 
 /* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. Whether the
  * parent had any, this library cannot know: another one in the process may have used the same libgomp. */
-static void after_fork(void) { alone = 1; }
+static void after_fork(void) { forked = 1; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 #else
-enum { alone = 0 };
+enum { forked = 0 };
 #endif
 
 /* On a machine whose cores are shared, a partner that loses its core is away for a slice of the scheduler,
  * milliseconds, and a short call that waits for it takes a hundred times what one thread would. So a call
  * that one thread would have done sooner is remembered: for a while after it short calls run alone, and
  * longer if it happens again as soon as they no longer do. A neighbour who stays costs one such call in
- * LONGEST_REST, one who passes by costs REST. The result is the same, to the last bit. */
-enum { LONG_WAIT = 400000, REST = 2000000, LONGEST_REST = 400000000 }; /* nanoseconds */
+ * LONGEST_BACK_OFF, one who passes by costs FIRST_BACK_OFF. The result is the same, to the last bit. */
+enum { LONG_WAIT = 400000, FIRST_BACK_OFF = 2000000, LONGEST_BACK_OFF = 400000000 }; /* nanoseconds */
 
-static int64_t rest_until, rest_length;
-static int meetings = LNRNN_NORMAL;
+static int64_t back_off_until, back_off_length;
+static int barrier_mode = LNRNN_BARRIER_NORMAL;
 
-void lnrnn_set_meetings(int mode)
+void lnrnn_set_barrier_mode(int mode)
 {
-    __atomic_store_n(&meetings, mode, __ATOMIC_RELAXED);
-    __atomic_store_n(&rest_length, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&rest_until, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&barrier_mode, mode, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_length, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_until, 0, __ATOMIC_RELAXED);
 }
 
 static int64_t nanoseconds(void)
@@ -72,20 +72,22 @@ static int64_t nanoseconds(void)
 #endif
 }
 
-static void rest(void)
+static void back_off(void)
 {
-    const int64_t now = nanoseconds(), until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
-    int64_t length = __atomic_load_n(&rest_length, __ATOMIC_RELAXED);
-    if (now < until || __atomic_load_n(&meetings, __ATOMIC_RELAXED) != LNRNN_NORMAL)
+    const int64_t now = nanoseconds(), until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
+    int64_t length = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED);
+    if (now < until || __atomic_load_n(&barrier_mode, __ATOMIC_RELAXED) != LNRNN_BARRIER_NORMAL)
         return;
-    length = !length || now - until > 4 * length ? REST : 2 * length > LONGEST_REST ? LONGEST_REST : 2 * length;
-    __atomic_store_n(&rest_length, length, __ATOMIC_RELAXED);
-    __atomic_store_n(&rest_until, now + length, __ATOMIC_RELAXED);
+    length = !length || now - until > 4 * length ? FIRST_BACK_OFF
+             : 2 * length > LONGEST_BACK_OFF     ? LONGEST_BACK_OFF
+                                                 : 2 * length;
+    __atomic_store_n(&back_off_length, length, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
 }
 
-int lnrnn_crowded(void)
+int lnrnn_oversubscribed(void)
 {
-    const int64_t until = __atomic_load_n(&rest_until, __ATOMIC_RELAXED);
+    const int64_t until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
     return until && nanoseconds() < until;
 }
 
@@ -106,7 +108,10 @@ int lnrnn_crowded(void)
 static void (*shortage)(int wanted, int given);
 static unsigned trial = 1; /* counts what lnrnn_try_threads_again was called for */
 
-void lnrnn_on_shortage(void (*tell)(int wanted, int given)) { __atomic_store_n(&shortage, tell, __ATOMIC_RELEASE); }
+void lnrnn_on_shortage(void (*tell)(int wanted, int given))
+{
+    __atomic_store_n(&shortage, tell, __ATOMIC_RELEASE);
+}
 
 void lnrnn_try_threads_again(void) { __atomic_add_fetch(&trial, 1, __ATOMIC_RELAXED); }
 
@@ -120,9 +125,10 @@ static _Thread_local struct {
 } own;
 
 #if defined(LNRNN_POSIX)
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* held until a team has its threads: trials do not overlap */
-static int scarce;                                           /* has any not been started, ever? */
-static size_t stack_bytes;                                   /* of OpenMP's threads; 0: the system's default */
+static pthread_mutex_t starting =
+    PTHREAD_MUTEX_INITIALIZER; /* held until a team has its threads: trials do not overlap */
+static int scarce;             /* has any not been started, ever? */
+static size_t stack_bytes;     /* of OpenMP's threads; 0: the system's default */
 
 typedef struct {
     pthread_t thread;
@@ -178,21 +184,25 @@ static int stacks_that_fit(size_t bytes)
 /* How many of n threads can be alive at the same time, in addition to those that there are? */
 static int try_threads(int n)
 {
-    enum { ROOM = 1 << 20 }; /* OpenMP allocates some 100 bytes for a thread of a team, besides its stack */
+    enum {
+        RESERVE = 1 << 20
+    }; /* OpenMP allocates some 100 bytes for a thread of a team, besides its stack */
     candidate *c = calloc((size_t)n, sizeof *c);
-    void *room = malloc(ROOM);
+    void *reserve = malloc(RESERVE);
     pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
     sigset_t all, before;
     int started = 0;
-    if (c && room && pthread_attr_init(&attributes) == 0) {
+    if (c && reserve && pthread_attr_init(&attributes) == 0) {
         if (stack_bytes)
-            pthread_attr_setstacksize(&attributes, stack_bytes); /* one that is refused, OpenMP does not use either */
+            pthread_attr_setstacksize(&attributes,
+                                      stack_bytes); /* one that is refused, OpenMP does not use either */
         size_t bytes = 1 << 20;
         pthread_attr_getstacksize(&attributes, &bytes);
         const int fit = stacks_that_fit(bytes);
         sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before); /* which the new threads inherit: signals are for the others */
+        pthread_sigmask(SIG_SETMASK, &all,
+                        &before); /* which the new threads inherit: signals are for the others */
         pthread_mutex_lock(&end);
         for (; started < n && started < fit; started++) {
             c[started].end = &end;
@@ -207,7 +217,7 @@ static int try_threads(int n)
             wait_until_gone(c[i].id);
         pthread_attr_destroy(&attributes);
     }
-    free(room);
+    free(reserve);
     free(c);
     return started;
 }
@@ -291,15 +301,15 @@ static int together(int threads, void (*body)(void *ctx, int worker, int team), 
 
 /* Worker w of T takes the tasks w, w + T, w + 2 T .. first, so that the next call on the same data finds
  * them in its own cache, and then what the others have left. */
-enum { SHARES = 64 };
+enum { QUEUES = 64 };
 typedef struct {
     size_t next;
-    char apart[64 - sizeof(size_t)];
-} share;
+    char padding[64 - sizeof(size_t)];
+} task_queue;
 
 typedef struct {
-    size_t n, shares;
-    share *left;
+    size_t n, queues;
+    task_queue *queue;
     void (*task)(void *ctx, size_t index, int worker);
     void *ctx;
     int together; /* do all begin at the same time? */
@@ -309,15 +319,16 @@ typedef struct {
     int64_t all, longest;
 } work;
 
-static void work_off(void *ctx, int worker, int team)
+static void take_tasks(void *ctx, int worker, int team)
 {
     work *w = ctx;
     if (w->together && team > 1)
-        lnrnn_meet(&w->start, team);
+        lnrnn_barrier_wait(&w->start, team);
     int64_t now = worker ? 0 : nanoseconds();
-    for (size_t s = 0; s < w->shares; s++) {
-        const size_t of = ((size_t)worker + s) % w->shares;
-        for (size_t i; (i = of + w->shares * __atomic_fetch_add(&w->left[of].next, 1, __ATOMIC_RELAXED)) < w->n;) {
+    for (size_t s = 0; s < w->queues; s++) {
+        const size_t of = ((size_t)worker + s) % w->queues;
+        for (size_t i;
+             (i = of + w->queues * __atomic_fetch_add(&w->queue[of].next, 1, __ATOMIC_RELAXED)) < w->n;) {
             w->task(w->ctx, i, worker);
             if (!worker) {
                 const int64_t before = now, took = (now = nanoseconds()) - before;
@@ -344,20 +355,24 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
 #ifdef _OPENMP
     if ((size_t)threads > n)
         threads = (int)n;
-    if (threads > 1 && !alone && !omp_in_parallel()) {
-        share left[SHARES];
-        work w = {.n = n, .shares = threads < SHARES ? (size_t)threads : SHARES, .left = left, .task = task, .ctx = ctx,
-                  .together = __atomic_load_n(&meetings, __ATOMIC_RELAXED) != LNRNN_NORMAL};
-        for (size_t s = 0; s < w.shares; s++)
-            left[s].next = 0;
+    if (threads > 1 && !forked && !omp_in_parallel()) {
+        task_queue queue[QUEUES];
+        work w = {.n = n,
+                  .queues = threads < QUEUES ? (size_t)threads : QUEUES,
+                  .queue = queue,
+                  .task = task,
+                  .ctx = ctx,
+                  .together = __atomic_load_n(&barrier_mode, __ATOMIC_RELAXED) != LNRNN_BARRIER_NORMAL};
+        for (size_t s = 0; s < w.queues; s++)
+            queue[s].next = 0;
         const int64_t start = nanoseconds();
-        const int team = together(threads, work_off, &w);
+        const int team = together(threads, take_tasks, &w);
         own.teams.tasks = team > own.teams.tasks ? team : own.teams.tasks;
         /* What one thread would have taken: the longest task may be one in which the core was lost. */
-        const int64_t serial = w.tasks > 1 ? (w.all - w.longest) / (int64_t)(w.tasks - 1) * (int64_t)n
-                                           : w.all * (int64_t)n;
+        const int64_t serial =
+            w.tasks > 1 ? (w.all - w.longest) / (int64_t)(w.tasks - 1) * (int64_t)n : w.all * (int64_t)n;
         if (nanoseconds() - start > LONG_WAIT + serial)
-            rest();
+            back_off();
         return;
     }
 #else
@@ -370,7 +385,7 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
 void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)
 {
 #ifdef _OPENMP
-    if (threads > 1 && !alone && !omp_in_parallel()) {
+    if (threads > 1 && !forked && !omp_in_parallel()) {
         const int team = together(threads, body, ctx);
         own.teams.units = team > own.teams.units ? team : own.teams.units;
         return;
@@ -397,29 +412,29 @@ static void yield_core(void)
 }
 
 /* For longer than others need up to where they should wait. */
-static void stay_behind(void)
+static void stagger(void)
 {
     for (const int64_t now = nanoseconds(); nanoseconds() - now < 200000;)
         pause_core();
 }
 
-void lnrnn_meet(lnrnn_barrier *b, int team)
+void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
     /* Spins between two looks at the clock. Giving the core away at once would lose it for a slice each
      * time. */
     enum { SPINS = 2000 };
     int64_t since = 0;
-    const int mode = __atomic_load_n(&meetings, __ATOMIC_RELAXED);
+    const int mode = __atomic_load_n(&barrier_mode, __ATOMIC_RELAXED);
     const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
         __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
-        if (mode == LNRNN_APART && round % 2)
-            stay_behind();
+        if (mode == LNRNN_BARRIER_STAGGERED && round % 2)
+            stagger();
         return;
     }
-    if (mode == LNRNN_LATE)
-        __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);
+    if (mode == LNRNN_BARRIER_SLOW)
+        __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
     for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
         pause_core();
         if (spins % SPINS)
@@ -427,11 +442,11 @@ void lnrnn_meet(lnrnn_barrier *b, int team)
         const int64_t now = nanoseconds();
         since = since ? since : now;
         if (now - since > LONG_WAIT) {
-            __atomic_store_n(&b->late, 1, __ATOMIC_RELAXED);
-            rest();
+            __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
+            back_off();
             yield_core();
         }
     }
-    if (mode == LNRNN_APART && round % 2 == 0)
-        stay_behind();
+    if (mode == LNRNN_BARRIER_STAGGERED && round % 2 == 0)
+        stagger();
 }

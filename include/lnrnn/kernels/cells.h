@@ -15,12 +15,12 @@ LNRNN_INLINE v32 v32_act(int act, v32 v)
 }
 
 /* Each function below is a switch over the activation around a body in which the activation is a constant. */
-#define LNRNN_EACH_ACT(act, CALL)                              \
-    switch (act) {                                             \
-    case LNRNN_ACT_TANH: CALL(LNRNN_ACT_TANH); break;          \
-    case LNRNN_ACT_RELU: CALL(LNRNN_ACT_RELU); break;          \
-    case LNRNN_ACT_SIGMOID: CALL(LNRNN_ACT_SIGMOID); break;    \
-    default: CALL(LNRNN_ACT_IDENTITY); break;                  \
+#define LNRNN_EACH_ACT(act, CALL)                           \
+    switch (act) {                                          \
+    case LNRNN_ACT_TANH: CALL(LNRNN_ACT_TANH); break;       \
+    case LNRNN_ACT_RELU: CALL(LNRNN_ACT_RELU); break;       \
+    case LNRNN_ACT_SIGMOID: CALL(LNRNN_ACT_SIGMOID); break; \
+    default: CALL(LNRNN_ACT_IDENTITY); break;               \
     }
 
 /* What a row is normalised with: normalised_f32's. */
@@ -61,8 +61,8 @@ LNRNN_INLINE rnn_moments rnn_row_moments(size_t n, const float *a, float eps)
 
 /* The next row's statistics come before this row's activations: their sums, root and quotients wait for each other, and the
  * activations fill the gaps (rnn B64-H128: 4 %). */
-LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
-                                 const float *bias, float eps, float *const *y)
+LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as,
+                                 const float *gain, const float *bias, float eps, float *const *y)
 {
     rnn_moments next;
     if (rows)
@@ -88,15 +88,14 @@ LNRNN_INLINE void rnn_layer_rows(int act, size_t rows, size_t n, const float *a,
 /* a (rows, n), as floats from row to row; gain, bias (n); y: rows pointers to n floats.
  * y = act((a - mean) / sqrt(var + eps) * gain + bias), mean and var of each row. */
 static void rnn_layer(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *gain,
-                      const float *bias, float eps, float *const *y)
-{
+                      const float *bias, float eps, float *const *y){
 #define LNRNN_CALL(c) rnn_layer_rows(c, rows, n, a, as, gain, bias, eps, y)
     LNRNN_EACH_ACT(act, LNRNN_CALL)
 #undef LNRNN_CALL
 }
 
-LNRNN_INLINE void rnn_affine_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *mean,
-                                  const float *scale, const float *shift, float *const *y)
+LNRNN_INLINE void rnn_affine_rows(int act, size_t rows, size_t n, const float *a, ptrdiff_t as,
+                                  const float *mean, const float *scale, const float *shift, float *const *y)
 {
     for (size_t r = 0; r < rows; r++, a += as) {
         float *h = y[r];
@@ -114,15 +113,17 @@ LNRNN_INLINE void rnn_affine_rows(int act, size_t rows, size_t n, const float *a
 
 /* a as above; mean, scale (n) or NULL for 0 and 1, shift (n) -> y = act((a - mean) * scale + shift). */
 static void rnn_affine(int act, size_t rows, size_t n, const float *a, ptrdiff_t as, const float *mean,
-                       const float *scale, const float *shift, float *const *y)
-{
+                       const float *scale, const float *shift, float *const *y){
 #define LNRNN_CALL(c) rnn_affine_rows(c, rows, n, a, as, mean, scale, shift, y)
     LNRNN_EACH_ACT(act, LNRNN_CALL)
 #undef LNRNN_CALL
 }
 
 /* From y = sigmoid(a), and y = tanh(a), to dy/da. Not 1 - y*y: that cancels near 1. */
-LNRNN_INLINE v32 sigmoid_slope(v32 y) { return v32_mul(y, v32_sub(v32_set1(1.0f), y)); }
+LNRNN_INLINE v32 sigmoid_slope(v32 y)
+{
+    return v32_mul(y, v32_sub(v32_set1(1.0f), y));
+}
 
 LNRNN_INLINE v32 tanh_slope(v32 y)
 {

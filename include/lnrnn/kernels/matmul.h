@@ -1,6 +1,6 @@
 /* Packed weights times rows.
  *
- * W (n, k) is packed into panels of MM_VECS vectors of outputs: panel p holds, for every input j in turn, the weights of
+ * W (n, k) is packed into panels of NR_VECS vectors of outputs: panel p holds, for every input j in turn, the weights of
  * its outputs side by side, so that a product streams it with full-width loads from end to end. The last panels may be
  * narrower, and the last vector is filled up with zero weights. A word holds one float, two bfloat16 of inputs 2j and
  * 2j + 1, or four int8 of inputs 4j .. 4j + 3 (the rest of the last word 0): a panel is streamed alike in all three, and
@@ -17,7 +17,7 @@
 
 enum { LNRNN_F32, LNRNN_BF16, LNRNN_I8 }; /* as LNRNN_WEIGHT_F32 .. in lnrnn.h */
 
-enum { MM_PANEL = MM_VECS * V32_LANES };
+enum { NR = NR_VECS * V32_LANES };
 
 /* A single row is bound by reading the weights. Where they do not stay in L2 (these many words) it helps to ask for them
  * some words ahead; where they do, asking only takes the place of reading (tests/benchmarks, rnn B1). */
@@ -43,27 +43,30 @@ static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_
  * one vector alone gives a tile more loads than multiply-adds. */
 LNRNN_INLINE size_t mm_panel(size_t left)
 {
-    if (MM_VECS == 3 && left == 4 * V32_LANES)
+    if (NR_VECS == 3 && left == 4 * V32_LANES)
         return 2 * V32_LANES;
-    return left < MM_PANEL ? left : MM_PANEL;
+    return left < NR ? left : NR;
 }
 
 /* How many panels; and the float, of width, that panel p starts at. */
 static size_t mm_panels(size_t n)
 {
     const size_t vecs = mm_width(n) / V32_LANES;
-    return (vecs + MM_VECS - 1) / MM_VECS;
+    return (vecs + NR_VECS - 1) / NR_VECS;
 }
 
 LNRNN_INLINE size_t mm_start(size_t n, size_t p)
 {
-    const size_t width = mm_width(n), at = p * MM_PANEL;
+    const size_t width = mm_width(n), at = p * NR;
     if (at >= width)
         return width;
-    return MM_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
+    return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-static size_t mm_words(int dtype, size_t k) { return dtype == LNRNN_F32 ? k : dtype == LNRNN_BF16 ? (k + 1) / 2 : (k + 3) / 4; }
+static size_t mm_words(int dtype, size_t k)
+{
+    return dtype == LNRNN_F32 ? k : dtype == LNRNN_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+}
 
 /* Words of a packed (n, k). int8 has its scales and its rows' sums, (n) each, behind the panels. */
 static size_t mm_size(int dtype, size_t n, size_t k)
@@ -96,7 +99,8 @@ LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs,
 
 /* w (n, k), rs values from row to row, cs from column to column -> packed, mm_size words. int8: every output has the scale
  * max |w| / 127. */
-static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
+static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
+                    uint32_t *packed)
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     float *scale = (float *)(packed + width * words);
@@ -155,16 +159,17 @@ typedef struct {
 /* The word j of vector v of a tile that starts at output o: `wide` whole panels, then panels of `tail` vectors. */
 LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int tail, int v, size_t j)
 {
-    const int size = v < wide * MM_VECS ? MM_VECS : tail, in = v < wide * MM_VECS ? v : v - wide * MM_VECS;
-    const size_t before = o + (size_t)(v - in % size) * V32_LANES; /* the first output of this vector's panel */
+    const int size = v < wide * NR_VECS ? NR_VECS : tail, in = v < wide * NR_VECS ? v : v - wide * NR_VECS;
+    const size_t before =
+        o + (size_t)(v - in % size) * V32_LANES; /* the first output of this vector's panel */
     return job->w + before * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
 }
 
 /* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
-enum { MM_MOST = 3 * MM_VECS + 4 };
+enum { MM_MOST = 3 * NR_VECS + 4 };
 
 /* Rows in int8's tiles, which have two accumulators for an output. */
-enum { MM_I8_ROWS = MM_ROWS / 2 };
+enum { MM_I8_ROWS = MR / 2 };
 
 /* Words of scratch that int8 needs for rows of k activations. */
 static size_t mm_scratch(int dtype, size_t k)
@@ -181,9 +186,9 @@ static size_t mm_scratch(int dtype, size_t k)
 LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
                              const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
-    const int vecs = wide * MM_VECS + tails * tail;
+    const int vecs = wide * NR_VECS + tails * tail;
     const size_t whole = bf16 ? job->k / 2 : job->words;
-    v32 acc[MM_ROWS][MM_MOST];
+    v32 acc[MR][MM_MOST];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
@@ -238,19 +243,19 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
 }
 
-LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
-                           float *c, ptrdiff_t cs)
+LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
+                           const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
     float_tile(0, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
-LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const float *const *a, size_t o,
-                            float *c, ptrdiff_t cs)
+LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
+                            const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
     float_tile(1, rows, wide, tails, tail, fetch, job, a, o, c, cs);
 }
 
-#define ROWS MM_ROWS
+#define ROWS MR
 #define A const float *
 #define F(name) f32_##name
 #include "lnrnn/kernels/matmul_walk.h"
@@ -265,8 +270,9 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int fetch, 
  * -> c[i][o] (+)= sum_j a[i][j] w[o][j] for the outputs o of panels p0 <= p < p1; outputs past n become what they were
  * (add) or 0. back: from the last panel to the first, so that a caller who comes again finds in the cache what he read
  * last. dtype: LNRNN_F32 or LNRNN_BF16; scratch is not used. */
-static void mm_float(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
-                     size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
+static void mm_float(int dtype, size_t rows, size_t n, size_t k, const float *const *a,
+                     const uint32_t *packed, size_t p0, size_t p1, int add, int back, float *c, ptrdiff_t cs,
+                     uint32_t *scratch)
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     const mm_job job = {k, words, packed, add, width * words > MM_FAR, dtype == LNRNN_F32, back, NULL, NULL};
@@ -287,10 +293,10 @@ typedef struct {
     float scale;
 } mm_i8_row;
 
-LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job, const mm_i8_row *a, size_t o,
-                          float *c, ptrdiff_t cs)
+LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, const mm_job *job,
+                          const mm_i8_row *a, size_t o, float *c, ptrdiff_t cs)
 {
-    const int vecs = wide * MM_VECS + tails * tail;
+    const int vecs = wide * NR_VECS + tails * tail;
     vi32 high[MM_I8_ROWS][MM_MOST], low[MM_I8_ROWS][MM_MOST];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -322,7 +328,8 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int fetch, co
             float *to = c + i * cs + v * V32_LANES;
             const size_t at = o + (size_t)v * V32_LANES;
             /* high - 64 * sums is what the signed high parts would have summed to: small, and exact as a float */
-            const v32 sum = v32_fma(vi32_less_64(high[i][v], job->sums + at), v32_set1(128.0f), vi32_to_v32(low[i][v]));
+            const v32 sum =
+                v32_fma(vi32_less_64(high[i][v], job->sums + at), v32_set1(128.0f), vi32_to_v32(low[i][v]));
             const v32 scale = v32_mul(v32_load(job->scale + at), v32_set1(a[i].scale));
             v32_store(to, job->add ? v32_fma(sum, scale, v32_load(to)) : v32_mul(sum, scale));
         }
@@ -366,12 +373,13 @@ static mm_i8_row mm_i8_quantize(size_t k, const float *x, uint32_t *room)
 #undef A
 
 /* mm_float's arguments with int8 weights. scratch: mm_scratch(dtype, k) words. */
-static void mm_int8(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed, size_t p0,
-                    size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
+static void mm_int8(int dtype, size_t rows, size_t n, size_t k, const float *const *a, const uint32_t *packed,
+                    size_t p0, size_t p1, int add, int back, float *c, ptrdiff_t cs, uint32_t *scratch)
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     const float *scale = (const float *)(packed + width * words);
-    const mm_job job = {k, words, packed, add, width * words > MM_FAR, 0, back, scale, (const int32_t *)(scale + width)};
+    const mm_job job = {
+        k, words, packed, add, width * words > MM_FAR, 0, back, scale, (const int32_t *)(scale + width)};
     for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is made whole numbers once */
         mm_i8_row q[MM_I8_ROWS];
         const size_t m = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;

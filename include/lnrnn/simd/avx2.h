@@ -3,8 +3,8 @@
 
 #define V32_LANES 8
 #define V64_LANES 4
-#define MM_ROWS 6
-#define MM_VECS 2
+#define MR 6
+#define NR_VECS 2
 
 typedef __m256 v32;
 typedef __m256d v64;
@@ -40,7 +40,10 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-LNRNN_INLINE v32 v32_round(v32 v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 LNRNN_INLINE v32 v32_pow2(v32 v)
 {
@@ -84,20 +87,27 @@ LNRNN_OUTLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
         p[i] = t[i];
 }
 
-LNRNN_INLINE v32 v32_from_bf16(v16 h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+LNRNN_INLINE v32 v32_from_bf16(v16 h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 
 LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
     const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i near = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
+    const __m256i near =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     const __m256i r = _mm256_blendv_epi8(near, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08));
 }
 
 LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm256_cvtph_ps(h); }
-LNRNN_INLINE v16 v32_to_f16(v32 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+LNRNN_INLINE v16 v32_to_f16(v32 v)
+{
+    return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 LNRNN_INLINE __m256i v64_mask_n(size_t n)
 {
@@ -151,7 +161,8 @@ LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
     return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
@@ -159,5 +170,6 @@ LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
 
 LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
 {
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));
+    return _mm256_cvtepi32_ps(
+        _mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));
 }

@@ -3,8 +3,8 @@
 
 #define V32_LANES 16
 #define V64_LANES 8
-#define MM_ROWS 8
-#define MM_VECS 3
+#define MR 8
+#define NR_VECS 3
 
 typedef __m512 v32;
 typedef __m512d v64;
@@ -38,7 +38,10 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-LNRNN_INLINE v32 v32_round(v32 v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 LNRNN_INLINE v32 v32_pow2(v32 v) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), v); }
 LNRNN_INLINE v32 v32_abs(v32 v) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), v); }
 
@@ -58,24 +61,34 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
 typedef __m256i v16;
 
 LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
-LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n) { return _mm256_maskz_loadu_epi16(v32_mask_n(n), p); }
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    return _mm256_maskz_loadu_epi16(v32_mask_n(n), p);
+}
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm256_storeu_si256((__m256i *)p, v); }
 LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { _mm256_mask_storeu_epi16(p, v32_mask_n(n), v); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm256_stream_si256((__m256i *)p, v); }
-LNRNN_INLINE v32 v32_from_bf16(v16 h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+LNRNN_INLINE v32 v32_from_bf16(v16 h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 
 /* Not vcvtneps2bf16: it takes subnormal numbers for 0. */
 LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
     const __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    const __m512i near = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even), 16);
+    const __m512i near =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(near, nan, high, _mm512_set1_epi32(0x40)));
 }
 
 LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm512_cvtph_ps(h); }
-LNRNN_INLINE v16 v32_to_f16(v32 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+LNRNN_INLINE v16 v32_to_f16(v32 v)
+{
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 LNRNN_INLINE __mmask8 v64_mask_n(size_t n) { return (__mmask8)_bzhi_u32(0xffu, (unsigned)n); }
 

@@ -3,8 +3,8 @@
 
 #define V32_LANES 4
 #define V64_LANES 2
-#define MM_ROWS 8
-#define MM_VECS 3
+#define MR 8
+#define NR_VECS 3
 
 typedef float32x4_t v32;
 typedef float64x2_t v64;
@@ -150,7 +150,8 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const int8x16_t w = vreinterpretq_s8_u32(vld1q_u32(p));
     const int8x8_t s = vreinterpret_s8_u32(vdup_n_u32(a));
-    const int32x4_t low = vpaddlq_s16(vmull_s8(s, vget_low_s8(w))), high = vpaddlq_s16(vmull_s8(s, vget_high_s8(w)));
+    const int32x4_t low = vpaddlq_s16(vmull_s8(s, vget_low_s8(w))),
+                    high = vpaddlq_s16(vmull_s8(s, vget_high_s8(w)));
     return vaddq_s32(v, vpaddq_s32(low, high));
 }
 

@@ -44,8 +44,8 @@
  *
  * stream_end() orders streamed stores before all that follows.
  *
- * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MM_ROWS rows by MM_VECS vectors of
- * accumulators, which with MM_VECS loaded weights and one broadcast fill the register file. LNRNN_FEW_COPIES: a backend that
+ * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
+ * accumulators, which with NR_VECS loaded weights and one broadcast fill the register file. LNRNN_FEW_COPIES: a backend that
  * hardly any machine needs, for which kernels leave out copies of theirs that only make them faster.
  *
  * Everything here is static: a function shared between objects of different ISAs could be merged by the linker
@@ -96,11 +96,11 @@
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
-#define LNRNN_NARROW(t)                                                                                            \
-    LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                         \
-    LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); }        \
-    LNRNN_INLINE void v32_store_##t(uint16_t *p, v32 v) { v16_store(p, v32_to_##t(v)); }                           \
-    LNRNN_INLINE void v32_store_n_##t(uint16_t *p, v32 v, size_t n) { v16_store_n(p, v32_to_##t(v), n); }          \
+#define LNRNN_NARROW(t)                                                                                     \
+    LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \
+    LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); } \
+    LNRNN_INLINE void v32_store_##t(uint16_t *p, v32 v) { v16_store(p, v32_to_##t(v)); }                    \
+    LNRNN_INLINE void v32_store_n_##t(uint16_t *p, v32 v, size_t n) { v16_store_n(p, v32_to_##t(v), n); }   \
     LNRNN_INLINE void v32_stream_##t(uint16_t *p, v32 v) { v16_stream(p, v32_to_##t(v)); }
 LNRNN_NARROW(bf16)
 LNRNN_NARROW(f16)

@@ -3,8 +3,8 @@
 
 #define V32_LANES 4
 #define V64_LANES 2
-#define MM_ROWS 4
-#define MM_VECS 2
+#define MR 4
+#define NR_VECS 2
 #define LNRNN_FEW_COPIES
 
 typedef __m128 v32;
@@ -76,7 +76,9 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
 }
 
 /* SSE2 knows no numbers of 16 bits: half.h, lane by lane. */
-typedef struct { uint16_t lane[4]; } v16;
+typedef struct {
+    uint16_t lane[4];
+} v16;
 
 LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
 {
@@ -90,17 +92,17 @@ LNRNN_INLINE v16 v16_load(const uint16_t *p) { return v16_load_n(p, 4); }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { v16_store_n(p, v, 4); }
 
-#define LNRNN_LANES(t)                                                                                             \
-    LNRNN_OUTLINE v32 v32_from_##t(v16 h)                                                                           \
-    {                                                                                                              \
-        return _mm_setr_ps(t##_to_float(h.lane[0]), t##_to_float(h.lane[1]), t##_to_float(h.lane[2]),              \
-                           t##_to_float(h.lane[3]));                                                               \
-    }                                                                                                              \
-    LNRNN_OUTLINE v16 v32_to_##t(v32 v)                                                                            \
-    {                                                                                                              \
-        float f[4];                                                                                                \
-        _mm_storeu_ps(f, v);                                                                                       \
-        return (v16){{float_to_##t(f[0]), float_to_##t(f[1]), float_to_##t(f[2]), float_to_##t(f[3])}};            \
+#define LNRNN_LANES(t)                                                                                  \
+    LNRNN_OUTLINE v32 v32_from_##t(v16 h)                                                               \
+    {                                                                                                   \
+        return _mm_setr_ps(t##_to_float(h.lane[0]), t##_to_float(h.lane[1]), t##_to_float(h.lane[2]),   \
+                           t##_to_float(h.lane[3]));                                                    \
+    }                                                                                                   \
+    LNRNN_OUTLINE v16 v32_to_##t(v32 v)                                                                 \
+    {                                                                                                   \
+        float f[4];                                                                                     \
+        _mm_storeu_ps(f, v);                                                                            \
+        return (v16){{float_to_##t(f[0]), float_to_##t(f[1]), float_to_##t(f[2]), float_to_##t(f[3])}}; \
     }
 LNRNN_LANES(bf16)
 LNRNN_LANES(f16)
