@@ -31,7 +31,8 @@ from build_flags import CFLAGS, ISAS  # noqa: E402
 ONCE = [
     "runtime/dispatch.c", "runtime/cores.c", "runtime/threads.c", "runtime/blocks.c", "runtime/parts.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
+    "rnn/config.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c", "rnn/step.c",
+    "rnn/backward.c", "rnn/weight_gradients.c",
 ]  # fmt: skip
 
 
