@@ -111,15 +111,15 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, d
 
 /* --- config.c, plan.c, forward.c, backward.c: the recurrent layer -----------------------------------------
  *
- * What a layer is stands in a configuration, made once; how calls of one shape are done in a plan, made once
- * for that shape; what one call reads and writes in the call.
+ * Three structs: lnrnn_rnn_config says what a layer is, and is made once; lnrnn_rnn_plan how calls of one
+ * shape are done, and is made once for that shape; lnrnn_rnn_call what one call reads and writes.
  */
 
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
 /* The activation of an RNN. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* Which of the products a norm is taken of: the sum W x + W h; each of the two; the sum, gate by gate. */
+/* What a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as in the paper; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
@@ -134,17 +134,18 @@ enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
  * norm are float. */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
 
-/* Weights in the form the product streams: w (n, k), rs and cs apart -> packed, lnrnn_packed_size(dtype,
- * n, k) words of 32 bits. The form belongs to the ISA that was in use. */
+/* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
+ * form in which the product reads weights. It belongs to the instruction set in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
 /* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
  * kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
-/* Over which gates of a row mean and variance are taken: all; each by itself; the last by itself and the
+/* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
  * others. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
+/* How one site reads its rows (G*H), G gates of H values; the norm of c has one. */
 typedef struct {
     size_t H;
     int how, spans;
@@ -152,13 +153,14 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
 } lnrnn_gate_norm;
 
+/* LNRNN_SITE_INPUT .. of a layer. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm only bias */
     /* Batch norm at inference: (rows, width); a step takes its own row, or, if it is not among the `known`
      * steps, row overrun_row. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
-    size_t width;         /* values: G*H, of c H; 0: the layer has no such site */
+    size_t width;         /* values of a row: G*H, of c H; 0: the layer has no such site */
     lnrnn_gate_norm norm; /* what its kernel gets; batch norm: a step adds scale and shift */
 } lnrnn_site;
 
@@ -182,13 +184,13 @@ typedef struct {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: values of a product */
-    int separate_products;     /* W h is kept apart from W x until the cell adds them */
+    int separate_products;     /* W h is not added to W x by the product, but by the cell */
     int input_side;            /* W x has a norm, or a bias, of its own */
     int cell_state;            /* there is a c */
     int saved_gates;           /* the tape keeps the gates */
     int own_input_gradient;    /* the gradients of the two products differ before their norms */
-    int direct_h;              /* h depends on the h before it by another way than W h, too */
-    int step_kernel;           /* in kernels/table.h: LNRNN_STEP_RNN .. */
+    int direct_h;              /* the cell takes h_prev itself too, not only W h */
+    int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */
 } lnrnn_rnn_config;
 
@@ -198,13 +200,16 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* What lies where in the memory of a call, in floats. */
+/* Offsets into the scratch memory of a call, in floats: what all workers share, then each worker's memory,
+ * then positions. forward.c and split.c say what the parts hold. */
 typedef struct {
-    size_t hidden, input, statistics, cell, product, worker; /* a worker's parts, and all of a worker */
-    size_t shared;    /* with `split`: floats that all workers share, W x and `hidden`; then the workers */
-    size_t own_c;     /* with `split`: where a worker's c begins; its h is at 0 */
+    size_t hidden; /* within a worker's memory, as all up to own_c; with `split` within the shared one */
+    size_t input, statistics, cell, product;
+    size_t own_c;     /* with `split`: a worker's c; its h is at 0 */
+    size_t worker;    /* the size of a worker's memory */
+    size_t shared;    /* the size of what all workers share; 0 without `split` */
     size_t positions; /* the steps that each group has taken */
-    size_t floats;    /* all of it */
+    size_t floats;    /* the size of all */
 } lnrnn_rnn_scratch;
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
@@ -214,15 +219,15 @@ typedef struct {
     int threads;
     int split;            /* threads divide the units of a step instead of the sequences */
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
-    size_t chunk;         /* steps that are projected by one product */
-    size_t wide, narrow;  /* floats from row to row of what has G*H values, of what has H */
+    size_t chunk;         /* steps whose W x is computed by one product */
+    size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
-    int synchronous;    /* some do: then one group has all sequences */
-    int deferred_input; /* the input side is normalised step by step, not when it is projected */
+    int synchronous;    /* there are such steps: then one group has all sequences */
+    int deferred_input; /* the input side is normalised at each step, not for a chunk at once */
     struct {
-        /* A record of the tape: where W h (or the sum), the gates and c begin; W x is at 0. */
+        /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. */
         size_t h, gates, c, width;
     } tape;
     lnrnn_rnn_scratch scratch;
@@ -254,22 +259,22 @@ typedef struct {
     /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
      * all of it. A step of a group of sequences is always finished. */
     double part;
-    int resumed;    /* 0; 1 in a call that goes on with the work of one that has returned 0 */
-    float *scratch; /* plan->scratch.floats floats, kept while one work is done in parts */
+    int resumed;    /* 0; 1 in a call that continues one that has returned 0 */
+    float *scratch; /* plan->scratch.floats floats, which keep their values until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: all set but plan, scratch, and what may change from call to call: pointers, start, part and resumed.
- * NULL or not NULL stays as it is. threads: the most that may be used, fewer where the work is not worth
- * more. */
+/* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, start,
+ * part and resumed alone; a pointer that is NULL stays NULL, and no other becomes it. threads: the most that
+ * may be used; the plan takes fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
- * else as it was. How the work was cut into parts changes no bit of the result. hn, and zeros past an end,
- * are complete with the last part. */
+ * else as it was. The parts change no bit of the result. hn, and the zeros past the end of a sequence, are
+ * complete only when it returns 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
-/* Back through time: r as it was for the forward call, but for its plan, tape and y filled in, and if it
- * was a training batch norm, count and statistics. For no norm, batch norm, and layer norm in the paper's
- * places: RNN joint, LSTM split and out, GRU split. r is only read. */
+/* --- backward.c, weight_gradients.c: back through time
+ * ---------------------------------------------------- */
+
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
 } lnrnn_site_gradients;
@@ -289,7 +294,10 @@ typedef struct {
 } lnrnn_rnn_gradients;
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* -> as lnrnn_rnn_forward; g too stays as it is from part to part. */
+/* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
+ * statistics as that call has written them; only read. For no norm, batch norm, and layer norm in the paper's
+ * places: RNN joint, LSTM split and out, GRU split. -> as lnrnn_rnn_forward; g too stays as it is from part
+ * to part. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #endif

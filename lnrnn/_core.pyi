@@ -103,17 +103,18 @@ class Layer:
     def nbytes(self) -> int: ...
     def forward(
         self,
+        *,
         x: ndarray,
         y: ndarray,
         h0: ndarray,
         hn: ndarray,
+        c0: ndarray | None = None,
+        cn: ndarray | None = None,
         order: ndarray,
         length: ndarray,
         start: int = 0,
         statistics: Statistics | None = None,
         tape: ndarray | None = None,
-        c0: ndarray | None = None,
-        cn: ndarray | None = None,
     ) -> None: ...
     def tape(self, rows: int) -> ndarray: ...
     def backward(

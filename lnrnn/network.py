@@ -304,7 +304,10 @@ class Network(Closed, Generic[State]):
                 c0, cn = start[1][k], end[1][k]
             if note is not None:
                 statistics, tape = note(layer, x, part)
-            layer.forward(x, part, start[0][k], end[0][k], order, ends, 0, statistics, tape, c0, cn)
+            layer.forward(
+                x=x, y=part, h0=start[0][k], hn=end[0][k], c0=c0, cn=cn,
+                order=order, length=ends, statistics=statistics, tape=tape,
+            )  # fmt: skip
         return y, end
 
     def __call__(self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None) -> tuple[Array, State]:

@@ -1,14 +1,15 @@
 # One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
 
-# A long call is done in parts, and between two of them an interrupt is served. The first has so many multiply-adds for each
-# thread, a third of a second on the slowest instruction set; the next ones as many as take SECONDS.
+# A long call is done in parts, and between two of them an interrupt is served. The first has FIRST
+# multiply-adds for each thread, a third of a second on the slowest instruction set; the next ones as many as
+# take SECONDS.
 cdef double FIRST = 1 << 28
 cdef double SECONDS = 0.1
 cdef double fixed_part = 0
 
 
 def set_part(double part):
-    """For tests: multiply-adds that a thread does in a part of a call, or 0 to let time decide."""
+    """For tests: the multiply-adds of a thread in each part of a call; 0: as many as take SECONDS."""
     global fixed_part
     fixed_part = part
 
@@ -37,9 +38,9 @@ cdef class Layer:
 
     cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side
     (lnrnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih,
-    inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be changed. act (RNN): an
-    Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm. dtype: the WeightType that the
-    weights are packed as.
+    inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be changed. act
+    (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm. dtype: the
+    WeightType that the weights are packed as.
     """
 
     cdef lnrnn_rnn_config config
@@ -90,21 +91,24 @@ cdef class Layer:
 
     def set_steps(self, dict tables, size_t known, ptrdiff_t overrun_row):
         """Batch norm at inference. tables: side ("" of an RNN; "ih", "hh" and for LSTM "c") -> scale, shift
-        (rows, values) by step. known: steps that have a row; overrun_row: the row for steps from there on, or -1: the
-        batch's statistics."""
+        (rows, values) by step. known: steps that have a row; overrun_row: the row for later steps, or -1:
+        these use the batch's statistics."""
         cdef size_t rows
         cdef lnrnn_site *site
         for side, (scale, shift) in tables.items():
             site, rows = &self.config.site[self.site_of(side)], scale.shape[0]
             if known > rows or overrun_row >= <ptrdiff_t>rows or overrun_row < -1:
-                raise AssertionError(f"broken promise: {known} known steps, row {overrun_row} beyond, {rows} rows")
+                raise AssertionError(
+                    f"broken promise: {known} known steps, row {overrun_row} for later ones, {rows} rows"
+                )
             site.scale, site.shift = floats(scale, rows * site.width), floats(shift, rows * site.width)
         self.config.known, self.config.overrun_row = known, overrun_row
         lnrnn_rnn_configure(&self.config)
         self.tables = tables
 
     cdef tuple pack(self):
-        """-> instruction set, W_ih, W_hh. Who computes with them keeps the tuple: another thread may pack again."""
+        """-> instruction set, W_ih, W_hh, packed. A caller keeps the tuple while C reads it: another thread
+        may pack again."""
         cdef tuple kept = self.packed
         name = isa()
         if kept is None or kept[0] != name:
@@ -123,10 +127,10 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
-    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start, size_t ends,
-                        statistics, tape, bint writable=True):
-        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must live
-        as long as r."""
+    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start,
+                        size_t ends, statistics, tape, bint writable=True):
+        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must
+        live as long as r."""
         cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H
         cdef float *px = NULL
         cdef size_t n
@@ -161,12 +165,13 @@ cdef class Layer:
             r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept
 
-    def forward(self, x, y, h0, hn, order, length, size_t start=0, statistics=None, tape=None, c0=None, cn=None):
+    def forward(self, *, x, y, h0, hn, c0=None, cn=None, order, length, size_t start=0, statistics=None,
+                tape=None):
         """x (T, B, D), h0, and of an LSTM c0, (B, H) -> y (T, B, H), hn, cn (B, H).
 
-        order (B): the sequences, longest first; length (B): their lengths in that order; nobody else can change them.
-        statistics: side -> (mean, var), arrays (T, values), and "count" -> (T): make batch norm use and report those of the
-        batch. tape: for backward.
+        order (B): the sequences, longest first; length (B): their lengths in that order; nobody else can
+        change them. start: steps before this call. statistics: side -> (mean, var), arrays (T, values), and
+        "count" -> (T): make batch norm use and report those of the batch. tape: written, for backward.
         """
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
@@ -193,21 +198,24 @@ cdef class Layer:
         """An empty tape for `rows` active steps."""
         return aligned(lnrnn_tape_width(&self.config) * rows)
 
-    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0, gc0=None,
-                 gw_ih, gw_hh, dict sites):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0, gw_ih, gw_hh
-        are written, and sites: by side float64 arrays for gain and bias, or None for what is not asked."""
+    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0,
+                 gc0=None, gw_ih, gw_hh, dict sites):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0,
+        gw_ih, gw_hh are written, and sites: by side float64 arrays for gain and bias, None for what is not
+        asked."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
-        cdef size_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H, n = self.config.outputs
+        cdef size_t T = x.shape[0], B = x.shape[1]
+        cdef size_t D = self.config.D, H = self.config.H, n = self.config.outputs
         cdef size_t need
         cdef int index
         cdef float *pgy = NULL
         cdef Parts parts
         cdef bint finished = False
         memset(&g, 0, sizeof(g))
-        order, length = np.array(order), np.array(length) # a tape belongs to the caller, who may make it writeable again
+        # A tape belongs to the caller, who may make its arrays writeable again.
+        order, length = np.array(order), np.array(length)
         kept = self.describe(&r, x, y, h0, h0, c0, c0, order, length, 0, 0, statistics, tape, False)
         for index in range(LNRNN_SITES):
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
@@ -277,7 +285,8 @@ cdef size_t active_steps(const lnrnn_rnn_call *r) noexcept:
 
 
 cdef tuple dealt(order, length, size_t group):
-    """The sequences in groups that cost about the same: dealt like cards, to and fro, each group again longest first."""
+    """The sequences in groups that cost about the same, each group longest first: one sequence to each group
+    in turn, longest first, the turns alternately from the first group and from the last."""
     place = np.arange(order.shape[0])
     to, turn = place // group, place % group
     places = np.lexsort((np.where(turn % 2, -to, to), turn))
@@ -294,7 +303,8 @@ cdef added(a, b):
 cdef class Step:
     """One step of a Layer on buffers that stay: a call allocates nothing.
 
-    x (1, B, D) is read, y (1, B, H) written, h and for an LSTM c (B, H) read and written. The arrays are kept.
+    x (1, B, D) is read, y (1, B, H) written, h and for an LSTM c (B, H) read and written. The arrays are
+    kept.
     """
 
     cdef lnrnn_rnn_call r
@@ -327,7 +337,8 @@ cdef class Step:
     cdef int run(self, size_t step, float *y) except -1:
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
-        # One stream belongs to one thread; another that breaks this rule may get nonsense, but not freed memory.
+        # A stream belongs to one thread. A second one that uses it at the same time may get a wrong result,
+        # but no freed memory: these references keep it.
         cdef lnrnn_rnn_call r = self.r
         cdef lnrnn_rnn_plan plan = self.plan
         kept, scratch = self.kept, self.scratch
@@ -357,7 +368,7 @@ cdef inline const uint32_t *words(object array) except? NULL:
 
 
 def packed(w, bint transpose, int dtype):
-    """w (n, k) or its transpose, in panels for the instruction set in use: words of 32 bits, in an array of float32."""
+    """w (n, k) or its transpose, packed for the instruction set in use: 32-bit words in a float32 array."""
     cdef size_t n = w.shape[0], k = w.shape[1]
     cdef const float *p = floats(w, n * k)
     cdef size_t rows = k if transpose else n, columns = n if transpose else k

@@ -21,7 +21,7 @@ typedef struct {
     float *batch;   /* batch_work(j) */
 } scratch;
 
-/* --- the norms ------------------------------------------------------------------------------------------ */
+/* --- the norms -------------------------------------------------------------------------------------- */
 
 /* Where a site's ggain and gbias stand in a group's sums, or in their total. */
 static lnrnn_site_gradients site_sums(const lnrnn_rnn_config *c, double *sums, int site)
@@ -42,22 +42,32 @@ static size_t group_sums(const lnrnn_rnn_config *c)
 /* Floats of scratch.batch: for each value of the widest site two doubles and four floats. */
 static size_t batch_work(const backward_job *j) { return j->p->synchronous ? 8 * j->c->outputs + 2 : 0; }
 
+/* What a site of width values read and made at step t. */
+typedef struct {
+    size_t active, t;
+    const float *a; /* (active, width), row stride as: its input */
+    const float *g; /* (active, width), row stride gs: the gradient of its output */
+    float *ga;      /* (active, width), row stride gs, may be g: gets the gradient of its input */
+    ptrdiff_t as, gs;
+} site_rows;
+
 /* site_backward of batch norm: step t was normalised with the statistics that the forward call has
  * written. */
-static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
-                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum,
+static void batch_backward(const backward_job *j, int site, const site_rows *rows, lnrnn_site_gradients sum,
                            const scratch *m)
 {
     const lnrnn_site_statistics *found = &j->r->statistics[site];
     const float *const gain = j->c->site[site].gain;
     const size_t N = j->c->site[site].width;
-    const double *mean = found->mean + t * N, *var = found->var + t * N, n = (double)active;
+    const double *mean = found->mean + rows->t * N, *var = found->var + rows->t * N;
+    const double n = (double)rows->active;
     double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
     float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N;
     for (size_t o = 0; o < N; o++)
         mean_f[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->cells->sums_columns(active, N, g, gs, a, as, mean_f, s0, s1, m->zeros);
+    j->k->cells->sums_columns(rows->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1,
+                              m->zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -67,9 +77,10 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
-    for (size_t i = 0; i < active;
-         i++, g += gs, a += as, to += gs) /* one by one: gx_columns has one stride for g and a */
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, mean_f, scale, c1, c2, to);
+    /* Row by row: gx_columns has one stride for g and a. */
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)rows->active; i++)
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0, mean_f,
+                                             scale, c1, c2, rows->ga + i * rows->gs);
 }
 
 /* Values from .. end - 1 of a row of n have their mean and variance in common. -> end. */
@@ -80,32 +91,32 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
     return norm->spans == LNRNN_SPANS_LAST && from == 0 ? n - norm->H : n;
 }
 
-/* g (active, width), row stride gs: the gradient of a site's output at step t; a (active, width), row stride
- * as: its input -> to (active, width), row stride gs, which may be g: the gradient of the input; adds ggain
- * and gbias to the group's sums. */
-static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
-                          ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
+/* The gradient of a site's output -> that of its input, in rows; adds ggain and gbias to the group's sums.
+ * Without a norm rows->ga is rows->g. */
+static void site_backward(const backward_job *j, int site, const site_rows *rows, double *sums,
                           const scratch *m)
 {
     const lnrnn_gate_norm *norm = &j->c->site[site].norm;
     const size_t n = j->c->site[site].width;
     const lnrnn_site_gradients sum = site_sums(j->c, sums, site);
     if (norm->how == LNRNN_PLAIN) {
-        for (size_t i = 0; i < active; i++)
+        const float *g = rows->g;
+        for (size_t i = 0; i < rows->active; i++, g += rows->gs)
             for (size_t o = 0; o < n; o++)
-                sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
+                sum.bias[o] += g[o];
     } else if (norm->how == LNRNN_AFFINE) {
-        batch_backward(j, site, active, t, a, as, g, to, gs, sum, m);
+        batch_backward(j, site, rows, sum, m);
     } else
         for (size_t from = 0, end; from < n; from = end) {
             end = span_end(norm, from, n);
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
-                                                          norm->gain + from, norm->eps, to + from, gs,
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(rows->active, end - from, rows->g + from, rows->gs,
+                                                          rows->a + from, rows->as, norm->gain + from,
+                                                          norm->eps, rows->ga + from, rows->gs,
                                                           sum.gain + from, sum.bias + from, m->zeros);
         }
 }
 
-/* --- through time --------------------------------------------------------------------------------------- */
+/* --- through time ----------------------------------------------------------------------------------- */
 
 /* Divides a worker's memory, which begins at base, for the group that starts at row r0; base NULL: only
  * counts. -> how many floats. */
@@ -194,7 +205,11 @@ static void lstm_cell_backward(const backward_job *j, const back_step *s, const 
         b.u = c, b.us = as;
     j->k->cells->lstm_output_backward(&b);
     if (j->c->cell_norm)
-        site_backward(j, LNRNN_SITE_CELL, s->active, s->t, c, as, m->gu, m->gu, b.hs, sums, m);
+        site_backward(
+            j, LNRNN_SITE_CELL,
+            &(site_rows){
+                .active = s->active, .t = s->t, .a = c, .as = as, .g = m->gu, .ga = m->gu, .gs = b.hs},
+            sums, m);
     lstm_carry_backward(j, s, b);
 }
 
@@ -238,81 +253,106 @@ static void step_backward(const backward_job *j, const back_step *s, double *sum
                                     .ga = ga,
                                     .as = gs};
     CELL_BACKWARD[c->cell](j, s, tape, b, sums, m);
-    if (c->input_side)
-        site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs,
-                      sums, m);
-    site_backward(j, LNRNN_SITE_HIDDEN, s->active, s->t, tape + p->tape.h, as, ga, ga, gs, sums, m);
+    site_rows rows = {.active = s->active, .t = s->t, .as = as, .gs = gs};
+    if (c->input_side) {
+        rows.a = tape, rows.g = c->own_input_gradient ? gx : ga, rows.ga = gx;
+        site_backward(j, LNRNN_SITE_INPUT, &rows, sums, m);
+    }
+    rows.a = tape + p->tape.h, rows.g = ga, rows.ga = ga;
+    site_backward(j, LNRNN_SITE_HIDDEN, &rows, sums, m);
     for (size_t i = 0; i < s->active; i += TILE) {
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
-        const float *rows[TILE];
+        const float *ga_rows[TILE];
         for (size_t q = 0; q < n; q++)
-            rows[q] = ga + (i + q) * j->wide;
-        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, rows, j->g->w_hh_t, 0,
+            ga_rows[q] = ga + (i + q) * j->wide;
+        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, 0,
                               j->k->product->panels(c->H), c->direct_h, 0, m->gh + i * j->narrow,
                               (ptrdiff_t)j->narrow, NULL);
     }
 }
 
-static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
+/* Before a group's last step: no sums yet; the gradient of the state is that of hn, cn, or 0. */
+static void begin_group(const backward_job *j, size_t r0, size_t count, double *sums, const scratch *m)
 {
-    const backward_job *j = ctx;
-    const lnrnn_rnn_call *r = j->r;
-    const lnrnn_rnn_gradients *g = j->g;
-    const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group,
-                 bytes = H * sizeof(float);
-    const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
-    const int cell_state = j->c->cell_state;
-    double *sums = j->sums + index * group_sums(j->c);
-    float *const work = j->work + (size_t)worker * j->worker;
-    scratch m;
-    memset(work, 0, layout_scratch(j, r0, work, &m) * sizeof *work);
-    if (j->back[index] == 0) {
-        memset(sums, 0, group_sums(j->c) * sizeof *sums);
-        memset(m.gh, 0, count * narrow * sizeof *m.gh);
-        if (cell_state)
-            memset(m.gc, 0, count * narrow * sizeof *m.gc);
-    }
-    for (size_t i = 0; j->back[index] == 0 && i < count; i++) {
-        const size_t row = (size_t)r->order[r0 + i] * H;
-        if (g->ghn)
-            memcpy(m.gh + i * narrow, g->ghn + row, bytes);
-        if (g->gcn && cell_state)
-            memcpy(m.gc + i * narrow, g->gcn + row, bytes);
-    }
-    back_step s = {.r0 = r0, .t = (size_t)r->length[r0] - j->back[index]};
-    s.pos = rows_before(r, r0) + rows_until(r, r0, count, s.t);
-    while (s.t > 0 && remaining(left) > 0) {
-        const size_t t = --s.t;
-        while (s.active < count && (size_t)r->length[r0 + s.active] > t)
-            s.active++;
-        s.pos -= s.active;
-        size_t more = s.active; /* active a step before */
-        while (t && more < count && (size_t)r->length[r0 + more] >= t)
-            more++;
-        s.earlier = s.pos - more;
-        for (size_t i = 0; i < s.active; i++) {
-            const size_t q = r0 + i;
-            const ptrdiff_t own = at_step(r, q, t);
-            const float *gy = g->gy + own * g->gyt + r->order[q] * g->gyb;
-            for (size_t o = 0; o < H; o++)
-                m.gh[i * narrow + o] += gy[o];
-            g->rows[s.pos + i] = x_row(r, q, t);
-            g->rows[j->rows + s.pos + i] = h_row(r, q, t);
-            g->gx_rows[s.pos + i] = g->gx + ((size_t)own * r->B + (size_t)r->order[q]) * D;
-        }
-        step_backward(j, &s, sums, &m);
-        spend(left, step_cost(r, (double)s.active, H));
-    }
-    j->back[index] = s.t ? (size_t)r->length[r0] - s.t : LNRNN_DONE;
-    for (size_t i = 0; s.t == 0 && i < count; i++) {
-        const size_t row = (size_t)r->order[r0 + i] * H;
-        memcpy(g->gh0 + row, m.gh + i * narrow, bytes);
-        if (cell_state)
-            memcpy(g->gc0 + row, m.gc + i * narrow, bytes);
+    const size_t H = j->c->H, narrow = j->narrow, bytes = H * sizeof(float);
+    memset(sums, 0, group_sums(j->c) * sizeof *sums);
+    memset(m->gh, 0, count * narrow * sizeof *m->gh);
+    if (j->c->cell_state)
+        memset(m->gc, 0, count * narrow * sizeof *m->gc);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = (size_t)j->r->order[r0 + i] * H;
+        if (j->g->ghn)
+            memcpy(m->gh + i * narrow, j->g->ghn + row, bytes);
+        if (j->g->gcn && j->c->cell_state)
+            memcpy(m->gc + i * narrow, j->g->gcn + row, bytes);
     }
 }
 
-/* --- the call ------------------------------------------------------------------------------------------- */
+/* After a group's first step: gh0, gc0. */
+static void finish_group(const backward_job *j, size_t r0, size_t count, const scratch *m)
+{
+    const size_t H = j->c->H, bytes = H * sizeof(float);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = (size_t)j->r->order[r0 + i] * H;
+        memcpy(j->g->gh0 + row, m->gh + i * j->narrow, bytes);
+        if (j->c->cell_state)
+            memcpy(j->g->gc0 + row, m->gc + i * j->narrow, bytes);
+    }
+}
+
+/* Adds gy of a step to the gradient of the state, and notes where x, h_prev and gx of its rows are, for the
+ * products over all rows. */
+static void gather_rows(const backward_job *j, const back_step *s, const scratch *m)
+{
+    const lnrnn_rnn_call *r = j->r;
+    const lnrnn_rnn_gradients *g = j->g;
+    const size_t H = j->c->H;
+    for (size_t i = 0; i < s->active; i++) {
+        const size_t q = s->r0 + i, row = s->pos + i;
+        const ptrdiff_t t = at_step(r, q, s->t);
+        const float *gy = g->gy + t * g->gyt + r->order[q] * g->gyb;
+        float *gh = m->gh + i * j->narrow;
+        for (size_t o = 0; o < H; o++)
+            gh[o] += gy[o];
+        g->rows[row] = x_row(r, q, s->t);
+        g->rows[j->rows + row] = h_row(r, q, s->t);
+        g->gx_rows[row] = g->gx + ((size_t)t * r->B + (size_t)r->order[q]) * j->c->D;
+    }
+}
+
+static void backward_group(void *ctx, size_t group, int worker, int64_t *left)
+{
+    const backward_job *j = ctx;
+    const lnrnn_rnn_call *r = j->r;
+    const size_t r0 = group * j->p->group;
+    const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
+    double *sums = j->sums + group * group_sums(j->c);
+    float *const work = j->work + (size_t)worker * j->worker;
+    scratch m;
+    memset(work, 0, layout_scratch(j, r0, work, &m) * sizeof *work);
+    if (j->back[group] == 0)
+        begin_group(j, r0, count, sums, &m);
+    back_step s = {.r0 = r0, .t = (size_t)r->length[r0] - j->back[group]};
+    s.pos = rows_before(r, r0) + rows_until(r, r0, count, s.t);
+    while (s.t > 0 && remaining(left) > 0) {
+        s.t--;
+        while (s.active < count && (size_t)r->length[r0 + s.active] > s.t)
+            s.active++;
+        s.pos -= s.active;
+        size_t active_before = s.active; /* at step t - 1 */
+        while (s.t && active_before < count && (size_t)r->length[r0 + active_before] >= s.t)
+            active_before++;
+        s.earlier = s.pos - active_before;
+        gather_rows(j, &s, &m);
+        step_backward(j, &s, sums, &m);
+        spend(left, step_cost(r, (double)s.active, j->c->H));
+    }
+    j->back[group] = s.t ? (size_t)r->length[r0] - s.t : LNRNN_DONE;
+    if (s.t == 0)
+        finish_group(j, r0, count, &m);
+}
+
+/* --- the call --------------------------------------------------------------------------------------- */
 
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,

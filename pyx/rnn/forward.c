@@ -23,7 +23,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* --- the products --------------------------------------------------------------------------------------- */
+/* --- the products ----------------------------------------------------------------------------------- */
 
 lnrnn_panels lnrnn_all_panels(const lnrnn_rnn_call *r)
 {
@@ -90,7 +90,7 @@ void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const flo
     product(r, n, c->H, h_prev, r->w_hh, panels, c->inner_hh, !c->separate_products, from_end, a, as, work);
 }
 
-/* --- the ends of sequences ------------------------------------------------------------------------------ */
+/* --- the ends of sequences -------------------------------------------------------------------------- */
 
 void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
 {
@@ -110,7 +110,7 @@ void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
     }
 }
 
-/* --- a step of a group ---------------------------------------------------------------------------------- */
+/* --- a step of a group ------------------------------------------------------------------------------ */
 
 /* The memory of a worker that has a group. */
 typedef struct {
@@ -225,7 +225,7 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
         output_step(r, r0, active, t, rows.all_c, xs, m);
 }
 
-/* --- groups --------------------------------------------------------------------------------------------- */
+/* --- groups ----------------------------------------------------------------------------------------- */
 
 size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {

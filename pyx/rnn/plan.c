@@ -1,16 +1,16 @@
-/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and what lies where
- * in memory.
+/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and the layout of the
+ * memory. forward.c says what a group and a chunk are.
  *
- * A group goes through time together; groups are independent, and threads take groups. With few sequences
- * threads divide the units instead: see split.c. Batch norm that takes its statistics
- * from the batch needs all rows of a step at once: then there is one group. */
+ * Groups are independent, and each is done by one thread. With few sequences threads divide the units
+ * instead: see split.c. Batch norm with the statistics of the batch needs all rows of a step at once: then
+ * there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these
- * do not, one weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
+/* Floats of W_ih x that a group keeps: a size that stays in L2 beside the weights; for weights too large for
+ * that, a fixed fraction of theirs, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
  * B8-H1024). */
 enum { CHUNK_FLOATS = 32 * 1024, WEIGHTS_TO_CHUNK = 16 };
 

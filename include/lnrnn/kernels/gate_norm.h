@@ -7,9 +7,8 @@
  * as lnrnn_gate_norm in lnrnn.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
  * here; reference.py has the equations.
  *
- * Inline functions are compiled anew for every constant they are called with: `how` (one of the three above),
- * `G`, `separate` (the products are not added up yet) and `whole` (i .. i + k - 1 is a whole vector) are such
- * constants.
+ * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one of
+ * the three above; `separate`: x is added to what is read; `whole`: i .. i + k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -28,8 +27,7 @@
             f(i_, (n) - i_, 0, __VA_ARGS__);           \
     } while (0)
 
-/* --- statistics
- * ------------------------------------------------------------------------------------------------ */
+/* --- statistics ------------------------------------------------------------------------------------- */
 
 /* row_moments in double precision, for squares that leave the range of float. */
 LNRNN_SELDOM void row_moments_far(size_t n, const float *a, float eps, float *m0, float *m1, float *rstd)
@@ -55,7 +53,7 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, float *m0, f
         row_moments_far(n, a, eps, m0, m1, rstd);
 }
 
-/* What the values of a span of a row are normalised with: arguments of normalised_f32. */
+/* Mean and 1 / sigma of a span of a row, in all lanes: what normalised_f32 takes beside a value. */
 typedef struct {
     v32 mean, rstd, rest;
 } span_moments;
@@ -68,14 +66,14 @@ LNRNN_INLINE span_moments moments_of_span(size_t n, const float *a, float eps)
     return (span_moments){v32_set1(m0), v32_set1(rstd), v32_set1(-m1 * rstd)};
 }
 
-/* a (G*H) -> span (G): for each gate the moments of the span it belongs to. */
-LNRNN_INLINE void moments_of_gates(const int G, const lnrnn_gate_norm *norm, const float *a,
+/* a (num_gates * H) -> span (num_gates): for each gate the moments of the span it belongs to. */
+LNRNN_INLINE void moments_of_gates(const int num_gates, const lnrnn_gate_norm *norm, const float *a,
                                    span_moments *span)
 {
-    for (int from = 0; from < G;) {
-        const int to = norm->spans == LNRNN_SPANS_ALL            ? G
+    for (int from = 0; from < num_gates;) {
+        const int to = norm->spans == LNRNN_SPANS_ALL            ? num_gates
                        : norm->spans == LNRNN_SPANS_EACH || from ? from + 1
-                                                                 : G - 1;
+                                                                 : num_gates - 1;
         const span_moments of_span =
             moments_of_span((size_t)(to - from) * norm->H, a + (size_t)from * norm->H, norm->eps);
         for (; from < to; from++)
@@ -83,8 +81,7 @@ LNRNN_INLINE void moments_of_gates(const int G, const lnrnn_gate_norm *norm, con
     }
 }
 
-/* --- values
- * ---------------------------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------------- */
 
 /* One row of a step, about to be read. */
 typedef struct {
@@ -118,8 +115,7 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? v32_add(get_f32(row->x + (size_t)gate * row->norm->H + i, k, whole), z) : z;
 }
 
-/* --- rows of W x
- * ----------------------------------------------------------------------------------------------- */
+/* --- rows, normalised and written ------------------------------------------------------------------- */
 
 LNRNN_INLINE void normalise_units(size_t i, size_t k, const int whole, const int how, const gate_row *row,
                                   const int gate, float *y)
@@ -127,28 +123,19 @@ LNRNN_INLINE void normalise_units(size_t i, size_t k, const int whole, const int
     put_f32(y + (size_t)gate * row->norm->H + i, gate_read(how, row, gate, i, k, whole), k, whole);
 }
 
-LNRNN_INLINE void normalise_gates(const int how, const int G, const lnrnn_gate_norm *norm, const float *x,
-                                  float *y)
+LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_norm *norm, const float *x,
+                                float *y)
 {
     span_moments span[4];
     const gate_row row = {.norm = norm, .a = x, .span = span};
     if (how == LNRNN_NORMED)
-        moments_of_gates(G, norm, x, span);
-    for (int gate = 0; gate < G; gate++)
+        moments_of_gates(num_gates, norm, x, span);
+    for (int gate = 0; gate < num_gates; gate++)
         LNRNN_FOR_UNITS(norm->H, normalise_units, how, &row, gate, y);
 }
 
-LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_norm *norm, const float *x,
-                                float *y)
-{
-    switch (num_gates) {
-    case 1: normalise_gates(how, 1, norm, x, y); break;
-    case 3: normalise_gates(how, 3, norm, x, y); break;
-    default: normalise_gates(how, 4, norm, x, y); break;
-    }
-}
-
-/* x (rows, G*H), row stride xs -> y (rows, G*H), row stride ys: x as the norm reads it. y may be x. */
+/* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may be
+ * x. num_gates <= 4. */
 static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys)
 {

@@ -62,8 +62,8 @@ LNRNN_INLINE void gru_row_of(const int how, const lnrnn_gate_norm *norm, const l
         gru_row_step(how, 0, norm, rows, r);
 }
 
-/* r, z = sigmoid(x + a), n = tanh(x + r a), without x of a alone; h = (1 - z) n + z h_prev. h_prev may be
- * h. */
+/* r, z = sigmoid(x + a), n = tanh(x + r a), where x is 0 if it is NULL; h = (1 - z) n + z h_prev. h_prev may
+ * be h. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -75,8 +75,7 @@ static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
         }
 }
 
-/* --- a norm for each gate
- * -------------------------------------------------------------------------------------- */
+/* --- a norm for each gate --------------------------------------------------------------------------- */
 
 LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const float *x, const float *a,
                                      float *sum)
@@ -84,7 +83,7 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
     put_f32(sum + i, v32_add(get_f32(x + i, k, whole), get_f32(a + i, k, whole)), k, whole);
 }
 
-/* The sum of the gate n, x + r a, behind r. */
+/* x, a (H): of the gate n -> sum (H) = x + r a; r is read from the row. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_row *row,
                                        const float *x, const float *a, float *sum)
 {
@@ -120,8 +119,7 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
     }
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------------- */
 
 /* One row of lnrnn_gate_gradients. */
 typedef struct {

@@ -33,8 +33,7 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
     }
 }
 
-/* --- the norm of c
- * --------------------------------------------------------------------------------------------- */
+/* --- the norm of c ---------------------------------------------------------------------------------- */
 
 LNRNN_INLINE void lstm_output_units(size_t i, size_t k, const int whole, const int how, const int carry,
                                     const gate_row *row, float *c, float *h)
@@ -67,8 +66,7 @@ static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *ro
         lstm_output_row(step, rows->c[r], rows->h[r]);
 }
 
-/* --- the step
- * -------------------------------------------------------------------------------------------------- */
+/* --- the step --------------------------------------------------------------------------------------- */
 
 LNRNN_INLINE void lstm_row_step(const int how, const int separate, const lnrnn_step_config *step,
                                 const lnrnn_step_rows *rows, size_t r)
@@ -98,8 +96,8 @@ LNRNN_INLINE void lstm_row_of(const int how, const lnrnn_step_config *step, cons
         lstm_row_step(how, 0, step, rows, r);
 }
 
-/* i, f, o = sigmoid(x + a), g = tanh(x + a), without x of a alone; c = f c + i g; h = o tanh(norm(c)). With
- * deferred_output h is o, and lstm_output is still to come. */
+/* i, f, o = sigmoid(x + a), g = tanh(x + a), where x is 0 if it is NULL; c = f c + i g; h = o tanh(norm(c)).
+ * With deferred_output h is o, and lstm_output is still to come. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r++) {
@@ -113,8 +111,7 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
     }
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------------- */
 
 LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const float *o,
                                              const float *u, const float *gh, float *go, float *gu)

@@ -48,14 +48,14 @@ typedef struct lnrnn_product {
                    int, float *, ptrdiff_t, uint32_t *);
 } lnrnn_product;
 
-/* The kernels of the cells take one part of a configuration, or of its gradients, and some rows of one step.
- * G gates of H units: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). */
+/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n)
+ * --------------------------- */
 
-/* The kernels `step` that make the states of a step: those of the cells, and of a GRU with a norm for each
+/* The kernels that make the states of a step: one for each cell, and another for a GRU with a norm for each
  * gate. */
 enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
 
-/* What a step has beside its rows. */
+/* What such a kernel takes beside its rows. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
     const lnrnn_gate_norm *cell;   /* LSTM with a norm of c: how c is read */
@@ -74,19 +74,19 @@ typedef struct {
     float *const *c;            /* n pointers to (H): LSTM: c before the step, then after it */
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; LSTM and GRU */
-    float *scratch;             /* the floats that the kernel needs */
+    float *scratch;             /* config->cell_scratch floats */
 } lnrnn_step_rows;
 
-/* Some rows of one step on the way back; g... is the gradient of the loss with respect to ... */
+/* Some rows of one step of the backward pass; gh is the gradient of the loss with respect to h, and so on. */
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: from the forward step */
-    const float
-        *u; /* (rows, H), row stride us. LSTM: the argument of h = o tanh(u); GRU: what r multiplied */
+    /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU what r multiplies. */
+    const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
-    float *gx, *ga; /* (rows, G*H), row stride as: of W x (GRU) and of W h, behind their norms */
+    float *gx, *ga; /* (rows, G*H), row stride as: of the norms' outputs, at W x (GRU) and at W h */
     ptrdiff_t hs, as;
 } lnrnn_gate_gradients;
 
