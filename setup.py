@@ -29,7 +29,8 @@ from build_flags import CFLAGS, ISAS  # noqa: E402
 
 # Compiled once; the kernels in pyx/isa are compiled once per instruction set.
 ONCE = [
-    "runtime/dispatch.c", "runtime/cores.c", "runtime/threads.c", "runtime/blocks.c", "runtime/parts.c",
+    "runtime/dispatch.c", "runtime/cores.c", "runtime/backoff.c", "runtime/barrier.c", "runtime/team.c", "runtime/trial.c",
+    "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c", "runtime/caches.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
     "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
 ]  # fmt: skip

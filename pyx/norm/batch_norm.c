@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
-#include "runtime/tasks.h"
+#include "norm/tasks.h"
 
 typedef struct {
     const lnrnn_batch *b;
@@ -94,7 +94,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
-    j->again = b->N * b->C * b->L * j->size < LNRNN_NONTEMPORAL;
+    j->again = b->N * b->C * b->L * j->size < lnrnn_nontemporal_from(lnrnn_get_caches());
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->near);
     sums_of_all(j);
     if (j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var)) {

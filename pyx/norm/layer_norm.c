@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
-#include "runtime/tasks.h"
+#include "norm/tasks.h"
 
 typedef struct {
     const lnrnn_norm *kernels;

@@ -10,6 +10,7 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "rnn/rows.h"
+#include "runtime/threads.h"
 
 /* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
@@ -119,6 +120,22 @@ static void site_backward(const backward_job *j, int site, size_t active, size_t
                                                           norm->gain + from, norm->eps, to + from, gs,
                                                           sum.gain + from, sum.bias + from, m->zeros);
         }
+}
+
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to what c holds
+ * (add) or alone. */
+static void product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
+                    const uint32_t *w, int add, float *c, size_t cs)
+{
+    const lnrnn_product *table = j->k->product;
+    const lnrnn_matmul job = {.dtype = LNRNN_WEIGHT_F32,
+                              .n = n,
+                              .k = k,
+                              .w = w,
+                              .p1 = table->panels(n),
+                              .add = add,
+                              .caches = j->p->caches};
+    table->matmul(&job, m, rows, c, (ptrdiff_t)cs);
 }
 
 /* --- through time --------------------------------------------------------------------------------------- */
@@ -259,9 +276,7 @@ static void step_backward(const backward_job *j, const back_step *s, double *sum
         const float *rows[TILE];
         for (size_t q = 0; q < n; q++)
             rows[q] = ga + (i + q) * j->wide;
-        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, rows, j->g->w_hh_t, 0,
-                              j->k->product->panels(c->H), c->direct_h, 0, m->gh + i * j->narrow,
-                              (ptrdiff_t)j->narrow, NULL);
+        product(j, n, c->H, c->outputs, rows, j->g->w_hh_t, c->direct_h, m->gh + i * j->narrow, j->narrow);
     }
 }
 
@@ -335,8 +350,7 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->product->matmul(LNRNN_WEIGHT_F32, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, k->product->panels(D), 0,
-                       0, tile, (ptrdiff_t)wide, NULL);
+    product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
@@ -369,8 +383,7 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
             for (size_t o = 0; o < m; o++)
                 turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
         k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        k->product->matmul(LNRNN_WEIGHT_F32, m, n, depth, columns, (const uint32_t *)packed, 0,
-                           k->product->panels(n), 1, 0, sum, (ptrdiff_t)wide, NULL);
+        product(j, m, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
         spend(left, (double)depth * (double)m * (double)n);
     }
     for (size_t o = 0; o < m; o++)

@@ -11,6 +11,7 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "rnn/rows.h"
+#include "runtime/threads.h"
 
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
 {
@@ -84,8 +85,17 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
     }
-    r->plan->product->matmul(r->config->dtype, n, N, inputs, rows, w, p.p0, p.p1, add || inner, back, a, as,
-                             work);
+    const lnrnn_matmul m = {.dtype = r->config->dtype,
+                            .n = N,
+                            .k = inputs,
+                            .w = w,
+                            .p0 = p.p0,
+                            .p1 = p.p1,
+                            .add = add || inner,
+                            .backwards = back,
+                            .caches = r->plan->caches,
+                            .scratch = work};
+    r->plan->product->matmul(&m, n, rows, a, as);
 }
 
 /* Rows r0 .., steps t0 .. t1 - 1 -> a: W_ih x of the active rows, packed, as apart. */

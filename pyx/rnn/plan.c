@@ -6,21 +6,9 @@
  * from the batch needs all rows of a step at once: then there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
+#include "lnrnn/tuning.h"
 #include "rnn/rows.h"
-
-/* Floats of projected rows that a group keeps: a size that stays in L2 beside the weights, or, where these
- * do not, one weight in so many, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
- * B8-H1024). */
-enum { CHUNK_FLOATS = 32 * 1024, WEIGHTS_TO_CHUNK = 16 };
-
-/* Multiply-adds that are worth waking another thread for: some 50 us of one core. */
-enum { THREAD_WORK = 4 << 20 };
-
-/* From here on, some 10 ms, a lost slice is no longer what the time is made of. */
-enum { LARGE_WORK = 1 << 30 };
-
-/* Multiply-adds of a step that are worth a barrier of threads. */
-enum { BARRIER_WORK = 1 << 15 };
+#include "runtime/threads.h"
 
 /* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
@@ -56,14 +44,14 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     const lnrnn_rnn_config *c = r->config;
     const double products = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
     p->threads = threads;
-    if (p->threads > 1 + products / THREAD_WORK)
-        p->threads = 1 + (int)(products / THREAD_WORK);
-    if (p->threads > 1 && products < LARGE_WORK && lnrnn_oversubscribed())
+    if (p->threads > 1 + products / LNRNN_THREAD_WORK)
+        p->threads = 1 + (int)(products / LNRNN_THREAD_WORK);
+    if (p->threads > 1 && products < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
         p->threads = 1;
     /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a
      * step, if the step is long enough (tests/benchmarks, rnn with two threads). */
     p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
-               && r->B * c->outputs * c->H >= BARRIER_WORK
+               && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
                && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
 }
 
@@ -79,8 +67,9 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
-    const size_t most = p->wide * (r->config->D + r->config->H) / WEIGHTS_TO_CHUNK;
-    p->chunk = (most > CHUNK_FLOATS ? most : CHUNK_FLOATS) / (p->group * p->wide);
+    const size_t of_weights = p->wide * (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK;
+    const size_t of_cache = lnrnn_chunk_bytes(p->caches) / sizeof(float);
+    p->chunk = (of_weights > of_cache ? of_weights : of_cache) / (p->group * p->wide);
     if (p->chunk > r->T)
         p->chunk = r->T;
     if (p->chunk < 1)
@@ -115,7 +104,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    *p = (lnrnn_rnn_plan){.kernels = lnrnn_active()};
+    *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;

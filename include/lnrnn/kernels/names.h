@@ -1,12 +1,17 @@
-/* The names of norm.h and of what it includes, which are one text for four types in memory. A function there is
- * written and called by its plain name, and compiled under that name with the suffix of the type: moments is moments_f32,
- * moments_f64, moments_bf16 and moments_f16. A new function of these files is added to the list here.
+/* The names of norm.h and of what it includes, which are one text for four types in memory. A function there
+ * is written and called by its plain name, and compiled under that name with the suffix of the type: moments
+ * is moments_f32, moments_f64, moments_bf16 and moments_f16. A new function of these files is added to the
+ * list here.
  *
  * Defined for each type, before norm.h is included for it:
- *     LNRNN_TYPE    the suffix                        LANES        values in a vector
- *     elem          the type in memory                real         the type of the arithmetic, float or double
- *     vreal         a vector of real                  real_sqrt    the square root of real
- *     LNRNN_V(op)   the vector operation of real      LNRNN_E(op)  a load or store of elem, converted from or to real
+ *     LNRNN_TYPE    the suffix
+ *     LANES         values in a vector
+ *     elem          the type in memory
+ *     real          the type of the arithmetic, float or double
+ *     vreal         a vector of real
+ *     real_sqrt     the square root of real
+ *     LNRNN_V(op)   the vector operation of real
+ *     LNRNN_E(op)   a load or store of elem, converted to or from real
  */
 #ifndef LNRNN_NAMES_H
 #define LNRNN_NAMES_H

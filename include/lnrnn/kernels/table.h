@@ -1,5 +1,5 @@
-/* The tables of kernels: every instruction set has one of each, and all other C calls a kernel through them, never by name.
- * all.h fills them in. What a kernel does, and the shapes it takes, stands above it.
+/* The tables of kernels: every instruction set has one of each, and all other C calls a kernel through them,
+ * never by name. all.h fills them in. What a kernel does, and the shapes it takes, stands above it.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H
@@ -9,8 +9,8 @@
 
 #include "lnrnn.h"
 
-/* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and what belongs to
- * a channel float, or double for LNRNN_FLOAT64. */
+/* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and
+ * what belongs to a channel float, or double for LNRNN_FLOAT64. */
 typedef struct {
     void (*layer_norm)(size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
                        ptrdiff_t, int, int);
@@ -46,18 +46,29 @@ typedef struct {
     ptrdiff_t hs, as;
 } lnrnn_gate_gradients;
 
-/* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A panel is what
- * separate threads never share. */
+/* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
+typedef struct {
+    int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
+    size_t n, k;       /* outputs, inputs */
+    const uint32_t *w; /* packed (n, k) */
+    size_t p0, p1;
+    int add;             /* to what the output holds, instead of to 0 */
+    int backwards;       /* last panel first: a call that alternates finds in cache what it read last */
+    lnrnn_caches caches; /* of the machine */
+    uint32_t *scratch;   /* scratch(dtype, k) words, which int8 needs */
+} lnrnn_matmul;
+
+/* packed.h, matmul_float.h, matmul_int8.h: the product with packed weights. One table for float32 and
+ * bfloat16 weights, one for int8. Two threads never share a panel. */
 typedef struct lnrnn_product {
-    size_t (*panels)(size_t);
-    size_t (*start)(size_t, size_t);
-    size_t (*width)(size_t);
-    size_t (*size)(int, size_t, size_t);
-    size_t (*scratch)(int, size_t);
-    void (*pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
-    void (*pack_rows)(size_t, size_t, const float *const *, uint32_t *);
-    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int,
-                   int, float *, ptrdiff_t, uint32_t *);
+    size_t (*panels)(size_t n);
+    size_t (*start)(size_t n, size_t panel);
+    size_t (*width)(size_t n);
+    size_t (*size)(int dtype, size_t n, size_t k);
+    size_t (*scratch)(int dtype, size_t k);
+    void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
+    void (*pack_rows)(size_t n, size_t k, const float *const *x, uint32_t *packed);
+    void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
 } lnrnn_product;
 
 /* cells.h, gates.h, gates_backward.h, vmath.h. */

@@ -4,21 +4,18 @@
 
 #include <stddef.h>
 
-#include "lnrnn.h"
+#include "lnrnn/tuning.h"
+#include "runtime/threads.h"
 
-/* Below ALONE elements a second thread costs more than it brings, below LARGE it is not worth it where cores are shared;
- * a task has about TASK. */
-enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25, LNRNN_TASK = 1 << 14 };
+/* Elements of a task. The order of sums in the backward passes follows from it, so that it is no matter of
+ * tuning. */
+enum { LNRNN_TASK = 1 << 14 };
 
-/* An output of this many bytes is written past the caches: below, the caller finds it there; above, it would only push
- * out what is there, and reading it in before writing it costs a third of the time and more. Of 8 MiB each of input and
- * output, on a machine with an L3 of 32, what writing saves (0.1 ms of 0.35) is what the next reader loses; of 16 MiB,
- * writing takes half of the time. In place, the lines are in the cache already. */
-enum { LNRNN_NONTEMPORAL = 12 << 20 };
-
+/* Is an output of so many bytes written by non-temporal stores? In place, its lines are in the caches
+ * already. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
-    return x != y && bytes >= LNRNN_NONTEMPORAL;
+    return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());
 }
 
 static inline int lnrnn_threads_for(size_t elements, int threads)
