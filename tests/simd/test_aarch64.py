@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARC
 def driver(tmp_path_factory):
     program = tmp_path_factory.mktemp("aarch64") / "driver"
     others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
-    units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
+    units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/simd/aarch64_driver.c"]
     sources = [str(unit) for unit in units]
     flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}"]
     subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)

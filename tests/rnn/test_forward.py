@@ -1,5 +1,5 @@
 """RNN, LSTM and GRU with every norm in every place against the reference: instruction sets, odd sizes, layers,
-directions, lengths, states. What is an RNN's alone is in test_rnn.py."""
+directions, lengths, states. What is an RNN's alone is in test_forward_rnn.py."""
 
 from __future__ import annotations
 

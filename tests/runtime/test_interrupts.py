@@ -242,5 +242,5 @@ def interrupt_the_longest_calls():
 @needs_a_timer
 def test_ctrl_c():
     """None of the calls is finished before the process is ended here."""
-    done = run_python("from test_parts import interrupt_the_longest_calls as f; f()", timeout=100)
+    done = run_python("from test_interrupts import interrupt_the_longest_calls as f; f()", timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,7 +1,7 @@
 """Bit for bit: on one instruction set a sequence gets what it gets, whatever the batch around it, its place in it,
 padding, the number of threads, the cutting into pieces, or a call per step. No test here has a tolerance.
 
-What the kernels decide runs on every instruction set but avx512vnni, whose int8 product test_dtype.py has; sizes and
+What the kernels decide runs on every instruction set but avx512vnni, whose int8 product test_weight_dtypes.py has; sizes and
 models take turns where each was seen with the other's neighbours."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 def made(model, inputs, hidden, k=0, **options):
-    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in test_dtype.py."""
+    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in test_weight_dtypes.py."""
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 

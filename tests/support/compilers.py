@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "pyx"))
 from build_flags import CFLAGS, ISAS  # noqa: E402
