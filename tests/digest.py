@@ -1,4 +1,5 @@
-"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit for bit.
+"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit
+for bit.
 
     python tests/digest.py > before.txt        # ... change something that may not change a result, build ...
     python tests/digest.py | diff before.txt -

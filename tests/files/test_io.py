@@ -131,7 +131,7 @@ lnrnn.load(path)                            # whatever has to be imported is now
 def never(*a, **k):
     raise AssertionError("code from a file")
 import pickle, marshal
-for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "dumps"), 
+for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "dumps"),
                      (marshal, "loads"), (builtins, "eval"), (builtins, "exec")):
     setattr(module, name, never)
 lnrnn.RNN(3, 5, norm="batch", seed=0).save(path)

@@ -1,5 +1,5 @@
-"""Files of RNN, LSTM and GRU with every norm, and those that lnrnn wrote before it knew more than RNN. Hostile files
-are in test_io.py."""
+"""Files of RNN, LSTM and GRU with every norm, and those that lnrnn wrote before it knew more than RNN.
+Hostile files are in test_io.py."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
 def failing(write, path, number):
-    """write(path) raises OSError with this errno and the path that was given, and leaves no file of its own."""
+    """write(path) raises OSError with this errno and the path that was given, and leaves no file of its
+    own."""
     folder = os.path.dirname(path)
     before = names(folder) if os.path.isdir(folder) else None
     with pytest.raises(OSError) as caught:
@@ -394,8 +395,8 @@ def test_many_writers_of_one_name(tmp_path):
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # a file that the interrupt left open
 def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
-    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the clearing up,
-    where it would be the second."""
+    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the
+    clearing up, where it would be the second."""
     path, done, line = tmp_path / NAME, False, 0
     while not done:
         left = line

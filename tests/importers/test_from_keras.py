@@ -1,5 +1,5 @@
-"""from_keras on arrays: each cell against a transcription of its formula, arrays by order and by name, and what does not
-fit refused. Layers are in test_from_keras_layers.py; this file needs no Keras."""
+"""from_keras on arrays: each cell against a transcription of its formula, arrays by order and by name, and
+what does not fit refused. Layers are in test_from_keras_layers.py; this file needs no Keras."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from importing import assert_agrees, drawn, initial
 from lnrnn.importers import convert_keras
 
-T, B, I, H = 9, 3, 5, 12
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 
 
 def shapes(gates, bias=None, **more):
@@ -23,7 +23,8 @@ NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
 GAMMA = {"layernorm/gamma": (H,)}
 # name -> cell, its weights in the order of get_weights(), states, and what the arrays do not say
 KERAS = {
-    "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1, {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
+    "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
+                  {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
     "SimpleRNN without bias": (foreign_cells.keras_simple_rnn, shapes(1), 1, {"nonlinearity": "tanh"}),
     "LSTM": (foreign_cells.keras_lstm, shapes(4, (4 * H,)), 2, {}),
     "LSTM without bias": (foreign_cells.keras_lstm, shapes(4), 2, {}),
@@ -31,9 +32,11 @@ KERAS = {
     "GRU without bias": (foreign_cells.keras_gru, shapes(3), 1, {"reset_after": True}),
     "LayerNormLSTMCell": (foreign_cells.tfa_lstm, shapes(4, (4 * H,), **NORMS), 2, {}),
     "LayerNormLSTMCell without bias": (foreign_cells.tfa_lstm, shapes(4, **NORMS), 2, {}),
-    "LayerNormSimpleRNNCell": (foreign_cells.tfa_simple_rnn, shapes(1, (H,), **GAMMA), 1, {"nonlinearity": "tanh"}),
+    "LayerNormSimpleRNNCell": (foreign_cells.tfa_simple_rnn, shapes(1, (H,), **GAMMA), 1,
+                               {"nonlinearity": "tanh"}),
     "LayerNormSimpleRNNCell without bias": (
-        foreign_cells.tfa_simple_rnn, shapes(1, **GAMMA), 1, {"kind": "LayerNormSimpleRNNCell", "nonlinearity": "tanh"},
+        foreign_cells.tfa_simple_rnn, shapes(1, **GAMMA), 1,
+        {"kind": "LayerNormSimpleRNNCell", "nonlinearity": "tanh"},
     ),
 }  # fmt: skip
 
@@ -75,8 +78,14 @@ def test_two_directions_and_two_layers(rng, name):
     first, second = ([weights(rng, name, n), weights(rng, name, n)] for n in (I, 2 * H))
     check = computed(rng, name, [first, second])
     check(convert_keras([[*a.values(), *b.values()] for a, b in (first, second)], bidirectional=True, **told))
-    named = [{f"bidirectional_{k}/{way}_lstm/lstm_cell/{leaf}": v for way, p in zip(("forward", "backward"), pair, strict=True)
-              for leaf, v in p.items()} for k, pair in enumerate((first, second))]  # fmt: skip
+    named = [
+        {
+            f"bidirectional_{k}/{way}_lstm/lstm_cell/{leaf}": v
+            for way, p in zip(("forward", "backward"), pair, strict=True)
+            for leaf, v in p.items()
+        }
+        for k, pair in enumerate((first, second))
+    ]
     check(convert_keras(named, **told))
     one, two = weights(rng, name), weights(rng, name, H)
     computed(rng, name, [[one], [two]])(convert_keras([one, list(two.values())], **told))
@@ -98,7 +107,8 @@ def test_activations_of_an_rnn(rng, name, nonlinearity):
 
 
 def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
-    # tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py, test_cell_output: every weight 0.5, gamma 1, beta 0.
+    # tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py, test_cell_output: every weight 0.5, gamma 1,
+    # beta 0.
     def cell(inputs):
         return [np.full((inputs, 8), 0.5), np.full((2, 8), 0.5), np.full(8, 0.5),
                 np.ones(8), np.zeros(8), np.ones(8), np.zeros(8), np.ones(2), np.zeros(2)]  # fmt: skip
@@ -112,7 +122,7 @@ def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
     np.testing.assert_allclose(c, [[[-1, 1]], [[-1, 1]]], rtol=1e-5)
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------
+# --- what does not fit --------------------------------------------------------------------------------------
 
 
 def test_reset_after_false_is_another_equation(rng):
@@ -166,8 +176,13 @@ def test_missing_surplus_and_misshapen(rng, name):
 
 
 def test_options_that_mean_nothing_are_refused(rng):
-    for name, option in (("LSTM", {"eps": 1e-3}), ("LSTM", {"nonlinearity": "tanh"}), ("LSTM", {"reset_after": True}),
-                         ("GRU", {"eps": 1e-3}), ("LayerNormLSTMCell", {"reset_after": True})):  # fmt: skip
+    for name, option in (
+        ("LSTM", {"eps": 1e-3}),
+        ("LSTM", {"nonlinearity": "tanh"}),
+        ("LSTM", {"reset_after": True}),
+        ("GRU", {"eps": 1e-3}),
+        ("LayerNormLSTMCell", {"reset_after": True}),
+    ):
         with pytest.raises(ValueError, match=next(iter(option))):
             convert_keras(weights(rng, name), **option)
     with pytest.raises(ValueError, match="kind must be one of"):

@@ -1,5 +1,5 @@
-"""from_keras on layers of Keras itself, run by the backend that KERAS_BACKEND names, or JAX, or PyTorch; and on the cells of
-TensorFlow Addons, which installs no more, written anew on top of Keras' cells."""
+"""from_keras on layers of Keras itself, run by the backend that KERAS_BACKEND names, or JAX, or PyTorch; and
+on the cells of TensorFlow Addons, which installs no more, written anew on top of Keras' cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras import layers, ops  # noqa: E402
 # Keras' own: its variables' __array__ knows no copy argument.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-T, B, I, H = 9, 3, 5, 6
+T, B, I, H = 9, 3, 5, 6  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 3e-6  # both are float32
 
 
@@ -90,7 +90,8 @@ def agree(model, x, y, states):
         assert absolute_error(ends[k % len(ends)][k // len(ends)], state) < SINGLE
 
 
-CASES = [(name, options) for name in ("SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell", "LayerNormSimpleRNNCell")
+CASES = [(name, options)
+         for name in ("SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell", "LayerNormSimpleRNNCell")
          for options in ({}, {"use_bias": False})]  # fmt: skip
 CASES += [
     ("SimpleRNN", {"activation": "relu"}),

@@ -1,5 +1,6 @@
-"""from_keras on layers, without Keras: objects with the methods and attributes that layers of Keras and TensorFlow Addons have
-(get_weights, get_config, cell, forward_layer, ...) and that from_keras reads. Real ones are in test_from_keras_layers.py."""
+"""from_keras on layers, without Keras: objects with the methods and attributes that layers of Keras and
+TensorFlow Addons have (get_weights, get_config, cell, forward_layer, ...) and that from_keras reads. Real
+ones are in test_from_keras_layers.py."""
 
 from __future__ import annotations
 
@@ -114,13 +115,15 @@ def test_the_order_of_axes_is_the_layers(rng):
         for given in (True, False):
             assert convert_keras(made, batch_first=given).arguments["batch_first"] is given
     x = rng.standard_normal((T, B, I)).astype(np.float32)
-    np.testing.assert_array_equal(lnrnn.from_keras(layer("LSTM", p, time_major=True))(x)[0],
-                                  lnrnn.from_keras(layer("LSTM", p))(x.swapaxes(0, 1))[0].swapaxes(0, 1))  # fmt: skip
+    time_first = lnrnn.from_keras(layer("LSTM", p, time_major=True))(x)[0]
+    batch_first = lnrnn.from_keras(layer("LSTM", p))(x.swapaxes(0, 1))[0]
+    np.testing.assert_array_equal(time_first, batch_first.swapaxes(0, 1))
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "LayerNormLSTMCell"])
 @pytest.mark.parametrize("wrong", [
-    {"recurrent_activation": "hard_sigmoid"}, {"recurrent_activation": "tanh"}, {"recurrent_activation": None}, {"activation": "relu"},
+    {"recurrent_activation": "hard_sigmoid"}, {"recurrent_activation": "tanh"},
+    {"recurrent_activation": None}, {"activation": "relu"},
     {"activation": "linear"}, {"activation": "sigmoid", "recurrent_activation": "tanh"},
 ])  # fmt: skip
 def test_other_activations_of_gated_cells_are_refused(rng, name, wrong):

@@ -1,5 +1,5 @@
-"""from_torch on state dicts: each system against a transcription of its formula, and every state dict that does not fit
-refused by name. Modules are in test_from_torch_modules.py; this file needs no torch."""
+"""from_torch on state dicts: each system against a transcription of its formula, and every state dict that
+does not fit refused by name. Modules are in test_from_torch_modules.py; this file needs no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import pytest
 from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
 from lnrnn.importers import convert_torch
 
-T, B, I, H = 9, 3, 5, 12
-STACKS = [(name, layers, directions) for name, foreign in FOREIGN.items() for layers in (1, 2) for directions in (1, 2)
-          if directions == 1 or foreign.key is not list_key]  # fmt: skip
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+STACKS = [
+    (name, layers, directions)
+    for name, foreign in FOREIGN.items()
+    for layers in (1, 2)
+    for directions in (1, 2)
+    if directions == 1 or foreign.key is not list_key
+]
 
 
 def options(name):
@@ -61,7 +66,7 @@ def test_torchaudio_without_norms_is_an_lstm(rng):
     assert_agrees(convert_torch(state), want, x, states)
 
 
-# --- names ----------------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ def test_lnrnns_own_names(rng):
         lnrnn.from_torch(gru.state_dict(), norm="layer")
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------
+# --- what does not fit --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -249,8 +254,13 @@ def test_zoneout_is_another_equation(rng):
 
 
 def test_options_that_mean_nothing_are_refused(rng):
-    for name, option in (("torch LSTM", {"eps": 1e-5}), ("fastrnns", {"zoneout": 0}), ("icefall GRU", {"nonlinearity": "tanh"}),
-                         ("torch GRU", {"nonlinearity": "tanh"}), ("torch LSTM", {"norm": "layer"})):  # fmt: skip
+    for name, option in (
+        ("torch LSTM", {"eps": 1e-5}),
+        ("fastrnns", {"zoneout": 0}),
+        ("icefall GRU", {"nonlinearity": "tanh"}),
+        ("torch GRU", {"nonlinearity": "tanh"}),
+        ("torch LSTM", {"norm": "layer"}),
+    ):
         _, state = stack(rng, FOREIGN[name], I, H)
         with pytest.raises(ValueError, match=next(iter(option))):
             convert_torch(state, **option)

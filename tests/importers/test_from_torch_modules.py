@@ -1,4 +1,5 @@
-"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch, as people have them."""
+"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch, as people have
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, La
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
-T, B, I, H = 9, 3, 5, 12
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 5e-6  # both are float32
 
 
@@ -35,7 +36,7 @@ def assert_same(got, want):
         assert absolute_error(a, b) < SINGLE
 
 
-# --- torch.nn ---------------------------------------------------------------------------------------------------
+# --- torch.nn -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -138,7 +139,7 @@ def test_the_prefix_of_a_module_is_its_part():
     )
 
 
-# --- cells of other projects --------------------------------------------------------------------------------------
+# --- cells of other projects --------------------------------------------------------------------------------
 
 
 def test_fastrnns_stacks():

@@ -1,5 +1,6 @@
-"""from_torch runs a module beside the network that it made of its parameters: modules that compute something else are
-refused, right ones pass however they are called, what cannot be run is said, and nothing of the module changes."""
+"""from_torch runs a module beside the network that it made of its parameters: modules that compute something
+else are refused, right ones pass however they are called, what cannot be run is said, and nothing of the
+module changes."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ import lnrnn.torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import layer_norm  # noqa: E402
 from torch_cells import (  # noqa: E402
-    WAYS, BatchFirst, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, OutCell, Pair, fresh, shaken,
+    WAYS, BatchFirst, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, OutCell, Pair, fresh,
+    shaken,
 )  # fmt: skip
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
-T, B, I, H = 6, 4, 5, 12
+T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
 OTHER = "forward is another"
 
@@ -81,10 +83,14 @@ def test_scripted_modules_are_run():
 
 
 @pytest.mark.parametrize("module", [
-    lambda: CustomLSTM(I, H, True), lambda: CustomLSTM(I, H, False), lambda: nn.ModuleList([CustomLSTM(I, H, True)]),
-    lambda: Layer(GateGRUCell(I, H, True), False), lambda: HasteGRU(I, H), lambda: nn.GRU(I, H, 2, bidirectional=True),
-    lambda: nn.LSTM(I, H, batch_first=True, dropout=0.5, num_layers=2), lambda: nn.RNN(I, H, nonlinearity="relu"),
-    lambda: nn.LSTMCell(I, H), lambda: nn.GRUCell(I, H), lambda: nn.ModuleList([nn.RNNCell(I, H), nn.RNNCell(H, H)]),
+    lambda: CustomLSTM(I, H, True), lambda: CustomLSTM(I, H, False),
+    lambda: nn.ModuleList([CustomLSTM(I, H, True)]),
+    lambda: Layer(GateGRUCell(I, H, True), False), lambda: HasteGRU(I, H),
+    lambda: nn.GRU(I, H, 2, bidirectional=True),
+    lambda: nn.LSTM(I, H, batch_first=True, dropout=0.5, num_layers=2),
+    lambda: nn.RNN(I, H, nonlinearity="relu"),
+    lambda: nn.LSTMCell(I, H), lambda: nn.GRUCell(I, H),
+    lambda: nn.ModuleList([nn.RNNCell(I, H), nn.RNNCell(H, H)]),
     lambda: lnrnn.torch.LSTM(I, H, 2, bidirectional=True), lambda: lnrnn.torch.GRU(I, H, batch_first=True),
 ])  # fmt: skip
 def test_the_other_systems(module):
@@ -98,7 +104,7 @@ def test_the_other_systems(module):
         torch.set_default_dtype(torch.float32)
 
 
-# --- what is another equation -----------------------------------------------------------------------------------
+# --- what is another equation -------------------------------------------------------------------------------
 
 
 class Changed(LayerNormLSTMCell):
@@ -192,7 +198,7 @@ def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
             lnrnn.from_torch(module, check=True)
 
 
-# --- what cannot be run -------------------------------------------------------------------------------------------
+# --- what cannot be run -------------------------------------------------------------------------------------
 
 
 class Elsewise(nn.Module):
@@ -289,7 +295,7 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
         assert torch.equal(v, state[name])
 
 
-# --- an input of one's own ----------------------------------------------------------------------------------------
+# --- an input of one's own ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -332,8 +338,10 @@ def test_check_can_be_what_random_input_does_not_show():
 
 
 @pytest.mark.parametrize(("error", "check"), [
-    (ValueError, np.zeros((T, B, I + 1))), (ValueError, np.zeros(I)), (ValueError, np.zeros((1, T, B, I))), (ValueError, np.zeros((0, B, I))),
-    (ValueError, np.full((T, B, I), np.nan)), (TypeError, "x"), (TypeError, np.zeros((T, B, I), complex)), (ValueError, 1),
+    (ValueError, np.zeros((T, B, I + 1))), (ValueError, np.zeros(I)), (ValueError, np.zeros((1, T, B, I))),
+    (ValueError, np.zeros((0, B, I))),
+    (ValueError, np.full((T, B, I), np.nan)), (TypeError, "x"), (TypeError, np.zeros((T, B, I), complex)),
+    (ValueError, 1),
 ])  # fmt: skip
 def test_bad_checks(error, check):
     for module in (shaken(LayerNormLSTMCell(I, H)), nn.GRU(I, H)):
@@ -356,7 +364,7 @@ assert "torch" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-# --- the order of axes --------------------------------------------------------------------------------------------
+# --- the order of axes --------------------------------------------------------------------------------------
 
 
 def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
@@ -377,7 +385,7 @@ def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
         lnrnn.from_torch(shaken(Layer(GateGRUCell(I, H, True), False)))
 
 
-# --- nothing changes ----------------------------------------------------------------------------------------------
+# --- nothing changes ----------------------------------------------------------------------------------------
 
 
 class Restless(nn.Module):
@@ -453,7 +461,7 @@ def test_dropout_does_not_disturb():
     assert module.training
 
 
-# --- the tolerance ------------------------------------------------------------------------------------------------
+# --- the tolerance ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -462,7 +470,8 @@ def test_right_modules_keep_far_from_the_limit(seed, monkeypatch):
     for hidden in (12, 64):
         for drawn in (False, True):
             for module in (lnrnn.torch.LSTM(I, hidden, norm=lnrnn.LayerNormSpec("gate", "carry"), seed=seed),
-                           lnrnn.torch.GRU(I, hidden, 2, bidirectional=True, seed=seed), lnrnn.torch.RNN(I, hidden, seed=seed)):  # fmt: skip
+                           lnrnn.torch.GRU(I, hidden, 2, bidirectional=True, seed=seed),
+                           lnrnn.torch.RNN(I, hidden, seed=seed)):  # fmt: skip
                 lnrnn.from_torch(shaken(module, seed) if drawn else module, check=True)
 
 

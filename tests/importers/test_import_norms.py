@@ -1,4 +1,5 @@
-"""from_torch with norm=: the same parameters under a norm that stands elsewhere than the system's, where they fit it."""
+"""from_torch with norm=: the same parameters under a norm that stands elsewhere than the system's, where they
+fit it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 from helpers import absolute_error
 from importing import FOREIGN, stack
 
-T, B, I, H = 6, 4, 5, 12
+T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
 
 FITTING = [
@@ -44,11 +45,13 @@ def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
 
 
 @pytest.mark.parametrize(("name", "norm", "message"), [
-    ("fastrnns", lnrnn.LayerNormSpec("joint", "carry"), "lack bias, gain and also have bias_hh, bias_ih, gain_hh, gain_ih"),
+    ("fastrnns", lnrnn.LayerNormSpec("joint", "carry"),
+     "lack bias, gain and also have bias_hh, bias_ih, gain_hh, gain_ih"),
     ("fastrnns", lnrnn.LayerNormSpec("split", None), "also have bias_c, gain_c"),
     ("fastrnns", lnrnn.LayerNormSpec(inner_bias=True), "lack inner_bias_hh, inner_bias_ih"),
     ("icefall LSTM", lnrnn.LayerNormSpec("gate", "carry"), "also have inner_bias_hh, inner_bias_ih"),
-    ("icefall GRU", lnrnn.LayerNormSpec("gate", "carry", inner_bias=True), "cell must be 'out' or None .* GRU"),
+    ("icefall GRU", lnrnn.LayerNormSpec("gate", "carry", inner_bias=True),
+     "cell must be 'out' or None .* GRU"),
     ("haste GRU", lnrnn.LayerNormSpec("joint", span="all"), "span must be None"),
     ("haste LSTM", lnrnn.BatchNormSpec(), "haste LSTM, which has layer norms inside"),
     ("haste LSTM", "batch", "haste LSTM, which has layer norms inside"),

@@ -1,4 +1,5 @@
-"""lnrnn.torch: the twins against the reference in float64 and against lnrnn's classes in float32, and as torch modules."""
+"""lnrnn.torch: the twins against the reference in float64 and against lnrnn's classes in float32, and as
+torch modules."""
 
 from __future__ import annotations
 
@@ -16,15 +17,18 @@ torch = pytest.importorskip("torch")
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
-T, B, I, H = 7, 4, 3, 12
+T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
 LENGTHS = [4, T, 0, 1]
 CELLS = ("RNN", "LSTM", "GRU")
 Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
 NORMS = {
-    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1), "batch"],
-    "LSTM": [None, "batch", *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate") for c in ("out", "carry", None)
-                              for b in (False, True))],
-    "GRU": [None, "batch", *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
+    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
+            "batch"],
+    "LSTM": [None, "batch",
+             *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate")
+               for c in ("out", "carry", None) for b in (False, True))],
+    "GRU": [None, "batch",
+            *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
@@ -70,7 +74,7 @@ def compare(got, want, tolerance):
             assert absolute_error(c, d) < tolerance
 
 
-# --- results ----------------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}], ids=str)
@@ -149,7 +153,7 @@ def test_what_lies_past_a_length_is_not_read(rng, cell):
         assert all(torch.isfinite(p.grad).all() for p in module.parameters())
 
 
-# --- batch norm -------------------------------------------------------------------------------------------------
+# --- batch norm ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -222,7 +226,7 @@ def test_evaluation_learns_nothing():
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
-# --- as modules -------------------------------------------------------------------------------------------------
+# --- as modules ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Where an array begins within a line of the cache changes no bit of a norm's result, and nothing beside it."""
+"""Where an array begins within a line of the cache changes no bit of a norm's result, and nothing beside
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SHAPES = [(9, 1024), (9, 2048), (7, 1027), (6, 1040), (5, 512), (11, 3000), (5, 
 
 
 def placed(x, skip):
-    """The values of x in memory that begins `skip` elements after the start of a line; and what lies around them."""
+    """The values of x in memory that begins `skip` elements after the start of a line; and what lies around
+    them."""
     room = np.full(x.nbytes + 256, 0xA5, np.uint8)
     at = -room.ctypes.data % 64 + 64 + skip * x.itemsize
     y = room[at : at + x.nbytes].view(x.dtype).reshape(x.shape)

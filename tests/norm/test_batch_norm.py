@@ -178,8 +178,8 @@ def test_one_huge_value(isa, dtype):
 
 @each_dtype
 def test_first_values_far_from_the_others(isa, dtype):
-    """The statistics are taken about a mean of a few values. Where these are outliers, that costs digits unless the
-    sums are taken again: 1e-7 instead of 2e-5 of the variance."""
+    """The statistics are taken about a mean of a few values. Where these are outliers, that costs digits
+    unless the sums are taken again: 1e-7 instead of 2e-5 of the variance."""
     rng = np.random.default_rng(16)
     for shape in ((16000, 5), (16000, 5, 2)):
         x = normal(rng, shape, dtype)
@@ -242,17 +242,18 @@ def test_threads_change_no_bit(isa, dtype):
         results = []
         for threads in (1, 2, 3):
             m, v, found = mean.copy(), var.copy(), []
-            for compute in (
-                lambda: [lnrnn.batch_norm(x, m, v, training=True)],
-                lambda: [lnrnn.batch_norm(x, mean, var)],
-                lambda: lnrnn.batch_norm_backward(gy, x, mean, var, mean),
-                lambda: lnrnn.batch_norm_backward(gy, x, mean, var, mean, False),
+            for compute, *arguments in (
+                (lnrnn.batch_norm, x, m, v, None, None, True),
+                (lnrnn.batch_norm, x, mean, var),
+                (lnrnn.batch_norm_backward, gy, x, mean, var, mean),
+                (lnrnn.batch_norm_backward, gy, x, mean, var, mean, False),
             ):
                 with several_threads(threads):
-                    found += compute()
+                    got = compute(*arguments)
+                found += got if isinstance(got, tuple) else [got]
             results.append([*found, m, v])
         for other in results[1:]:
-            for a, b in zip(results[0], other):
+            for a, b in zip(results[0], other, strict=True):
                 np.testing.assert_array_equal(a, b)
 
 
@@ -326,12 +327,16 @@ def test_layouts(isa, dtype, training):
         var = rng.uniform(0.5, 2, c).astype(dtype)
         y = lnrnn.batch_norm(x, mean.copy(), var.copy(), weight, bias, training)
         gradients = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training)
-        vectors = zip(*(layouts(v).values() for v in (weight, bias, mean, var)))
-        for (name, xl), gyl, (wl, bl, ml, vl) in zip(layouts(x).items(), layouts(gy).values(), vectors):
+        vectors = zip(*(layouts(v).values() for v in (weight, bias, mean, var)), strict=True)
+        for (name, xl), gyl, (wl, bl, ml, vl) in zip(
+            layouts(x).items(), layouts(gy).values(), vectors, strict=True
+        ):
             if training:
                 ml, vl = ml.copy(), vl.copy()
             np.testing.assert_array_equal(lnrnn.batch_norm(xl, ml, vl, wl, bl, training), y, err_msg=name)
-            for got, want in zip(lnrnn.batch_norm_backward(gyl, xl, mean, var, wl, training), gradients):
+            for got, want in zip(
+                lnrnn.batch_norm_backward(gyl, xl, mean, var, wl, training), gradients, strict=True
+            ):
                 np.testing.assert_array_equal(got, want, err_msg=name)
         for name, out in layouts(np.zeros_like(x)).items():
             if out.flags.writeable and out.dtype.isnative:

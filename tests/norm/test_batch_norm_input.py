@@ -60,7 +60,7 @@ def test_read_only_arguments(x_dtype, p_dtype):
     for a in (x, m, v):
         a.flags.writeable = False
     np.testing.assert_array_equal(lnrnn.batch_norm(x, m, v, v, m), want)
-    for got, g in zip(lnrnn.batch_norm_backward(x, x, m, v, v, False), gradients):
+    for got, g in zip(lnrnn.batch_norm_backward(x, x, m, v, v, False), gradients, strict=True):
         np.testing.assert_array_equal(got, g)
 
 
@@ -77,9 +77,9 @@ def test_as_torch_computes():
         ty.backward(torch.tensor(gy))
         gradients = lnrnn.batch_norm_backward(gy, x, a[0], a[1], a[2], training, 1e-3)
         assert absolute_error(lnrnn.batch_norm(x, *a, training, 0.3, 1e-3), ty.detach()) < 1e-14
-        for mine, theirs in zip(a, t):
+        for mine, theirs in zip(a, t, strict=True):
             assert absolute_error(mine, theirs.detach()) < 1e-14
-        for got, leaf in zip(gradients, (tx, t[2], t[3])):
+        for got, leaf in zip(gradients, (tx, t[2], t[3]), strict=True):
             assert absolute_error(got, leaf.grad) < 2e-14
 
 

@@ -22,11 +22,11 @@ def normal(rng, shape, dtype=np.float32):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def check(call, x):
-    """call(x) is call(x in float32), rounded by NumPy or ml_dtypes; and that is right."""
-    got = call(x)
+def check(norm, x, *arguments):
+    """norm(x, ...) is norm(x in float32, ...), rounded by NumPy or ml_dtypes; and that is right."""
+    got = norm(x, *arguments)
     assert type(got) is np.ndarray and got.dtype == x.dtype and got.shape == x.shape
-    np.testing.assert_array_equal(got, call(x.astype(np.float32)).astype(x.dtype))
+    np.testing.assert_array_equal(got, norm(x.astype(np.float32), *arguments).astype(x.dtype))
     return got
 
 
@@ -36,13 +36,13 @@ def test_layer_and_rms_norm_at_every_length(isa, dtype):
     unit = float(ml_dtypes.finfo(dtype).eps) / 2
     for n in LENGTHS:
         x, (weight, bias) = normal(rng, (5, n), dtype), normal(rng, (2, n))
-        got = check(lambda x: lnrnn.layer_norm(x, n, weight, bias), x)
+        got = check(lnrnn.layer_norm, x, n, weight, bias)
         want = ref.layer_norm(x, n, weight, bias)
         assert (np.abs(got - want) <= unit * np.abs(want) + 5e-6 * np.abs(want).max()).all(), n
-        got = check(lambda x: lnrnn.rms_norm(x, n, weight), x)
+        got = check(lnrnn.rms_norm, x, n, weight)
         want = ref.rms_norm(x, n, weight)
         assert (np.abs(got - want) <= unit * np.abs(want) + 5e-6 * np.abs(want).max()).all(), n
-        check(lambda x: lnrnn.layer_norm(x, n), x)
+        check(lnrnn.layer_norm, x, n)
 
 
 @each_half
@@ -54,11 +54,10 @@ def test_batch_norm_at_every_length(isa, dtype, training):
             x, (weight, bias) = normal(rng, shape, dtype), normal(rng, (2, shape[1]))
             moments = np.zeros((2, 2, shape[1]), np.float32) + 0.5
 
-            def call(x):
-                mean, var = moments[int(x.dtype == dtype)]
-                return lnrnn.batch_norm(x, mean, var, weight, bias, training)
+            def call(x, moments, *arguments):
+                return lnrnn.batch_norm(x, *moments[int(x.dtype == dtype)], *arguments)
 
-            check(call, x)
+            check(call, x, moments, weight, bias, training)
             np.testing.assert_array_equal(*moments)
 
 
@@ -68,13 +67,14 @@ def test_gradients(isa, dtype):
     rng = np.random.default_rng(2)
     for n in (1, 5, 16, 33, 300):
         x, gy, weight = normal(rng, (40, n), dtype), normal(rng, (40, n), dtype), normal(rng, n)
-        for call in (
-            lambda gy, x: lnrnn.layer_norm_backward(gy, x, n, weight, weight),
-            lambda gy, x: lnrnn.batch_norm_backward(gy, x, weight=weight),
+        for backward, *arguments in (
+            (lnrnn.layer_norm_backward, n, weight, weight),
+            (lnrnn.batch_norm_backward, None, None, weight),
         ):
-            got, want = call(gy, x), call(gy.astype(np.float32), x.astype(np.float32))
+            got = backward(gy, x, *arguments)
+            want = backward(gy.astype(np.float32), x.astype(np.float32), *arguments)
             np.testing.assert_array_equal(got[0], want[0].astype(dtype))
-            for g, w in zip(got[1:], want[1:]):
+            for g, w in zip(got[1:], want[1:], strict=True):
                 assert g.dtype == np.float32
                 np.testing.assert_array_equal(g, w)
 
@@ -93,7 +93,8 @@ def test_gradients_of_an_empty_batch(dtype):
 
 @each_half
 def test_every_number_comes_and_goes(isa, dtype):
-    """All 65,536 of them in, by a norm that changes nothing; what float32 gives out is rounded to nearest even."""
+    """All 65,536 of them in, by a norm that changes nothing; what float32 gives out is rounded to nearest
+    even."""
     x = np.arange(65536, dtype=np.uint16).view(dtype).reshape(-1, 16)
     same = partial(lnrnn.batch_norm, running_mean=np.zeros(16), running_var=np.ones(16), eps=0.0)
     np.testing.assert_array_equal(same(x).astype(np.float32), x.astype(np.float32))

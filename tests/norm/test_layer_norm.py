@@ -72,7 +72,7 @@ def test_backward_at_every_length(isa, dtype, affine):
             scale = np.abs(gy * (1 if weight is None else weight)).max() / np.sqrt(x.var(1).min() + 1e-5)
         assert absolute_error(got[0], want[0]) < BACKWARD * SCALE[dtype] * scale, n
         assert got[0].dtype == dtype
-        for g, w in zip(got[1:], want[1:]):
+        for g, w in zip(got[1:], want[1:], strict=True):
             if not affine:
                 assert g is None
             else:
@@ -82,8 +82,8 @@ def test_backward_at_every_length(isa, dtype, affine):
 
 @each_dtype
 def test_backward_of_many_rows(isa, dtype):
-    """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of 5000 values
-    of mean 1 are as good as short ones."""
+    """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of
+    5000 values of mean 1 are as good as short ones."""
     rng = np.random.default_rng(16)
     for rows, n in ((400, 100), (5000, 100), (5000, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)
@@ -252,7 +252,7 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
             with several_threads(threads, had=None if rows > 32 else 1):  # a task has at least so many
                 results.append([y, *lnrnn.layer_norm_backward(gy, x, n, weight, bias)])
         for other in results[1:]:
-            for a, b in zip(results[0], other):
+            for a, b in zip(results[0], other, strict=True):
                 np.testing.assert_array_equal(a, b)
         for r in (0, rows // 2, rows - 1):
             np.testing.assert_array_equal(lnrnn.layer_norm(x[r], n, weight, bias), results[0][0][r])
@@ -321,10 +321,14 @@ def test_layouts(isa, dtype):
     gradients = lnrnn.layer_norm_backward(gy, x, (4, 9), weight, bias)
     assert relative_error(y, true_layer_norm(x, (4, 9), weight, bias)) < FORWARD * SCALE[dtype]
     for (name, xl), gyl, wl, bl in zip(
-        layouts(x).items(), layouts(gy).values(), layouts(weight).values(), layouts(bias).values()
+        layouts(x).items(),
+        layouts(gy).values(),
+        layouts(weight).values(),
+        layouts(bias).values(),
+        strict=True,
     ):
         np.testing.assert_array_equal(lnrnn.layer_norm(xl, (4, 9), wl, bl), y, err_msg=name)
-        for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients):
+        for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients, strict=True):
             np.testing.assert_array_equal(got, want, err_msg=name)
     for name, out in layouts(np.zeros_like(x)).items():
         if out.flags.writeable and out.dtype.isnative:
@@ -404,7 +408,7 @@ def test_any_rank(data):
         assert absolute_error(y, want) < 10 * FORWARD * SCALE[dtype], isa
         assert y.shape == shape
         if np.prod(normalized) > 2:  # of fewer units the gradient is all cancellation: seen above
-            for g, w in zip(got, gradients):
+            for g, w in zip(got, gradients, strict=True):
                 assert relative_error(g, w) < 20 * BACKWARD * SCALE[dtype], isa
 
 

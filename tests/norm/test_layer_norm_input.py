@@ -78,7 +78,9 @@ def test_as_torch_computes():
     ty = torch.nn.functional.layer_norm(tx, (6, 7), tw, tb, 1e-3)
     ty.backward(torch.tensor(gy))
     assert absolute_error(lnrnn.layer_norm(x, (6, 7), weight[0], bias[0], 1e-3), ty.detach()) < 1e-14
-    for got, t in zip(lnrnn.layer_norm_backward(gy, x, (6, 7), weight[0], bias[0], 1e-3), (tx, tw, tb)):
+    for got, t in zip(
+        lnrnn.layer_norm_backward(gy, x, (6, 7), weight[0], bias[0], 1e-3), (tx, tw, tb), strict=True
+    ):
         assert absolute_error(got, t.grad) < 2e-14
 
 

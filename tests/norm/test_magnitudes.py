@@ -1,4 +1,5 @@
-"""Norms of values whose squares overflow or underflow: every magnitude that a dtype holds, against the reference."""
+"""Norms of values whose squares overflow or underflow: every magnitude that a dtype holds, against the
+reference."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ FORWARD, BACKWARD = 5e-7, 1e-6
 
 
 def extremes(rng, n, dtype):
-    """Rows (7, n): squares that overflow, values up to the largest, ordinary ones, squares that underflow, subnormals,
-    and deviations of 2^-20 of a large and of a small mean."""
+    """Rows (7, n): squares that overflow, values up to the largest, ordinary ones, squares that underflow,
+    subnormals, and deviations of 2^-20 of a large and of a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [
@@ -88,7 +89,7 @@ def test_layer_norm_backward(isa, dtype):
             # a gradient of subnormal size has their resolution
             most = BACKWARD * SCALE[dtype] * u * rstd[k] + float(np.finfo(dtype).smallest_subnormal)
             assert np.abs(got[0][k].astype(np.longdouble) - want[0][k]).max() <= most, (n, k)
-        for g, w in zip(got[1:], want[1:]):
+        for g, w in zip(got[1:], want[1:], strict=True):
             assert absolute_error(g, w) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(0).max(), n
 
 
@@ -131,7 +132,8 @@ def test_outputs_larger_than_the_cache(isa, dtype):
 
 @each_dtype
 def test_constant_rows_and_a_tiny_eps(isa, dtype):
-    """A row of equal values has no variance, whatever they are: the bias comes out, or with eps 0 NaN, as 0 / 0 is."""
+    """A row of equal values has no variance, whatever they are: the bias comes out, or with eps 0 NaN, as 0 /
+    0 is."""
     eps = 1e-40 if dtype is np.float32 else 1e-320
     values = np.array([0, 1e-30, 1, -1e30, 3e38, np.finfo(dtype).max, np.finfo(dtype).tiny], dtype)
     for n in (1, 5, 16, 100):
@@ -176,8 +178,8 @@ def test_any_magnitude(data):
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
     def near(got, want, scale, gain, rstd, isa):
-        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are multiples of the
-        smallest subnormal."""
+        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are
+        multiples of the smallest subnormal."""
         most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
@@ -240,7 +242,8 @@ def test_batch_norm_in_training(isa, dtype):
             slopes = ref.batch_norm_backward(*wide(gy, x, None, None, weight), True, 0)
             rstd = 1 / wide(x)[0].std(axes)
             for c in (0, 1, 2, 3, 5, 6):  # 4: gradients beyond the largest number
-                # the mean is a double: of float64 it has no more digits than x, and some of x - mean are missing
+                # the mean is a double: of float64 it has no more digits than x, and some of x - mean are
+                # missing
                 lost = 2.0**-53 * size[c] * rstd[c] if dtype is np.float64 else 0
                 most = (BACKWARD * SCALE[dtype] + lost) * np.abs(gy[:, c] * weight[c]).max() * rstd[c]
                 most += 2 * float(np.finfo(dtype).smallest_subnormal) * (1 + np.abs(gy[:, c]).max())
@@ -253,7 +256,8 @@ def test_batch_norm_in_training(isa, dtype):
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
 def test_layer_norm_inside_a_cell(isa, name):
-    """Right as long as sums of products stay within 1e38, in the docstring of lnrnn.RNN; infinities among them give NaN."""
+    """Right as long as sums of products stay within 1e38, in the docstring of lnrnn.RNN; infinities among
+    them give NaN."""
     rng = np.random.default_rng(8)
     rnn = calm(5, 33, **VARIANTS[name])
     for size in (1e20, 1e30, 1e37):

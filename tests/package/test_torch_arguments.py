@@ -1,4 +1,5 @@
-"""Torch tensors as arguments: as `out` they are written to and come back; packed sequences are refused with the way out."""
+"""Torch tensors as arguments: as `out` they are written to and come back; packed sequences are refused with
+the way out."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def test_the_stub_of_the_compiled_module_has_its_names():
 
 
 def test_types(tmp_path):
-    """In one run, which reads NumPy's and PyTorch's types once. tests/package/typing_sample.py says what has to be an
-    error."""
+    """In one run, which reads NumPy's and PyTorch's types once. tests/package/typing_sample.py says what has
+    to be an error."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed (extra: test)")
     if importlib.util.find_spec("torch") is None:

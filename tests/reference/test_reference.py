@@ -20,7 +20,7 @@ def numeric_gradient(loss, x, h=1e-4):
     g = np.zeros_like(x)
     for i in np.ndindex(x.shape):
 
-        def at(by):
+        def at(by, i=i):
             moved = x.copy()
             moved[i] += by
             return loss(moved)
@@ -282,7 +282,7 @@ def test_layer_norm_gradients(shape, normalized):
     gx, gw, gb = ref.layer_norm_backward(c, x, normalized, w, b)
     for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
 
-        def loss(v):
+        def loss(v, name=name):
             a = dict(x=x, weight=w, bias=b) | {name: v}
             return (c * ref.layer_norm(normalized_shape=normalized, **a)).sum()
 
@@ -302,7 +302,7 @@ def test_batch_norm_gradients(shape, training):
     gx, gw, gb = ref.batch_norm_backward(c, x, mean, var, w, training)
     for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
 
-        def loss(v):
+        def loss(v, name=name):
             a = dict(x=x, weight=w, bias=b) | {name: v}
             return (c * ref.batch_norm(running_mean=mean, running_var=var, training=training, **a)[0]).sum()
 
@@ -340,7 +340,7 @@ def test_rnn_gradients(norm, nonlinearity, reverse, ragged):
     gx, gh0, grads = ref.rnn_backward(tape, cy, ch)
     assert set(grads) == set(p)
     for name, got in dict(x=gx, h0=gh0, **grads).items():
-        want = numeric_gradient(lambda v: loss(values | {name: v}), values[name])
+        want = numeric_gradient(lambda v, name=name: loss(values | {name: v}), values[name])
         assert relative_error(got, want) < DIFFERENCE_TOLERANCE, name
     # gh defaults to zero, and gradients of y past a length have no effect
     if ragged:

@@ -81,7 +81,9 @@ def test_joint_and_gate_lstm_by_hand():
     s = np.array([-0.6, 0.6])
     want_c = [sig(v) * tanh(v) for v in s]
     np.testing.assert_allclose(c[0], want_c, rtol=1e-15)
-    np.testing.assert_allclose(y[0, 0], [sig(v) * tanh(w) for v, w in zip(s, want_c)], rtol=1e-15)
+    np.testing.assert_allclose(
+        y[0, 0], [sig(v) * tanh(w) for v, w in zip(s, want_c, strict=True)], rtol=1e-15
+    )
     # all eight: mean 5.5, variance 9 + 1.25
     _, (_, c), _ = ref.lstm([[[1.0]]], p, placement="joint", cell=None, eps=6)
     s = (a - 5.5) / sqrt(16.25)
@@ -187,7 +189,7 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
         alone, last, _ = forward(name, own, **options)
         assert absolute_error(y[:n, b], alone[:, 0]) < SAME
         assert not y[n:, b].any()
-        for key, mine, its in zip(starts, state, last):
+        for key, mine, its in zip(starts, state, last, strict=True):
             assert absolute_error(mine[b], its[0]) < SAME
             if n == 0:
                 np.testing.assert_array_equal(mine[b], v[key][b])
@@ -216,7 +218,7 @@ def test_two_halves_are_the_whole(name):
     first, middle, _ = forward(
         name, {k: a for k, a in v.items() if k not in starts} | {"x": v["x"][:2]}, **known
     )
-    second, last, _ = forward(name, v | dict(zip(starts, middle)) | {"x": v["x"][2:]}, **rest)
+    second, last, _ = forward(name, v | dict(zip(starts, middle, strict=True)) | {"x": v["x"][2:]}, **rest)
     assert absolute_error(np.concatenate([first, second]), y) < SAME
     assert absolute_error(last, state) < SAME
 
@@ -270,7 +272,7 @@ def test_step_statistics_are_those_of_a_loop_over_the_living(name):
 def test_inference_with_the_statistics_of_training_is_training(name):
     v, lengths = draw(name, np.random.default_rng(8))
     y, state, tape = forward(name, v, lengths=lengths)
-    learnt = tape.statistics if "" not in tape.statistics else tape.statistics[""]
+    learnt = tape.statistics.get("", tape.statistics)
     again, last, used = forward(name, v, lengths=lengths, statistics=learnt)
     assert absolute_error(again, y) < SAME
     assert absolute_error(last, state) < SAME
@@ -284,7 +286,7 @@ def test_overrun(name):
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)
     for overrun, row in (("last", lambda s: s[-1:]), ("mean", lambda s: s.mean(0, keepdims=True))):
-        padded = mapped(known, lambda s: np.concatenate([s, np.repeat(row(s), 3, axis=0)]))
+        padded = mapped(known, lambda s, row=row: np.concatenate([s, np.repeat(row(s), 3, axis=0)]))
         want = forward(name, v, lengths=lengths, statistics=padded)[0]
         got = forward(name, v, lengths=lengths, statistics=known, overrun=overrun)[0]
         np.testing.assert_array_equal(got, want)
@@ -292,7 +294,7 @@ def test_overrun(name):
     assert tape.count.tolist() == [4, 4, 4]
     starts = [k for k in ("h0", "c0") if k in v]
     middle = forward(name, v | {"x": v["x"][:2]}, statistics=known)[1]
-    rest, last, _ = forward(name, v | dict(zip(starts, middle)) | {"x": v["x"][2:]})
+    rest, last, _ = forward(name, v | dict(zip(starts, middle, strict=True)) | {"x": v["x"][2:]})
     assert absolute_error(rest, y[2:]) < SAME
     assert absolute_error(last, state) < SAME
     with pytest.raises(ValueError, match="step 4 .* 2 steps are known"):
@@ -403,12 +405,12 @@ def test_gradients(name, reverse, ragged):
 
     def loss(values):
         y, state, _ = forward(name, values, **options)
-        return (cy * y).sum() + sum((c * s).sum() for c, s in zip(cstate, state))
+        return (cy * y).sum() + sum((c * s).sum() for c, s in zip(cstate, state, strict=True))
 
     grads = backward(name, tape, cy, cstate)
     assert set(grads) == set(v)
     for key, got in grads.items():
-        want = numeric_gradient(lambda a: loss(v | {key: a}), v[key])
+        want = numeric_gradient(lambda a, key=key: loss(v | {key: a}), v[key])
         # an inner bias moves all rows alike, which batch norm takes off: 0 but for roundings
         error = absolute_error if np.abs(want).max() < 1e-9 else relative_error
         assert error(got, want) < DIFFERENCE_TOLERANCE, key

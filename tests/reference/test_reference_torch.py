@@ -36,7 +36,7 @@ def test_layer_norm(rng, shape, normalized, eps):
     y = F.layer_norm(tx, normalized, tw, tb, eps)
     y.backward(torch.tensor(g))
     assert absolute_error(ref.layer_norm(x, normalized, w, b, eps), y.detach()) < TOLERANCE
-    for got, want in zip(ref.layer_norm_backward(g, x, normalized, w, b, eps), (tx, tw, tb)):
+    for got, want in zip(ref.layer_norm_backward(g, x, normalized, w, b, eps), (tx, tw, tb), strict=True):
         assert absolute_error(got, want.grad) < TOLERANCE
 
 
@@ -96,22 +96,22 @@ def test_plain_cell_is_torchs_on_packed_sequences(rng, kind, bias):
     last = last if len(state) == 2 else (last,)
     y, _ = torch.nn.utils.rnn.pad_packed_sequence(out, total_length=t)
     gy, *glast = (rng.standard_normal(v.shape) for v in (y, *last))
-    sum((v * torch.tensor(g)).sum() for v, g in zip((y, *last), (gy, *glast))).backward()
+    sum((v * torch.tensor(g)).sum() for v, g in zip((y, *last), (gy, *glast), strict=True)).backward()
 
     gx = 0
     for d, suffix in enumerate(("_l0", "_l0_reverse")):
         p = {n.removesuffix(suffix): v for n, v in layer.named_parameters() if n.endswith(suffix)}
-        leaves = p | {key: s[d] for key, s in zip(starts, state)}
+        leaves = p | {key: s[d] for key, s in zip(starts, state, strict=True)}
         values = {key: v.detach().numpy() for key, v in (leaves | {"x": x}).items()}
         mine, mine_last, tape = forward(f"{name} plain", values, lengths=lengths, reverse=d == 1, **options)
         half = slice(d * h, (d + 1) * h)
         assert absolute_error(mine, y[..., half].detach()) < TOLERANCE
-        for got, want in zip(mine_last, last):
+        for got, want in zip(mine_last, last, strict=True):
             assert absolute_error(got, want[d].detach()) < TOLERANCE
         grads = backward(f"{name} plain", tape, gy[..., half], [g[d] for g in glast])
         gx = gx + grads.pop("x")
         assert set(grads) == set(leaves)
-        for key, s in zip(starts, state):
+        for key, s in zip(starts, state, strict=True):
             assert relative_error(grads[key], s.grad[d]) < TOLERANCE, key
         for key, v in p.items():
             assert relative_error(grads[key], v.grad) < TOLERANCE, key
@@ -138,7 +138,7 @@ def test_normalised_rnn_is_autograd_through_a_loop(rng, norm, nonlinearity):
             else F.batch_norm(a, None, None, gain, bias, training=True, eps=1e-4)
         )
         row = [torch.zeros(h, dtype=torch.float64)] * b
-        for k, v in zip(alive, f(z)):
+        for k, v in zip(alive, f(z), strict=True):
             state[k] = row[k] = v
         outputs.append(torch.stack(row))
     y, last = torch.stack(outputs), torch.stack(state)
@@ -272,11 +272,11 @@ def test_every_cell_is_autograd_through_a_loop(rng, kind, inner, reverse):
     p = {key: v for key, v in leaves.items() if key not in ("x", *starts)}
     y, last = unrolled(kind, p, leaves["x"], [leaves[key] for key in starts], lengths, reverse)
     gy, *glast = (rng.standard_normal(v.shape) for v in (y, *last))
-    sum((v * torch.tensor(g)).sum() for v, g in zip((y, *last), (gy, *glast))).backward()
+    sum((v * torch.tensor(g)).sum() for v, g in zip((y, *last), (gy, *glast), strict=True)).backward()
 
     mine, mine_last, tape = forward(kind, values, lengths=lengths, reverse=reverse, eps=EPS)
     assert relative_error(mine, y.detach()) < TOLERANCE
-    for got, want in zip(mine_last, last):
+    for got, want in zip(mine_last, last, strict=True):
         assert relative_error(got, want.detach()) < TOLERANCE
     grads = backward(kind, tape, gy, glast)
     assert set(grads) == set(leaves)

@@ -100,7 +100,7 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
     same(rnn(x)[0], want)
 
 
-# --- subclasses -------------------------------------------------------------------------------------------------
+# --- subclasses ---------------------------------------------------------------------------------------------
 
 
 class WithHead(lnrnn.LSTM):
@@ -170,7 +170,7 @@ def test_subclasses_of_layers():
     same(copy.deepcopy(layer)(x), layer(x))
 
 
-# --- what is assigned to a layer --------------------------------------------------------------------------------
+# --- what is assigned to a layer ----------------------------------------------------------------------------
 
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 

@@ -1,5 +1,5 @@
-"""Values that float32 subtracts badly: saturated activations, and norms of values whose mean is much larger than their
-differences. All numbers given are exact in float32, so that the reference sees the same ones."""
+"""Values that float32 subtracts badly: saturated activations, and norms of values whose mean is much larger
+than their differences. All numbers given are exact in float32, so that the reference sees the same ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
 def test_the_slope_of_a_saturated_tanh(isa):
-    """1 - y^2 from y itself, which may be as near to 1 as float32 allows: of a difference of squares nothing is lost."""
+    """1 - y^2 from y itself, which may be as near to 1 as float32 allows: of a difference of squares nothing
+    is lost."""
     units = 37
     rnn = lnrnn.RNN(1, units, norm=None, seed=0)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))

@@ -1,8 +1,9 @@
-"""Bit for bit: on one instruction set a sequence gets what it gets, whatever the batch around it, its place in it,
-padding, the number of threads, the cutting into pieces, or a call per step. No test here has a tolerance.
+"""Bit for bit: on one instruction set a sequence gets what it gets, whatever the batch around it, its place
+in it, padding, the number of threads, the cutting into pieces, or a call per step. No test here has a
+tolerance.
 
-What the kernels decide runs on every instruction set but avx512vnni, whose int8 product test_weight_dtypes.py has; sizes and
-models take turns where each was seen with the other's neighbours."""
+What the kernels decide runs on every instruction set but avx512vnni, whose int8 product test_weight_dtypes.py
+has; sizes and models take turns where each was seen with the other's neighbours."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# What a network may be at inference; the last three under batch norm, with and without steps that nobody knows.
+# What a network may be at inference; the last three under batch norm, with and without steps that nobody
+# knows.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -45,7 +47,8 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 def made(model, inputs, hidden, k=0, **options):
-    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in test_weight_dtypes.py."""
+    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in
+    test_weight_dtypes.py."""
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 
@@ -118,9 +121,9 @@ def test_padding(family, rng, model, padding):
         equal(rnn, rnn(x[:n, b : b + 1], taken(rnn, h0, [b])), (y[:n, b : b + 1], taken(rnn, h, [b])))
 
 
-# What threads divide, inputs, units, sequences, steps. Four million multiply-adds are worth a second thread, these are
-# worth four: first of many sequences, which threads divide, then of few, where they divide the units and meet at every
-# step, for more steps than are projected at once.
+# What threads divide, inputs, units, sequences, steps. Four million multiply-adds are worth a second thread,
+# these are worth four: first of many sequences, which threads divide, then of few, where they divide the
+# units and meet at every step, for more steps than are projected at once.
 BUSY = (
     ("tasks", 65, 193, 70, 9),
     ("tasks", 1, 255, 33, 12),
@@ -168,8 +171,8 @@ def test_threads(family, rng, model, case):
 @pytest.mark.parametrize("meetings", ["late", "apart"])
 @pytest.mark.parametrize("model", ["layer", "LSTM", "GRU gate"])
 def test_threads_out_of_step(family, rng, model, meetings):
-    """Threads that divide the units. late: one has lost its core, and the first goes on alone, from the middle. apart: now
-    this one and now the other is slow from one meeting to the next."""
+    """Threads that divide the units. late: one has lost its core, and the first goes on alone, from the
+    middle. apart: now this one and now the other is slow from one meeting to the next."""
     rnn, x, h0, ends = busy(rng, model, BUSY[3])
     with using_threads(1):
         want = rnn(x, h0, ends)
@@ -213,7 +216,8 @@ def test_threads_through_layers_and_directions(rng, cell, norm):
 )
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
 def test_one_call_or_several(family, rng, model, batch, hidden):
-    """A sequence in pieces, each from where the last one ended. All its steps are more than are projected at once."""
+    """A sequence in pieces, each from where the last one ended. All its steps are more than are projected at
+    once."""
     rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
     steps = max(24, 60_000 // (batch * len(rnn.weight_hh_l0)))
     x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)
@@ -228,7 +232,8 @@ def test_one_call_or_several(family, rng, model, batch, hidden):
 
 @each_model
 def test_a_call_per_step(family, rng, model):
-    """Streams in another company than the whole sequences: alone, in pairs, in dozens, whatever threads are allowed."""
+    """Streams in another company than the whole sequences: alone, in pairs, in dozens, whatever threads are
+    allowed."""
     place = list(MODELS).index(model)
     rnn = made(model, 7, (15, 65, 130)[place % 3], k=place // 3, num_layers=2)
     x, h0 = normal(rng, T, 70, 7), drawn_state(rng, rnn, 70)

@@ -1,9 +1,10 @@
-"""RNN, LSTM and GRU with every norm in every place against the reference: instruction sets, odd sizes, layers,
-directions, lengths, states. What is an RNN's alone is in test_forward_rnn.py."""
+"""RNN, LSTM and GRU with every norm in every place against the reference: instruction sets, odd sizes,
+layers, directions, lengths, states. What is an RNN's alone is in test_forward_rnn.py."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import lnrnn
 import numpy as np
@@ -75,14 +76,14 @@ def test_fifty_steps(name, bias, inner):
         rnn = calm(inputs, hidden, bias=bias, trained=50, **options)
         x, h0 = normal(rng, 50, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_isa(lambda: rnn(x, h0)).values():
+        for got in on_every_isa(partial(rnn, x, h0)).values():
             close(rnn, got, want)
 
 
 @each_variant
 def test_every_size(name):
-    """Every number of units and of sequences. Layer norm over two units is nearly a sign, and amplifies what is near the
-    jump by 1 / sqrt(eps): there eps is large."""
+    """Every number of units and of sequences. Layer norm over two units is nearly a sign, and amplifies what
+    is near the jump by 1 / sqrt(eps): there eps is large."""
     rng = np.random.default_rng(3)
     for k, hidden in enumerate(SIZES):
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(name)) % len(BATCHES)]
@@ -92,7 +93,7 @@ def test_every_size(name):
         rnn = calm(inputs, hidden, seed=k, trained=5, **options)
         x, h0 = normal(rng, 5, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_isa(lambda: rnn(x, h0)).values():
+        for got in on_every_isa(partial(rnn, x, h0)).values():
             close(rnn, got, want)
 
 

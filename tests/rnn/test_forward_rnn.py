@@ -25,12 +25,14 @@ each_norm = pytest.mark.parametrize("norm", NORMS)
 
 
 def step_error(rnn, x, h0, y):
-    """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of terms.
+    """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of
+    terms.
 
-    Every step of y is judged by the reference from the state that y itself had reached, so errors do not add up over
-    time and it does not matter whether the network amplifies them. A rounding of a term of a_t = W_ih x + W_hh h moves
-    f(gain / sigma (a - mu) + bias) by gain / sigma of itself: a unit of the error is that, and a rounding of y. Each
-    product is one chain of multiply-adds, whose roundings grow like a random walk, as sqrt(D + H).
+    Every step of y is judged by the reference from the state that y itself had reached, so errors do not add
+    up over time and it does not matter whether the network amplifies them. A rounding of a term of a_t = W_ih
+    x + W_hh h moves f(gain / sigma (a - mu) + bias) by gain / sigma of itself: a unit of the error is that,
+    and a rounding of y. Each product is one chain of multiply-adds, whose roundings grow like a random walk,
+    as sqrt(D + H).
     """
     p = {name.removesuffix("_l0"): value.astype(np.float64) for name, value in rnn.parameters().items()}
     before = np.concatenate([h0, y[:-1]]).astype(np.float64)
@@ -111,7 +113,7 @@ def test_layer_norm_of_rows_far_from_zero(isa):
         assert absolute_error(rnn(np.ones((1, 3, 1)))[0], want) < 1e-6, hidden
 
 
-# --- everything at once ---------------------------------------------------------------------------------------
+# --- everything at once -------------------------------------------------------------------------------------
 
 cases = st.fixed_dictionaries(
     {
@@ -232,7 +234,7 @@ def test_without_a_norm_it_is_torchs(isa, rng, nonlinearity, layers, both, batch
         assert absolute_error(got_y, y) < WHOLE and absolute_error(got_h, h) < WHOLE
 
 
-# --- input ------------------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------------------
 
 
 @each_norm
@@ -287,7 +289,7 @@ def test_what_is_not_finite_stays_in_its_sequence(isa, rng, norm, value):
             assert np.isnan(got_y[2:, 4]).all()
 
 
-# --- parameters -------------------------------------------------------------------------------------------------
+# --- parameters ---------------------------------------------------------------------------------------------
 
 
 def test_seeds():

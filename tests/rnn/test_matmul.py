@@ -1,5 +1,6 @@
-"""The product of packed weights and rows, through a cell that is nothing else: every height and width of its tiles, and
-every way to walk through the panels, on every instruction set. Whole numbers, so that any order of sums is exact."""
+"""The product of packed weights and rows, through a cell that is nothing else: every height and width of its
+tiles, and every way to walk through the panels, on every instruction set. Whole numbers, so that any order of
+sums is exact."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 1
 
 
 def whole_numbers(rng, outputs, inputs, batch):
-    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the largest value of
-    a row over 127, of a row of activations over 8191, and both are 1. These values meet a 0 on the other side."""
+    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the
+    largest value of a row over 127, of a row of activations over 8191, and both are 1. These values meet a 0
+    on the other side."""
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
     w[:, -2:], x[..., -2:] = (127, 0), (0, 8191)
     return w.astype(np.float32), x.astype(np.float32)
@@ -44,8 +46,8 @@ def test_every_tile(isa, rng, dtype):
 
 @each_dtype
 def test_weights_of_every_size(isa, rng, dtype):
-    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves), and above;
-    and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
+    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves),
+    and above; and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
     to_word = {"float32": 1, "bfloat16": 2, "int8": 4}[dtype]
     for outputs in WIDTHS[5:]:
         padded = outputs if outputs <= 8 else -(-outputs // 16) * 16
@@ -57,8 +59,8 @@ def test_weights_of_every_size(isa, rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_forwards_and_backwards(isa, rng, dtype):
-    """Steps go through the weights of h in turn from the first panel to the last and from the last to the first. W_hh permutes
-    the units and changes signs, so that states stay whole numbers."""
+    """Steps go through the weights of h in turn from the first panel to the last and from the last to the
+    first. W_hh permutes the units and changes signs, so that states stay whole numbers."""
     for hidden in (1, 7, 16, 31, 48, 64, 97, 104, 111, 112, 120, 128, 130, 193, 420):
         rnn = lnrnn.RNN(2, hidden, nonlinearity="identity", norm=None, bias=False)
         turn = np.eye(hidden, dtype=np.float32)[rng.permutation(hidden)] * rng.choice([-1, 1], hidden).astype(

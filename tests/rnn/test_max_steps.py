@@ -52,7 +52,7 @@ def test_the_twin_with_room_to_spare(cell, overrun):
     assert absolute_error(lnrnn.from_torch(module)(x)[0], found[-1]) < 1e-5
 
 
-# --- counts -----------------------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------------------
 
 
 def with_counts(count, **options):

@@ -1,4 +1,5 @@
-"""What one does with RNN, LSTM and GRU beside calling them: parameters, copies, files, streams, and what is refused."""
+"""What one does with RNN, LSTM and GRU beside calling them: parameters, copies, files, streams, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -193,7 +194,8 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
 
 
 TRAINED = (
-    "RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "LSTM batch", "GRU none", "GRU split", "GRU batch",
+    "RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "LSTM batch", "GRU none", "GRU split",
+    "GRU batch",
 )  # fmt: skip
 
 

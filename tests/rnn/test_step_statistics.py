@@ -1,4 +1,5 @@
-"""Batch norm by time step: whose statistics they are, how they are kept, and what happens past the last known step."""
+"""Batch norm by time step: whose statistics they are, how they are kept, and what happens past the last known
+step."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def statistics(rnn, suffix="_l0"):
 
 
 def living_statistics(rnn, x, h0, ends, y):
-    """Mean, biased variance and count of W_ih x_t + W_hh h_{t-1} by a loop over one sequence after the other, in
-    float64, h being the states that the network went through."""
+    """Mean, biased variance and count of W_ih x_t + W_hh h_{t-1} by a loop over one sequence after the other,
+    in float64, h being the states that the network went through."""
     w_ih, w_hh = rnn.weight_ih_l0.astype(np.float64), rnn.weight_hh_l0.astype(np.float64)
     means, variances, counts = [], [], []
     for t in range(max(ends, default=0)):
@@ -58,7 +59,7 @@ def equal_statistics(got, want):
     assert not any(array[known:].any() for array in got)  # what nobody reached stays empty
 
 
-# --- whose statistics -------------------------------------------------------------------------------------------
+# --- whose statistics ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,8 @@ def test_of_every_layer_and_direction(isa):
 
 
 def test_a_step_that_one_sequence_reached(rng):
-    """Its variance is 0: there the output is the bias, and at inference what 1 / sqrt(eps) makes of a difference."""
+    """Its variance is 0: there the output is the bias, and at inference what 1 / sqrt(eps) makes of a
+    difference."""
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -108,7 +110,7 @@ def test_a_step_that_one_sequence_reached(rng):
     assert not rnn.running_var_l0[2].any() and rnn.running_var_l0[1].all()
 
 
-# --- how they are kept --------------------------------------------------------------------------------------------
+# --- how they are kept --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=80)
@@ -121,7 +123,8 @@ def test_a_step_that_one_sequence_reached(rng):
 @example(0.1, 5, None, 0)
 @example(None, 5, T, 0)
 def test_momentum(momentum, batches, room, seed):
-    """A step that is seen for the first time takes the batch's statistics, whatever the momentum; then the rule."""
+    """A step that is seen for the first time takes the batch's statistics, whatever the momentum; then the
+    rule."""
     rng = np.random.default_rng(seed)
     data = [(normal(rng, T, 12, 5), rng.integers(0, T + 1, 12)) for _ in range(batches)]
 
@@ -139,7 +142,8 @@ def test_momentum(momentum, batches, room, seed):
 
 
 def test_pooled_is_as_if_all_had_been_one_batch(rng):
-    """momentum None: mean and variance of all rows of the first step, which no earlier normalisation touched."""
+    """momentum None: mean and variance of all rows of the first step, which no earlier normalisation
+    touched."""
     rnn = calm(5, 33, norm=spec(momentum=None))
     parts = [normal(rng, 1, n, 5) + n for n in (1, 2, 30, 7)]
     for part in parts:
@@ -187,7 +191,7 @@ def test_room_grows_with_the_longest(rng):
     same(rnn.count_l0, [5, 3, 2, 2, 1, 1, 1, 1, 1])
 
 
-# --- past the last known step -------------------------------------------------------------------------------------
+# --- past the last known step -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("overrun", OVERRUNS)
@@ -275,13 +279,16 @@ def test_a_stream_does_what_a_sequence_does(isa, rng, overrun, known):
     assert stream.step == serves
 
 
-# --- calibrate ------------------------------------------------------------------------------------------------------
+# --- calibrate ----------------------------------------------------------------------------------------------
 
 
 def divided(x, ends, sizes):
     """Batches of those sizes, each cut to its own longest sequence."""
     cuts = np.cumsum(sizes)[:-1]
-    return [(part[: max(n, default=0)], n) for part, n in zip(np.split(x, cuts, 1), np.split(ends, cuts))]
+    return [
+        (part[: max(n, default=0)], n)
+        for part, n in zip(np.split(x, cuts, 1), np.split(ends, cuts), strict=True)
+    ]
 
 
 def test_calibrate_is_exact_and_does_not_know_batches(isa):
@@ -317,7 +324,7 @@ def test_calibrate_takes_what_a_call_takes(rng):
     want.calibrate([x, x])
     same(want.count_l0, [8] * 5)
     first = network(3, 17, norm=spec(max_steps=T), batch_first=True)
-    first.calibrate((part.swapaxes(0, 1).tolist() for part in (x, x)))
+    first.calibrate(part.swapaxes(0, 1).tolist() for part in (x, x))
     for field in FIELDS:
         same(getattr(first, field + "_l0")[:5], getattr(want, field + "_l0"))
         assert not getattr(first, field + "_l0")[5:].any()
@@ -337,7 +344,7 @@ def test_calibrate_on_nothing_is_refused(rng):
         same(value, before[name])
 
 
-# --- where they travel ----------------------------------------------------------------------------------------------
+# --- where they travel --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("room", [None, 20])

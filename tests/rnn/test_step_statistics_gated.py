@@ -1,4 +1,5 @@
-"""Batch norm by time step inside LSTM and GRU: the statistics of every side, how they are kept, what is beyond them."""
+"""Batch norm by time step inside LSTM and GRU: the statistics of every side, how they are kept, what is
+beyond them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ each_cell = pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 T = 9
 OVERRUNS = ("last", "mean", "batch")
 
-# Of means and variances: float32 products, summed in double precision; and of outputs. Measured at most: 2.4e-7, 7.6e-7.
+# Of means and variances: float32 products, summed in double precision; and of outputs. Measured at most:
+# 2.4e-7, 7.6e-7.
 STATISTICS = 5e-7
 WHOLE = 2e-6
 
@@ -46,8 +48,8 @@ def equal_statistics(rnn, suffix, tape):
 @pytest.mark.parametrize("eps", [0.1, 1e-5])
 @pytest.mark.parametrize("room", [None, T + 3])
 def test_calibrate_is_exact_and_does_not_know_batches(isa, cell, eps, room):
-    """Every side, layer and direction; the k-th step of a sequence, from its own end if read backwards, has the k-th
-    statistics; padding has no part in them."""
+    """Every side, layer and direction; the k-th step of a sequence, from its own end if read backwards, has
+    the k-th statistics; padding has no part in them."""
     rng = np.random.default_rng(8)
     rnn = calm(5, 33, cell=cell, norm=spec(eps=eps, max_steps=room), num_layers=2, bidirectional=True)
     x, ends = normal(rng, T, 40, 5), rng.permutation(np.r_[[T] * 12, rng.integers(0, T + 1, 28)])
@@ -57,7 +59,7 @@ def test_calibrate_is_exact_and_does_not_know_batches(isa, cell, eps, room):
     found = []
     for sizes in ([40], [13, 0, 26, 1]):
         cuts = np.cumsum(sizes)[:-1]
-        rnn.calibrate(zip(np.split(x, cuts, 1), np.split(ends, cuts)))
+        rnn.calibrate(zip(np.split(x, cuts, 1), np.split(ends, cuts), strict=True))
         assert rnn.known_steps == T
         for suffix, tape in tapes.items():
             equal_statistics(rnn, suffix, tape)

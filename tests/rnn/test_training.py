@@ -1,8 +1,10 @@
-"""forward_train and backward of every cell against back-propagation through time in the reference; what a tape keeps."""
+"""forward_train and backward of every cell against back-propagation through time in the reference; what a
+tape keeps."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import lnrnn
 import numpy as np
@@ -56,7 +58,7 @@ def some_lengths(rng, norm, steps, batch):
 def named(rnn, gradients):
     """(gx, gh0, grads) as one dict."""
     gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0))), **grads}
+    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=True)), **grads}
 
 
 def trained(rnn, x, h0, ends, gy, gh):
@@ -71,7 +73,8 @@ def true_gradients(rnn, x, h0, ends, gy, gh):
 
 
 def kink(rnn, tapes):
-    """How near any argument of relu comes to 0, where its slope jumps: in float32 it may lie on the other side."""
+    """How near any argument of relu comes to 0, where its slope jumps: in float32 it may lie on the other
+    side."""
     nearest = np.inf
     for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
         gain = getattr(rnn, "gain" + suffix, 1)
@@ -91,7 +94,8 @@ def nudged(rng, value):
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
-    """By how much roundings of all that is given move each gradient of the reference: {name: relative change}."""
+    """By how much roundings of all that is given move each gradient of the reference: {name: relative
+    change}."""
     rng = np.random.default_rng(0)
     want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
     for _ in range(draws):
@@ -104,7 +108,7 @@ def amplification(rnn, x, h0, ends, gy, gh, draws=3):
     return moved
 
 
-# --- precision ------------------------------------------------------------------------------------------------
+# --- precision ----------------------------------------------------------------------------------------------
 
 # Relative to the largest entry of each gradient. Measured at most: 1.1e-6, and 5.4e-6 through three layers.
 GRADIENT = 3e-6
@@ -140,7 +144,7 @@ def test_every_size(norm, kind):
         ends = some_lengths(rng, norm, steps, batch) if k % 2 else np.full(batch, steps)
         while not (want := true_gradients(rnn, x, h0, ends, gy, gh)):
             x = normal(rng, *x.shape)
-        for isa, got in on_every_isa(lambda: trained(rnn, x, h0, ends, gy, gh)).items():
+        for isa, got in on_every_isa(partial(trained, rnn, x, h0, ends, gy, gh)).items():
             assert list(got) == list(want) and all(g.dtype == np.float32 for g in got.values())
             for name, g in got.items():
                 assert relative_error(g, want[name]) < GRADIENT, (isa, name, hidden, inputs, batch)
@@ -170,17 +174,19 @@ AMPLIFYING = {
 @each_kind("tanh", "identity")
 @each_norm
 def test_sizes_that_amplify(norm, kind):
-    """Layer norm over two units, or of W x with one input, is nearly a sign, and so is batch norm over two sequences; over
-    one, nothing depends on it. The gradients may then be off by what any float32 computation loses, and no more."""
+    """Layer norm over two units, or of W x with one input, is nearly a sign, and so is batch norm over two
+    sequences; over one, nothing depends on it. The gradients may then be off by what any float32 computation
+    loses, and no more."""
     for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
         rng = np.random.default_rng(hidden)
-        # With one input next to nothing depends on the size of w, and its gradient is only what has cancelled.
+        # With one input next to nothing depends on the size of w, and its gradient is only what has
+        # cancelled.
         rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
         ends = np.sort(rng.integers(0, T + 1, batch))
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
         args = (x, drawn_state(rng, rnn, batch), ends, gy, drawn_state(rng, rnn, batch))
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
-        for isa, got in on_every_isa(lambda: trained(rnn, *args)).items():
+        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
             for name, g in got.items():
                 # Of a gradient that is all cancellation the rest is roundings of what cancelled.
                 size = np.abs(want[name]).max(initial=0)
@@ -253,7 +259,7 @@ def test_layers_and_directions(
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
 
-# --- what a training run returns, and the statistics of batch norm --------------------------------------------
+# --- what a training run returns, and the statistics of batch norm ------------------------------------------
 
 
 @each_cell
@@ -278,7 +284,8 @@ STATISTICS = 2e-6
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("momentum, room", [(0.1, None), (0.25, T), (None, None)])
 def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
-    """What a batch gives and what is kept over three, with more sequences than a tile has rows, and with one."""
+    """What a batch gives and what is kept over three, with more sequences than a tile has rows, and with
+    one."""
     rng = np.random.default_rng(3)
     data = [
         (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
@@ -300,7 +307,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
             y, end, _ = rnn.forward_train(x, h0, ends)
             want_y, want_end, tapes = reference_forward(rnn, x, h0, ends, training=True)
             assert relative_error(y, want_y) < GRADIENT and not y[np.arange(T)[:, None] >= ends].any()
-            for got, want in zip(parts(rnn, end), parts(rnn, want_end)):
+            for got, want in zip(parts(rnn, end), parts(rnn, want_end), strict=True):
                 assert relative_error(got, want) < GRADIENT
             for suffix, tape in tapes.items():
                 for side in sides(rnn):
@@ -314,7 +321,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
                     known = len(new[2])
                     assert rnn.known_steps == known
                     same(getattr(rnn, f"count{suffix}"), np.r_[new[2], [0] * (room - known if room else 0)])
-                    for name, value in zip(("running_mean", "running_var"), new):
+                    for name, value in zip(("running_mean", "running_var"), new, strict=True):
                         got = getattr(rnn, f"{name}_{side}{suffix}")
                         assert relative_error(got[:known], value) < STATISTICS, (name, side, suffix)
                         assert len(got) == (room or known) and not got[known:].any()
@@ -322,7 +329,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
     on_every_isa(compute)
 
 
-# --- what does not change a bit -------------------------------------------------------------------------------
+# --- what does not change a bit -----------------------------------------------------------------------------
 
 
 @each_cell
@@ -364,7 +371,7 @@ def test_threads(isa, rng, cell, norm):
             same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
 
 
-# --- what a tape keeps ----------------------------------------------------------------------------------------
+# --- what a tape keeps --------------------------------------------------------------------------------------
 
 
 @each_cell
@@ -400,10 +407,10 @@ def test_gradients_that_are_not_given(rng, cell, norm):
     x, gy, gh = normal(rng, T, 9, 3), normal(rng, T, 9, 17), drawn_state(rng, rnn, 9)
     zeros = whole(rnn, [0 * g for g in parts(rnn, gh)])
     _, _, tape = rnn.forward_train(x, drawn_state(rng, rnn, 9))
-    for given, meant in (((None,), (0 * gy, zeros)), ((None, gh), (0 * gy, gh)), ((gy,), (gy, zeros))):
+    for some_of_them, meant in (((None,), (0 * gy, zeros)), ((None, gh), (0 * gy, gh)), ((gy,), (gy, zeros))):
         want = named(rnn, rnn.backward(tape, *meant))
         some = any(np.any(m) for m in meant)
-        for name, g in named(rnn, rnn.backward(tape, *given)).items():
+        for name, g in named(rnn, rnn.backward(tape, *some_of_them)).items():
             same(g, want[name], err_msg=name)
             assert g.any() == some
 
@@ -421,7 +428,7 @@ def test_padding(isa, rng, cell, norm):
     h0, gh, past = drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12), np.arange(T)[:, None] >= ends
     want = trained(rnn, x, h0, ends, gy, gh)
     assert not want["x"][past].any()
-    for name, g in zip(("h0", "c0"), parts(rnn, gh)):
+    for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=True):
         same(want[name][:, ends == 0], g[:, ends == 0])
     x[past], gy[past] = np.nan, np.inf
     for name, g in trained(rnn, x, h0, ends, gy, gh).items():
@@ -457,12 +464,12 @@ def test_nothing_to_learn_from(isa, rng, cell, norm, steps, batch):
         normal(rng, steps, batch, 34),
         gh,
     )
-    for name, g in zip(("h0", "c0"), parts(rnn, gh)):
+    for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=True):
         same(got.pop(name), g)
     assert not any(g.any() for g in got.values())
 
 
-# --- what may be given ----------------------------------------------------------------------------------------
+# --- what may be given --------------------------------------------------------------------------------------
 
 
 @each_cell

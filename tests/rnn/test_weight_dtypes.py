@@ -1,5 +1,5 @@
-"""Weights in bfloat16 and int8: what is computed with them, that the promise of equal bits holds, and what they cost on
-real speech."""
+"""Weights in bfloat16 and int8: what is computed with them, that the promise of equal bits holds, and what
+they cost on real speech."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def test_a_bfloat16_nan_stays_one(isa):
 
 @each_dtype
 def test_tiny_and_huge_rows(isa, rng, dtype):
-    """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would overflow."""
+    """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would
+    overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[3:9] *= np.array([0, 1e-39, 1e-31, 1e-29, 1e30, 1e37], np.float32)[:, None] / np.abs(w[3:9]).max(

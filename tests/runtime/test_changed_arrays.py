@@ -1,5 +1,5 @@
-"""Arrays that are changed while they are used, by another thread or behind a read-only flag: what was checked is what is
-computed with, so nothing of it can crash the process."""
+"""Arrays that are changed while they are used, by another thread or behind a read-only flag: what was checked
+is what is computed with, so nothing of it can crash the process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T, B, D, H = 7, 5, 3, 17
 
 
 def at_every_line(call, change, restore):
-    """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the second, ...: as
-    another thread may do it, but every time. -> its results, or errors."""
+    """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the
+    second, ...: as another thread may do it, but every time. -> its results, or errors."""
     done, results = False, []
     while not done:
         left = len(results)
@@ -172,7 +172,7 @@ def test_batches_in_one_buffer(rng, lengths):
         same(got.state_dict()[name], value, err_msg=name)
 
 
-# --- tapes ----------------------------------------------------------------------------------------------------
+# --- tapes --------------------------------------------------------------------------------------------------
 
 
 def taped(cell="RNN", norm="layer"):
@@ -215,7 +215,8 @@ def test_a_tape_is_read_only(cell, norm):
 
 
 def force_tapes():
-    """Each array of a tape made writeable again, and filled with what leads out of bounds if it is believed."""
+    """Each array of a tape made writeable again, and filled with what leads out of bounds if it is
+    believed."""
     for cell in CELLS:
         for norm in NORMS:
             rnn, tape, gy = taped(cell, norm)
@@ -254,7 +255,7 @@ def force_tapes():
 def reshape_tapes():
     for cell in CELLS:
         rnn, tape, gy = taped(cell)
-        for name, array in arrays_of(tape).items():
+        for array in arrays_of(tape).values():
             kept = array.shape
             try:
                 array.shape = (array.size,)  # of y, a part of both directions, there is no such view

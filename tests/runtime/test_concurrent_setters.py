@@ -100,7 +100,8 @@ def test_load_state_dict_is_one_step(tmp_path, way, norm):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
 def test_what_is_set_between_two_layers(monkeypatch, way, norm):
-    """A moment that threads seldom meet, made on purpose: one layer is packed, and then another model is loaded."""
+    """A moment that threads seldom meet, made on purpose: one layer is packed, and then another model is
+    loaded."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Layer
@@ -211,7 +212,7 @@ def test_training_beside_load_state_dict():
     assert seen_while(change, lambda: READERS["call"](rnn), 2) <= wanted
 
 
-# --- layers -----------------------------------------------------------------------------------------------------
+# --- layers -------------------------------------------------------------------------------------------------
 
 V = np.random.default_rng(1).standard_normal((6, 3)).astype(np.float32)
 
@@ -257,7 +258,7 @@ def test_running_statistics_stay_together():
     assert layer.num_batches_tracked == 1202  # and no batch is lost
 
 
-# --- processes --------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
 
 def forks():

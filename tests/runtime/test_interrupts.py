@@ -1,5 +1,5 @@
-"""Long calls are done in parts, between which an interrupt is served: how they were cut changes no bit, and what was
-interrupted has changed nothing."""
+"""Long calls are done in parts, between which an interrupt is served: how they were cut changes no bit, and
+what was interrupted has changed nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the
 # Multiply-adds of a part: each step of a group a part of its own, some steps; and the whole.
 SIZES, WHOLE = (1, 2e6), 1e18
 
-# Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide. All are worth
-# two threads, LSTM and GRU with a third of the steps.
+# Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide.
+# All are worth two threads, LSTM and GRU with a third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
@@ -49,7 +49,8 @@ def drawn(variant, shape, ragged, **options):
 
 
 def on_threads(compute, want, had=None):
-    """compute() gives the arrays of `want` in parts of every size, on one thread and on two. had: what becomes of two."""
+    """compute() gives the arrays of `want` in parts of every size, on one thread and on two. had: what
+    becomes of two."""
     for threads in (1, 2):
         for size in SIZES:
             with several_threads(threads, "either", had and min(had, threads)), parts_of(size):
@@ -63,7 +64,7 @@ def test_inference(variant, shape):
     for ragged in (False, True):
         _, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
 
-        def compute():
+        def compute(rnn=rnn, x=x, h0=h0, ends=ends):
             y, h = rnn(x, h0, ends)
             return y, *parts(rnn, h)
 
@@ -116,7 +117,7 @@ def test_training(cell, norm, shape):
         gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
         before = rnn.state_dict()
 
-        def compute():
+        def compute(rnn=rnn, before=before, x=x, h0=h0, ends=ends, gy=gy, gh=gh):
             rnn.load_state_dict(before)
             y, h, tape = rnn.forward_train(x, h0, ends)
             gx, gh0, grads = rnn.backward(tape, gy, gh)
@@ -127,7 +128,7 @@ def test_training(cell, norm, shape):
         on_threads(compute, want)
 
 
-# --- interrupts -----------------------------------------------------------------------------------------------
+# --- interrupts ---------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Memory of large results: kept for the next one, never while anybody holds it, bounded, and lent by nobody else's rules."""
+"""Memory of large results: kept for the next one, never while anybody holds it, bounded, and lent by nobody
+else's rules."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_results_held_at_once_never_overlap():
     held += [shifted(x, by) for by in (7, 8, 9, 10)]
     assert [float(y[0, 0]) for y in held] == [1, 3, 5, 7, 8, 9, 10]
     ends = sorted((y.ctypes.data, y.ctypes.data + y.nbytes) for y in held)
-    assert all(before[1] <= after[0] for before, after in zip(ends, ends[1:]))
+    assert all(before[1] <= after[0] for before, after in zip(ends, ends[1:], strict=True))
 
 
 @pytest.mark.parametrize("n", [64, 1000, ROWS + 1, 4 * ROWS])

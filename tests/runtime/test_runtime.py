@@ -312,11 +312,11 @@ def first_calls():
         try:
             for _ in range(3):
                 fresh = lnrnn.RNN(3, 1500, seed=0)
-                for got in at_once([lambda: fresh(x)[0]] * 4):
+                for got in at_once([lambda fresh=fresh: fresh(x)[0]] * 4):
                     assert np.array_equal(got, want)
                 fresh = lnrnn.RNN(3, 1500, seed=0)
                 tapes = [fresh.forward_train(x)[2] for _ in range(3)]
-                for got in at_once([lambda t=t: fresh.backward(t, y)[0] for t in tapes]):
+                for got in at_once([lambda fresh=fresh, t=t: fresh.backward(t, y)[0] for t in tapes]):
                     assert np.array_equal(got, gradient)
         finally:
             sys.setswitchinterval(interval)

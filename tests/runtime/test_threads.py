@@ -7,7 +7,6 @@ import sys
 import textwrap
 
 import lnrnn
-import numpy as np
 import pytest
 from helpers import several_threads, using_threads
 from networks import FREE, network, normal, run_python, said
@@ -19,7 +18,7 @@ masks = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a
 COUNTS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
 
 
-# --- cores: the affinity mask ---------------------------------------------------------------------------------
+# --- cores: the affinity mask -------------------------------------------------------------------------------
 
 # Must run before OpenMP is loaded: `taskset -c` in a line.
 PINNED = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
@@ -51,7 +50,7 @@ def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
     assert said(PINNED + COUNTS, **setting) == "1 1 1"
 
 
-# --- cores: the quotas of control groups ----------------------------------------------------------------------
+# --- cores: the quotas of control groups --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -98,7 +97,8 @@ def cores(tmp_path):
     ],
 )
 def test_a_quota_of_version_2(cores, text, allowed):
-    """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says nothing."""
+    """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says
+    nothing."""
     assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
 
 
@@ -185,10 +185,10 @@ def test_groups_without_files(cores, tmp_path):
     assert lnrnn._core.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
 
 
-# --- threads that the system does not start -------------------------------------------------------------------
+# --- threads that the system does not start -----------------------------------------------------------------
 
-# Everything is loaded, then the limit is set, and what several threads compute is compared with what one did. Prints
-# the largest team, and how often and how a warning was given.
+# Everything is loaded, then the limit is set, and what several threads compute is compared with what one did.
+# Prints the largest team, and how often and how a warning was given.
 SHORTAGE = """
 import os, resource, sys, threading, warnings
 import lnrnn, numpy as np
@@ -323,7 +323,8 @@ assert max(lnrnn._core.teams_had()) == 16
 @openmp
 @linux
 def test_larger_and_smaller_teams_in_turn_under_a_limit():
-    """OpenMP starts threads anew for the larger ones, before those that the smaller ones had no use for are gone."""
+    """OpenMP starts threads anew for the larger ones, before those that the smaller ones had no use for are
+    gone."""
     more = """
 for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
     lnrnn.set_num_threads(n)
@@ -359,7 +360,7 @@ def test_openmp_s_own_limit_is_no_shortage():
     assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
 
 
-# --- what the tests see ---------------------------------------------------------------------------------------
+# --- what the tests see -------------------------------------------------------------------------------------
 
 
 @openmp

@@ -1,4 +1,5 @@
-"""NEON, where a cross compiler and an emulator are installed: the C is compiled for aarch64 and run without Python."""
+"""NEON, where a cross compiler and an emulator are installed: the C is compiled for aarch64 and run without
+Python."""
 
 import subprocess
 
@@ -16,7 +17,12 @@ pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARC
 def driver(tmp_path_factory):
     program = tmp_path_factory.mktemp("aarch64") / "driver"
     others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
-    units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/simd/aarch64_driver.c"]
+    units = [
+        ROOT / "pyx/isa_neon.c",
+        ROOT / "pyx/isa_scalar.c",
+        *others,
+        ROOT / "tests/simd/aarch64_driver.c",
+    ]
     sources = [str(unit) for unit in units]
     flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}"]
     subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)
@@ -24,7 +30,9 @@ def driver(tmp_path_factory):
     def run(*arguments, isa="neon", dtype=np.float32, **arrays):
         """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""
         kinds = [dtype if name in ("x", "gy") or dtype == np.float64 else np.float32 for name in arrays]
-        sent = b"".join(np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds))
+        sent = b"".join(
+            np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds, strict=True)
+        )
         command = [QEMU, str(program), isa, *map(str, arguments)]
         return subprocess.run(command, input=sent, check=True, capture_output=True).stdout
 
@@ -149,7 +157,7 @@ def test_rnn_with_short_weights(driver, dtype, B):
     np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
-# --- bits -----------------------------------------------------------------------------------------------------
+# --- bits ---------------------------------------------------------------------------------------------------
 
 
 def parameters_of(cell, D, H):

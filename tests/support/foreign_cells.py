@@ -1,7 +1,9 @@
-"""The recurrent cells of other libraries in float64 NumPy, one function each, from their formulas and with their names:
-what the importers are held to. Independent of lnrnn; every function says which file it speaks of.
+"""The recurrent cells of other libraries in float64 NumPy, one function each, from their formulas and with
+their names: what the importers are held to. Independent of lnrnn; every function says which file it speaks
+of.
 
-A cell takes x (B, I), the state and its parameters by name; it returns the state, a tuple of which h is the first.
+A cell takes x (B, I), the state and its parameters by name; it returns the state, a tuple of which h is the
+first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def thirds(v):
     return np.split(v, 3, axis=1)
 
 
-# --- torch.nn (pytorch, torch/nn/modules/rnn.py) ----------------------------------------------------------------
+# --- torch.nn (pytorch, torch/nn/modules/rnn.py) ------------------------------------------------------------
 
 
 def _linear(x, h, p):
@@ -55,7 +57,7 @@ def torch_gru(x, state, p):
     return ((1 - z) * n + z * h,)
 
 
-# --- LayerNormLSTMCell of pytorch, benchmarks/fastrnns/custom_lstms.py; NeMo, nemo/collections/common/parts/rnn.py ----
+# --- LayerNormLSTMCell of pytorch, benchmarks/fastrnns/custom_lstms.py; NeMo, nemo/collections/common/parts/r
 
 
 def fastrnns_lstm(x, state, p, eps=1e-5):
@@ -67,7 +69,7 @@ def fastrnns_lstm(x, state, p, eps=1e-5):
     return sigmoid(o) * np.tanh(c), c
 
 
-# --- _CustomLSTM of torchaudio, torchaudio/models/rnnt.py -------------------------------------------------------
+# --- _CustomLSTM of torchaudio, torchaudio/models/rnnt.py ---------------------------------------------------
 
 
 def torchaudio_lstm(x, state, p, eps=1e-5, layer_norm=True):
@@ -82,7 +84,7 @@ def torchaudio_lstm(x, state, p, eps=1e-5, layer_norm=True):
     return sigmoid(o) * np.tanh(c), c
 
 
-# --- icefall, egs/librispeech/ASR/transducer/rnn.py ---------------------------------------------------------------
+# --- icefall, egs/librispeech/ASR/transducer/rnn.py ---------------------------------------------------------
 
 
 def _named_norm(p, eps):
@@ -107,7 +109,7 @@ def icefall_gru(x, state, p, eps=1e-5):
     return (new + update * (h - new),)
 
 
-# --- haste, frameworks/pytorch/layer_norm_lstm.py and layer_norm_gru.py -------------------------------------------
+# --- haste, frameworks/pytorch/layer_norm_lstm.py and layer_norm_gru.py -------------------------------------
 
 
 def haste_lstm(x, state, p, zoneout=0.0):
@@ -129,7 +131,7 @@ def haste_gru(x, state, p, zoneout=0.0):
     return (zoneout * h + (1 - zoneout) * new,)
 
 
-# --- Keras, keras/src/layers/rnn/{simple_rnn,lstm,gru}.py ----------------------------------------------------------
+# --- Keras, keras/src/layers/rnn/{simple_rnn,lstm,gru}.py ---------------------------------------------------
 
 ACTIVATIONS = {
     "tanh": np.tanh,
@@ -166,7 +168,7 @@ def keras_gru(x, state, p, reset_after=True):
     return (z * h + (1 - z) * candidate,)
 
 
-# --- TensorFlow Addons, tensorflow_addons/rnn/layer_norm_lstm_cell.py and layer_norm_simple_rnn_cell.py ------------
+# --- TensorFlow Addons, tensorflow_addons/rnn/layer_norm_lstm_cell.py and layer_norm_simple_rnn_cell.py -----
 
 
 def tfa_lstm(x, state, p, eps=1e-3):
@@ -184,14 +186,15 @@ def tfa_simple_rnn(x, state, p, eps=1e-5, nonlinearity="tanh"):
     return (ACTIVATIONS[nonlinearity](a + p.get("bias", 0)),)
 
 
-# --- sequences ----------------------------------------------------------------------------------------------------
+# --- sequences ----------------------------------------------------------------------------------------------
 
 
 def run(cell, x, layers, states, **options):
     """A stack of layers, of one or two directions each, all sequences of full length.
 
-    x (T, B, I); layers[k][d]: the parameters of layer k in direction d; states[k][d]: its first state, a tuple of (B, H).
-    Returns y (T, B, directions * H) and the last states, as a tuple of (layers * directions, B, H).
+    x (T, B, I); layers[k][d]: the parameters of layer k in direction d; states[k][d]: its first state, a
+    tuple of (B, H). Returns y (T, B, directions * H) and the last states, as a tuple of (layers * directions,
+    B, H).
     """
     ends = []
     for layer, begin in zip(layers, states, strict=True):

@@ -33,7 +33,8 @@ def available_isas() -> list[str]:
 
 
 def isa_families() -> list[str]:
-    """The ISAs of this machine that differ in more than the int8 product, which is all that avx512vnni adds."""
+    """The ISAs of this machine that differ in more than the int8 product, which is all that avx512vnni
+    adds."""
     return [name for name in available_isas() if name != "avx512vnni"]
 
 
@@ -76,9 +77,9 @@ def using_threads(n: int):
 
 @contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
-    """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or of `had`:
-    that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or "either" of these. A
-    team of 1: every call ran alone.
+    """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
+    of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or
+    "either" of these. A team of 1: every call ran alone.
 
     Calls do not run alone here for having waited for a busy core before.
     """
@@ -90,7 +91,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
         _core.teams_had()
         try:
             yield
-            teams = dict(zip(("tasks", "units"), _core.teams_had()))
+            teams = dict(zip(("tasks", "units"), _core.teams_had(), strict=True))
         finally:
             _core.set_meetings("normal")
     had = n if had is None else had

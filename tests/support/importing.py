@@ -1,5 +1,6 @@
-"""What the tests of the importers share: parameters of foreign cells under their own names, and the three-way comparison
-of a foreign cell with lnrnn's reference and lnrnn's model, both with the parameters that the importer made."""
+"""What the tests of the importers share: parameters of foreign cells under their own names, and the three-way
+comparison of a foreign cell with lnrnn's reference and lnrnn's model, both with the parameters that the
+importer made."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import numpy as np
 from helpers import absolute_error
 from lnrnn import reference as ref
 
-# Over 9 steps of 12 units, float64 against float64 with sums in another order, and float32 against float64. Measured over 20
-# draws of every system: at most 1.1e-14 and 6e-6, in the median 6e-16 and 3e-7.
+# Over 9 steps of 12 units, float64 against float64 with sums in another order, and float32 against float64.
+# Measured over 20 draws of every system: at most 1.1e-14 and 6e-6, in the median 6e-16 and 3e-7.
 EXACT, SINGLE = 1e-13, 1e-5
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign cell. shapes: of its parameters, for I inputs and H units. states: how many arrays its state has. key: how a
-    stack of layers names a parameter: (leaf, layer, direction, directions) -> key."""
+    """A foreign cell. shapes: of its parameters, for `inputs` inputs and H units. states: how many arrays its
+    state has. key: how a stack of layers names a parameter: (leaf, layer, direction, directions) -> key."""
 
     cell: Callable
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
@@ -40,8 +41,8 @@ def list_key(leaf, k, d, directions):
 
 
 def _linear(gates, bias=True):
-    return lambda I, H: (
-        {"weight_ih": (gates * H, I), "weight_hh": (gates * H, H)}
+    return lambda inputs, H: (
+        {"weight_ih": (gates * H, inputs), "weight_hh": (gates * H, H)}
         | ({"bias_ih": (gates * H,), "bias_hh": (gates * H,)} if bias else {})
     )
 
@@ -50,37 +51,39 @@ def norms(**sizes):
     return {f"{name}.{part}": (n,) for name, n in sizes.items() for part in ("weight", "bias")}
 
 
-def _fastrnns(I, H):
-    return _linear(4, False)(I, H) | norms(layernorm_i=4 * H, layernorm_h=4 * H, layernorm_c=H)
+def _fastrnns(inputs, H):
+    return _linear(4, False)(inputs, H) | norms(layernorm_i=4 * H, layernorm_h=4 * H, layernorm_c=H)
 
 
-def _icefall_lstm(I, H):
-    return _linear(4)(I, H) | norms(**{f"layernorm_{n}": H for n in ("i", "f", "cx", "cy", "o")})
+def _icefall_lstm(inputs, H):
+    return _linear(4)(inputs, H) | norms(**{f"layernorm_{n}": H for n in ("i", "f", "cx", "cy", "o")})
 
 
-def _icefall_gru(I, H):
-    return _linear(3)(I, H) | norms(**{f"layernorm_{n}": H for n in "rin"})
+def _icefall_gru(inputs, H):
+    return _linear(3)(inputs, H) | norms(**{f"layernorm_{n}": H for n in "rin"})
 
 
 def _without_bias(shapes):
-    return lambda I, H: {n: s for n, s in shapes(I, H).items() if n not in ("bias_ih", "bias_hh")}
+    return lambda inputs, H: {n: s for n, s in shapes(inputs, H).items() if n not in ("bias_ih", "bias_hh")}
 
 
-def _torchaudio(I, H):
-    return {"x2g.weight": (4 * H, I), "p2g.weight": (4 * H, H)} | norms(c_norm=H, g_norm=4 * H)
+def _torchaudio(inputs, H):
+    return {"x2g.weight": (4 * H, inputs), "p2g.weight": (4 * H, H)} | norms(c_norm=H, g_norm=4 * H)
 
 
-def _torchaudio_plain(I, H):
-    return {"x2g.weight": (4 * H, I), "x2g.bias": (4 * H,), "p2g.weight": (4 * H, H)}
+def _torchaudio_plain(inputs, H):
+    return {"x2g.weight": (4 * H, inputs), "x2g.bias": (4 * H,), "p2g.weight": (4 * H, H)}
 
 
-def _haste_lstm(I, H):
-    return {"kernel": (I, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": (4 * H,), "gamma": (2, 4 * H), "gamma_h": (H,),
+def _haste_lstm(inputs, H):
+    return {"kernel": (inputs, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": (4 * H,), "gamma": (2, 4 * H),
+            "gamma_h": (H,),
             "beta_h": (H,)}  # fmt: skip
 
 
-def _haste_gru(I, H):
-    return {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,),
+def _haste_gru(inputs, H):
+    return {"kernel": (inputs, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,),
+            "recurrent_bias": (3 * H,),
             "gamma": (2, 3 * H)}  # fmt: skip
 
 
@@ -113,14 +116,18 @@ def drawn(rng, shapes):
     return found
 
 
-def stack(rng, foreign, I, H, layers=1, directions=1):
+def stack(rng, foreign, inputs, H, layers=1, directions=1):
     """-> parameters by layer and direction, and all of them under the keys of a state dict."""
     found = [
-        [drawn(rng, foreign.shapes(I if k == 0 else directions * H, H)) for _ in range(directions)]
+        [drawn(rng, foreign.shapes(inputs if k == 0 else directions * H, H)) for _ in range(directions)]
         for k in range(layers)
     ]
-    state = {foreign.key(leaf, k, d, directions): value
-             for k, layer in enumerate(found) for d, p in enumerate(layer) for leaf, value in p.items()}  # fmt: skip
+    state = {
+        foreign.key(leaf, k, d, directions): value
+        for k, layer in enumerate(found)
+        for d, p in enumerate(layer)
+        for leaf, value in p.items()
+    }
     return found, state
 
 
@@ -134,8 +141,8 @@ def initial(rng, states, layers, directions, B, H):
 
 
 def through_reference(converted, x, states, lengths=None, training=False):
-    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states. x is time first. Under batch
-    norm with the network's own statistics, or, training, with those of the batch."""
+    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states. x is time
+    first. Under batch norm with the network's own statistics, or, training, with those of the batch."""
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths}
@@ -155,8 +162,11 @@ def through_reference(converted, x, states, lengths=None, training=False):
             running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
             own = {**options, "h0": states[0][k], "reverse": reverse}
             if running and not training:
-                found = {name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
-                         for name, v in running.items() if "mean" in name}  # fmt: skip
+                found = {
+                    name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
+                    for name, v in running.items()
+                    if "mean" in name
+                }
                 own["statistics"] = found.get("", found)
             if converted.cell == "LSTM":
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)

@@ -21,7 +21,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In a batch's first step h is 0 and has no variance: this eps keeps another h0 from being amplified by 1 / sqrt(1e-5).
+# In a batch's first step h is 0 and has no variance: this eps keeps another h0 from being amplified by 1 /
+# sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Every norm of every cell, by a name for the test: the arguments of `network`.
@@ -45,7 +46,8 @@ VARIANTS = {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """An RNN, LSTM or GRU whose gains and biases are drawn too; batch norm has seen a batch of that many steps."""
+    """An RNN, LSTM or GRU whose gains and biases are drawn too; batch norm has seen a batch of that many
+    steps."""
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -139,7 +141,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False):
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
-            options |= dict(zip(("h0", "c0"), start)) | dict(lengths=lengths)
+            options |= dict(zip(("h0", "c0"), start, strict=True)) | dict(lengths=lengths)
             if cell_of(rnn) == "RNN":
                 y, h, tapes[suffix] = ref.rnn(x, **p, **options)
             else:
@@ -147,7 +149,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False):
             outputs.append(y)
             ends.append(parts(rnn, h))
         x = np.concatenate(outputs, axis=-1)
-    return x, whole(rnn, [np.array(s) for s in zip(*ends)]), tapes
+    return x, whole(rnn, [np.array(s) for s in zip(*ends, strict=True)]), tapes
 
 
 def reference_backward(rnn, tapes, gy, gh=None):
@@ -165,7 +167,7 @@ def reference_backward(rnn, tapes, gy, gh=None):
             states.append(parts(rnn, g))
             grads |= {name + suffix: value for name, value in found.items()}
         gy, gh0 = below, states + gh0
-    return gy, whole(rnn, [np.array(g) for g in zip(*gh0)]), grads
+    return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
 def run_python(code, timeout=120, **environment):
@@ -196,7 +198,8 @@ FREE = dict.fromkeys(
 
 
 def said(code, **environment):
-    """What code prints in a process of its own, whose environment says nothing of threads and kernels but this."""
+    """What code prints in a process of its own, whose environment says nothing of threads and kernels but
+    this."""
     done = run_python(code, **{**FREE, **environment})
     assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
     return done.stdout.strip()
@@ -209,9 +212,9 @@ def run_apart(function, **environment):
 
 
 def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
-    """A network through which a rounding error does not grow: every unit's sum of inputs has a variance near 1, beside
-    which W_hh, of spectral radius 0.6, is small. Where W_hh h, or a c that is carried, has a norm of its own, it is the
-    gain that is small. Batch norm learns from sequences like `normal` draws."""
+    """A network through which a rounding error does not grow: every unit's sum of inputs has a variance near
+    1, beside which W_hh, of spectral radius 0.6, is small. Where W_hh h, or a c that is carried, has a norm
+    of its own, it is the gain that is small. Batch norm learns from sequences like `normal` draws."""
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

@@ -1,5 +1,5 @@
-"""Cells of other projects written anew in plain torch, as people have them, and the ways in which people have them called.
-Needs torch."""
+"""Cells of other projects written anew in plain torch, as people have them, and the ways in which people have
+them called. Needs torch."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class OutCell(LayerNormLSTMCell):
         return torch.sigmoid(o) * torch.tanh(self.layernorm_c(c)), c
 
 
-# --- ways of calling ------------------------------------------------------------------------------------------
+# --- ways of calling ----------------------------------------------------------------------------------------
 
 
 class Pair(nn.Module):
@@ -191,7 +191,8 @@ class Pair(nn.Module):
 
 
 class WithState(nn.Module):
-    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is allowed."""
+    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is
+    allowed."""
 
     def __init__(self, cell, allow_none=False, reverse=False):
         super().__init__()
@@ -280,12 +281,14 @@ WAYS = {
     "stack(x, states)": lambda cell: StackWithStates(WithState(cell(5, 12)), WithState(cell(12, 12))),
     "directions(x)": lambda cell: Both(cell(5, 12), cell(5, 12)),
     "directions(x, states)": lambda cell: BothWithState(cell(5, 12), cell(5, 12)),
-    "stack of directions(x)": lambda cell: Stack(Both(cell(5, 12), cell(5, 12)), Both(cell(24, 12), cell(24, 12))),
+    "stack of directions(x)": lambda cell: Stack(Both(cell(5, 12), cell(5, 12)),
+                                                 Both(cell(24, 12), cell(24, 12))),
     "stack of directions(x, states)": lambda cell: StackWithStates(
         BothWithState(cell(5, 12), cell(5, 12)), BothWithState(cell(24, 12), cell(24, 12))),
     "list of cells": lambda cell: nn.ModuleList([cell(5, 12), cell(12, 12)]),
     "list of layers": lambda cell: nn.ModuleList([WithState(cell(5, 12)), WithState(cell(12, 12))]),
-    "sequence of layers(x)": lambda cell: nn.Sequential(Layer(cell(5, 12), False), Layer(cell(12, 12), False)),
+    "sequence of layers(x)": lambda cell: nn.Sequential(Layer(cell(5, 12), False),
+                                                        Layer(cell(12, 12), False)),
     "sequence of cells": lambda cell: nn.Sequential(Pair(cell(5, 12)), Pair(cell(12, 12))),
     "batch first": lambda cell: BatchFirst(cell(5, 12), True),
 }  # fmt: skip
