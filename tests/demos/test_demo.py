@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -157,10 +158,7 @@ def test_training_adds_noise_that_is_drawn_anew_for_every_batch(noise):
         assert abs(batch.mean() - 3) <= 5 * noise / 6000**0.5
         assert abs((batch - 3).std() - noise) <= 5 * noise / 12000**0.5
     if noise:
-        apart = [
-            np.corrcoef(a.ravel(), b.ravel())[0, 1]
-            for a, b in zip(model.batches, model.batches[1:], strict=True)
-        ]
+        apart = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in pairwise(model.batches)]
         assert np.abs(apart).max() < 5 / 6000**0.5
 
 

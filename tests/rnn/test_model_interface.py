@@ -89,7 +89,7 @@ def test_each_parameter_that_is_set_counts(rng, name):
     assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
     for key in rnn.parameters():
         before = rnn(x)[0]
-        value = getattr(rnn, key) + rng.uniform(0.1, 0.2, getattr(rnn, key).shape)
+        value = getattr(rnn, key) + rng.uniform(0.02, 0.05, getattr(rnn, key).shape)  # it stays calm
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
         y = rnn(x)[0]

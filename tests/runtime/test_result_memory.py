@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import lnrnn
 import numpy as np
@@ -89,7 +90,7 @@ def test_results_held_at_once_never_overlap():
     held += [shifted(x, by) for by in (7, 8, 9, 10)]
     assert [float(y[0, 0]) for y in held] == [1, 3, 5, 7, 8, 9, 10]
     ends = sorted((y.ctypes.data, y.ctypes.data + y.nbytes) for y in held)
-    assert all(before[1] <= after[0] for before, after in zip(ends, ends[1:], strict=True))
+    assert all(before[1] <= after[0] for before, after in pairwise(ends))
 
 
 @pytest.mark.parametrize("n", [64, 1000, ROWS + 1, 4 * ROWS])

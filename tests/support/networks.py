@@ -141,7 +141,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False):
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
-            options |= dict(zip(("h0", "c0"), start, strict=True)) | dict(lengths=lengths)
+            options |= dict(zip(("h0", "c0"), start, strict=False)) | dict(lengths=lengths)
             if cell_of(rnn) == "RNN":
                 y, h, tapes[suffix] = ref.rnn(x, **p, **options)
             else:

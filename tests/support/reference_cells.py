@@ -76,7 +76,7 @@ def backward(name, tape, gy, gstate=()):
     """The gradients by the names of draw: x, h0, c0 and the parameters."""
     cell = CELLS[name][0]
     gx, gstate0, grads = getattr(ref, cell + "_backward")(tape, gy, *gstate)
-    states = dict(zip(("h0", "c0"), gstate0 if cell == "lstm" else (gstate0,), strict=True))
+    states = dict(zip(("h0", "c0"), gstate0 if cell == "lstm" else (gstate0,), strict=False))
     assert not set(grads) & {"x", "h0", "c0"}
     return dict(x=gx, **states, **grads)
 

@@ -1,252 +1,39 @@
-"""Every argument of the network, of its streams, training and statistics, and of all constructors, given
-wrongly: the type of the error, the name of the argument in its text, and nothing changed. (The functions
-of norms have files of their own.)"""
+"""Every argument of a network's calls, of its streams, training, parameters and statistics, given wrongly:
+the type of the error, the name of the argument in its text, and nothing changed. Constructors are in
+test_bad_constructors.py."""
 
 from __future__ import annotations
 
 import copy
-import decimal
-import fractions
-import math
-import re
 
 import lnrnn
 import numpy as np
 import pytest
+from bad_values import (
+    HUGE,
+    INF,
+    NAN,
+    NO_ARRAY,
+    NO_INTEGER,
+    B,
+    D,
+    E,
+    H,
+    T,
+    V,
+    X,
+    Hostile,
+    cases,
+    label,
+    refuses,
+    sizes,
+    snapshot,
+    wrong,
+)
 from helpers import NOT_REAL, named
 from networks import NORMS, network
 
-T, B, D, H = 4, 3, 2, 5
-X = np.ones((T, B, D), np.float32)
-V, E = ValueError, TypeError
-HUGE = 10**5000  # an int that Python refuses to print
-NAN, INF = float("nan"), float("inf")
-
-
-class Hostile:
-    """Whatever one asks it, and be it for its text, is answered by an error."""
-
-    def fail(self, *args):
-        raise RuntimeError("asked")
-
-    __array__ = __float__ = __int__ = __repr__ = __str__ = __bool__ = __eq__ = fail
-    __hash__ = None
-
-
-class Turned:
-    """What says that it is an integer, and then is none."""
-
-    def __index__(self):
-        return "3"
-
-
-NO_INTEGER = [
-    "3",
-    b"3",
-    None,
-    1.0,
-    2.5,
-    NAN,
-    True,
-    np.True_,
-    np.float64(3),
-    1j,
-    [3],
-    (3,),
-    {},
-    np.array([3, 4]),
-    np.array(3.0),
-    np.array(True),
-    decimal.Decimal(3),
-    fractions.Fraction(3),
-    Hostile(),
-    Turned(),
-    int,
-]
-NO_NUMBER = [
-    "1e-5",
-    b"1",
-    True,
-    np.True_,
-    1j,
-    [1e-5],
-    (),
-    {},
-    np.array([1.0, 2.0]),
-    Hostile(),
-    np.array("1"),
-    float,
-]
-NO_FLAG = [0, 1, 1.0, None, "True", "", [], np.array([True, False]), np.int64(1), Hostile()]
-NO_ARRAY = [v for v in NOT_REAL if v is not None] + [
-    Hostile(),
-    np.zeros(3, "U1"),
-    b"abc",
-    {1, 2},
-    iter([1]),
-    HUGE,
-]
-
-
-def wrong(error, name, values):
-    return [(error, name, {name: value}) for value in values]
-
-
-def sizes(name, most):
-    return wrong(E, name, NO_INTEGER) + wrong(
-        V, name, [0, -1, most + 1, 2**63, 2**64 + 1, -(2**70), 10**400, HUGE, -HUGE]
-    )
-
-
-def numbers(name, *, most=None):
-    above = [] if most is None else [most + 1e-9, most + 1]
-    return wrong(E, name, NO_NUMBER) + wrong(
-        V,
-        name,
-        [
-            -1,
-            -1e-300,
-            NAN,
-            INF,
-            -INF,
-            10**400,
-            -(10**400),
-            HUGE,
-            decimal.Decimal("NaN"),
-            np.float32(NAN),
-            *above,
-        ],
-    )
-
-
-def label(value):
-    try:
-        return re.sub(" at 0x[0-9a-f]+", "", str(value))[:40]
-    except Exception:
-        return type(value).__name__
-
-
-def cases(*lists):
-    return pytest.mark.parametrize("error, name, given", [case for part in lists for case in part], ids=label)
-
-
-def refuses(error, name, call, *args, **given):
-    """call says error, in a few words that name the argument."""
-    with pytest.raises(error, match=named(name)) as caught:
-        call(*args, **given)
-    assert type(caught.value) is error  # and no subclass, such as UnicodeError
-    assert len(str(caught.value)) < 400, str(caught.value)[:500]
-
-
-# --- constructors -------------------------------------------------------------------------------------------
-
-
-@cases(
-    sizes("input_size", 2**31 - 1),
-    sizes("hidden_size", 2**31 - 1),
-    sizes("num_layers", 1024),
-    wrong(
-        E, "nonlinearity", [3, ["tanh"], b"tanh", np.tanh, math.tanh, Hostile(), np.array(["tanh", "relu"])]
-    ),
-    wrong(V, "nonlinearity", ["Tanh", "", "tanh ", "softmax", None, "x" * 10_000]),
-    wrong(
-        E,
-        "norm",
-        [3, True, ["layer"], b"layer", lnrnn.LayerNormSpec, {"layer": 1}, lnrnn.LayerNorm(3), Hostile()],
-    ),
-    wrong(V, "norm", ["Layer", "", "none", "instance"]),
-    *(wrong(E, name, NO_FLAG) for name in ("bias", "batch_first", "bidirectional")),
-    wrong(E, "seed", [v for v in NO_INTEGER if v is not None]),
-    wrong(V, "seed", [-1, -HUGE]),
-)
-def test_rnn(error, name, given):
-    refuses(error, name, lnrnn.RNN, **dict(input_size=D, hidden_size=H) | given)
-
-
-def test_rnn_takes_what_is_an_integer():
-    for two in (np.int8(2), np.uint64(2), np.array(2)):
-        rnn = lnrnn.RNN(two, two, two, seed=two)
-        assert (rnn.input_size, rnn.hidden_size, rnn.num_layers) == (2, 2, 2)
-        spec = lnrnn.BatchNormSpec(max_steps=two)
-        assert type(rnn.input_size) is type(spec.max_steps) is int  # or no file could hold it
-        np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
-        assert lnrnn.LayerNorm(two).normalized_shape == (2,)
-
-
-@cases(
-    numbers("eps"),
-    wrong(E, "eps", [None]),
-    wrong(V, "placement", ["none", "Joint", ""]),
-    wrong(E, "placement", [1, ["joint"], Hostile()]),
-    wrong(V, "cell", ["in", ""]),
-    wrong(E, "cell", [1, True, ["out"]]),
-    wrong(V, "span", ["paper", ""]),
-    wrong(E, "span", [1, False, ["all"]]),
-    wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]),
-)
-def test_layer_norm_spec(error, name, given):
-    refuses(error, name, lnrnn.LayerNormSpec, **given)
-
-
-@cases(
-    numbers("eps"),
-    wrong(E, "eps", [None]),
-    numbers("momentum", most=1),
-    wrong(E, "max_steps", [v for v in NO_INTEGER if v is not None]),
-    wrong(V, "max_steps", [0, -1, 2**31, HUGE]),
-    wrong(V, "overrun", ["Raise", "", "first", None]),
-    wrong(E, "overrun", [1, ["last"], b"last", Hostile()]),
-)
-def test_batch_norm_spec(error, name, given):
-    refuses(error, name, lnrnn.BatchNormSpec, **given)
-
-
-@cases(
-    numbers("eps"),
-    wrong(E, "eps", [None]),
-    wrong(E, "elementwise_affine", NO_FLAG),
-    wrong(E, "bias", NO_FLAG),
-    wrong(E, "normalized_shape", ["4", None, 4.0, True, (4.0,), (True,), [[4]], Hostile(), np.array(["a"])]),
-    wrong(V, "normalized_shape", [-1, (), [], (3, -4), -HUGE, 2**63, HUGE, (2**63, 1)]),
-)
-def test_layer_norm_layer(error, name, given):
-    refuses(error, name, lnrnn.LayerNorm, **dict(normalized_shape=4) | given)
-
-
-@cases(
-    numbers("eps"),
-    wrong(E, "eps", [None]),
-    numbers("momentum", most=1),
-    wrong(E, "affine", NO_FLAG),
-    wrong(E, "track_running_stats", NO_FLAG),
-    wrong(E, "num_features", NO_INTEGER),
-    wrong(V, "num_features", [-1, -HUGE, 2**63, HUGE]),
-)
-def test_batch_norm_layer(error, name, given):
-    refuses(error, name, lnrnn.BatchNorm, **dict(num_features=4) | given)
-
-
-@cases(sizes("n", 1024))
-def test_set_num_threads(error, name, given):
-    before = lnrnn.get_num_threads()
-    refuses(error, name, lnrnn.set_num_threads, **given)
-    assert lnrnn.get_num_threads() == before
-
-
-@pytest.mark.parametrize("mode", NO_FLAG, ids=label)
-def test_mode(mode):
-    for layer in (lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
-        refuses(E, "mode", layer.train, mode)
-        assert layer.training is True
-
-
 # --- whole sequences ----------------------------------------------------------------------------------------
-
-
-def snapshot(rnn):
-    """All that a network is: names and bits."""
-    return {k: v.tobytes() for k, v in rnn.state_dict().items()}, rnn.overrun, rnn.known_steps
-
 
 LONG = np.full(B, T)
 WRONG_CALLS = [
