@@ -108,8 +108,8 @@ def teams_had():
     return had.tasks, had.units
 
 
-def set_meetings(str mode):
-    lnrnn_set_meetings({"normal": LNRNN_NORMAL, "together": LNRNN_TOGETHER, "apart": LNRNN_APART, "late": LNRNN_LATE}[mode])
+def set_barrier_mode(str mode):
+    lnrnn_set_barrier_mode({"normal": LNRNN_BARRIER_NORMAL, "together": LNRNN_BARRIER_TOGETHER, "staggered": LNRNN_BARRIER_STAGGERED, "slow": LNRNN_BARRIER_SLOW}[mode])
 
 
 # --- pointers ------------------------------------------------------------------------------------------------

@@ -18,12 +18,12 @@ cdef extern from "lnrnn.h" nogil:
     lnrnn_teams lnrnn_teams_had()
 
     enum:
-        LNRNN_NORMAL
-        LNRNN_TOGETHER
-        LNRNN_APART
-        LNRNN_LATE
+        LNRNN_BARRIER_NORMAL
+        LNRNN_BARRIER_TOGETHER
+        LNRNN_BARRIER_STAGGERED
+        LNRNN_BARRIER_SLOW
 
-    void lnrnn_set_meetings(int mode)
+    void lnrnn_set_barrier_mode(int mode)
 
     enum:
         LNRNN_MAP_EXP
