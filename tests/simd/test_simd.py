@@ -1,4 +1,5 @@
-"""The vocabulary of include/lnrnn/simd/simd.h: every operation on every instruction set, held to plain NumPy."""
+"""The vocabulary of include/lnrnn/simd/simd.h: every operation on every instruction set, held to plain
+NumPy."""
 
 from __future__ import annotations
 
