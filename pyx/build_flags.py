@@ -17,7 +17,7 @@ CFLAGS = [
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
-# What of lnrnn/kernels/table.h a unit holds: LNRNN_PART_NORM and so on.
+# What of lnrnn/kernels/all.h a unit holds: LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
 ISAS = {
