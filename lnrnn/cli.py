@@ -14,7 +14,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import demos
-from lnrnn._files import check_replaceable, replacing
+from lnrnn.files import check_replaceable, replacing
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
     argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
-    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `_runtime`.)
+    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `lnrnn.runtime`.)
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)

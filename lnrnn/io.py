@@ -6,16 +6,16 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._errors import flag, integer
-from ._files import replacing
-from .norms import BatchNormSpec, LayerNormSpec, norm_spec
-from .parameters import shapes, suffixes
-from .sites import statistics_sides
-from .statistics import named_shapes
+from .errors import flag, integer
+from .files import replacing
+from .rnn.parameters import shapes, suffixes
+from .rnn.sites import statistics_sides
+from .rnn.specs import BatchNormSpec, LayerNormSpec, norm_spec
+from .rnn.statistics import named_shapes
 
 if TYPE_CHECKING:
-    from .network import Network
-    from .recurrent import GRU, LSTM, RNN
+    from .rnn.models import GRU, LSTM, RNN
+    from .rnn.network import Network
 
 SCHEMA = 1
 _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
@@ -96,7 +96,7 @@ def load(path: str | os.PathLike[str]) -> RNN | LSTM | GRU:
 
 def _arguments(config: Any) -> tuple[type[RNN] | type[LSTM] | type[GRU], dict[str, Any]]:
     """The configuration as a class and its arguments."""
-    from .recurrent import CLASSES
+    from .rnn.models import CLASSES
 
     cell = config.get("cell") if isinstance(config, dict) else None
     if not isinstance(cell, str) or cell not in CLASSES:

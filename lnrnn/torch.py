@@ -18,12 +18,12 @@ try:
 except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
-from . import recurrent
-from ._errors import bad_type, bad_value, choice
-from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
-from .sequences import longest_first, refuse_packed, sequences, states
-from .sites import norm_sites
-from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
+from .errors import bad_type, bad_value, choice
+from .rnn import models
+from .rnn.batches import longest_first, refuse_packed, sequences, states
+from .rnn.sites import norm_sites
+from .rnn.specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
+from .rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
 
@@ -84,7 +84,7 @@ class Norms:
 class Twin(torch.nn.Module):
     """The base of the twins, which say only what one step computes."""
 
-    _served: ClassVar[type[recurrent.RNN] | type[recurrent.LSTM] | type[recurrent.GRU]]
+    _served: ClassVar[type[models.RNN] | type[models.LSTM] | type[models.GRU]]
     # What `_make` sets; torch.nn.Module calls whatever it does not know a tensor or a module.
     input_size: int
     hidden_size: int
@@ -272,11 +272,11 @@ class RNN(Twin):
     """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as lnrnn's, the same
     weights; None: torch's generator decides."""
 
-    _served = recurrent.RNN
+    _served = models.RNN
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: recurrent.Nonlinearity = "tanh",
-        norm: recurrent.Norm = "layer", bias: bool = True, batch_first: bool = False, bidirectional: bool = False,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: models.Nonlinearity = "tanh",
+        norm: models.Norm = "layer", bias: bool = True, batch_first: bool = False, bidirectional: bool = False,
         seed: int | None = None, *, device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._make(
@@ -291,7 +291,7 @@ class RNN(Twin):
 
 class _Gated(Twin):
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: recurrent.Norm = "layer", bias: bool = True,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: models.Norm = "layer", bias: bool = True,
         batch_first: bool = False, bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
@@ -304,7 +304,7 @@ class _Gated(Twin):
 class LSTM(_Gated):
     """lnrnn.LSTM, trainable. device, dtype, seed: see RNN."""
 
-    _served = recurrent.LSTM
+    _served = models.LSTM
 
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
         i, f, g, o = self._sum(x_, h_, norm).chunk(4, -1)
@@ -317,7 +317,7 @@ class LSTM(_Gated):
 class GRU(_Gated):
     """lnrnn.GRU, trainable. device, dtype, seed: see RNN."""
 
-    _served = recurrent.GRU
+    _served = models.GRU
 
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
         H = self.hidden_size

@@ -12,7 +12,7 @@ import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances
 from lnrnn.demos.outcomes import Outcome
 from lnrnn.demos.speakers import NORMS, POLICIES, NormName, Settings, SpeakerNetwork, join_utterances
-from lnrnn.norms import Overrun
+from lnrnn.rnn.specs import Overrun
 
 # What a network is trained on -> how many steps of each training utterance (None: all).
 TRAININGS = {"the first 10 steps": 10, "whole utterances": None}

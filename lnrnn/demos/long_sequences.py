@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
-from lnrnn._files import check_replaceable
 from lnrnn.data import japanese_vowels
 from lnrnn.demos import require
 from lnrnn.demos.findings import findings
@@ -25,6 +24,7 @@ from lnrnn.demos.length_experiment import METHODS, TRAININGS, Method, Results, m
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
 from lnrnn.demos.speakers import NORMS, Settings, settings_for
 from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.files import check_replaceable
 
 BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 29))
 FIGURE_BUCKETS = (*BUCKETS[:-1], (20, 23), (24, 29))

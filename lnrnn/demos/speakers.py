@@ -13,7 +13,7 @@ import lnrnn
 from lnrnn.data import Utterances, pad_sequence
 from lnrnn.demos.classifier import SequenceClassifier
 from lnrnn.demos.training import TrainingSettings, train
-from lnrnn.norms import Overrun
+from lnrnn.rnn.specs import Overrun
 
 SPEAKERS = 9
 REFUSED = -1

@@ -11,7 +11,7 @@ from .torch_weights import convert_torch
 from .weights import Converted
 
 if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN, Nonlinearity, Norm
+    from ..rnn.models import GRU, LSTM, RNN, Nonlinearity, Norm
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 

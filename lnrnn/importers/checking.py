@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._errors import bad_value, real
-from ..norms import PLACEMENTS, LayerNormSpec
+from ..errors import bad_value, real
+from ..rnn.specs import PLACEMENTS, LayerNormSpec
 from .weights import Array, Converted
 
 if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
+    from ..rnn.models import GRU, LSTM, RNN
 
 # Random input: enough steps for what is carried from one to the next to matter, and no two axes
 # of one length.

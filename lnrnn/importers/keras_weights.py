@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import bad_type, choice, flag, number
-from ..norms import LayerNormSpec
+from ..errors import bad_type, choice, flag, number
+from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
 Arrays = Mapping[str, Array]

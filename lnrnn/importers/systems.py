@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..cells import GRU, LSTM, RNN
-from ..norms import LayerNormSpec
+from ..rnn.cells import GRU, LSTM, RNN
+from ..rnn.specs import LayerNormSpec
 from .weights import Array, Weights, reordered
 
 Arrays = Mapping[str, Array]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import bad_type, choice, flag, number
+from ..errors import bad_type, choice, flag, number
 from .systems import KINDS, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 

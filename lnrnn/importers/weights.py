@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cells
-from .._errors import bad_type, real
-from ..norms import LayerNormSpec, norm_spec
-from ..parameters import suffixes, vectors
+from ..errors import bad_type, real
+from ..rnn import cells
+from ..rnn.parameters import suffixes, vectors
+from ..rnn.specs import LayerNormSpec, norm_spec
 
 if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
+    from ..rnn.models import GRU, LSTM, RNN
 
 Array = np.ndarray
 
@@ -75,7 +75,7 @@ class Converted:
     system: str = ""
 
     def model(self) -> RNN | LSTM | GRU:
-        from ..recurrent import CLASSES
+        from ..rnn.models import CLASSES
 
         model = CLASSES[self.cell](**self.arguments)
         model.load_state_dict(self.state)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import bad_type, shaped
-from .norms import LayerNormSpec
-from .sequences import FLOAT32, State, longest_first, sequences
+from ..errors import bad_type, shaped
+from .batches import FLOAT32, State, longest_first, sequences
 from .sites import norm_sites
+from .specs import LayerNormSpec
 from .statistics import blank, refuse_beyond
 
 if TYPE_CHECKING:

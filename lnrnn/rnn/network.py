@@ -1,5 +1,5 @@
 """What RNN, LSTM and GRU have in common: parameters, whole sequences, streams, copies. What one layer does is
-in reference.py, readable, and in sequence.c, fast."""
+in lnrnn.reference, readable, and in pyx/sequence.c, fast."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._core import Activation
+from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
+from ..io import save
+from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, training
-from ._core import Activation
-from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
-from ._state import CHANGES, Closed, checked, counted, no_attribute
+from .batches import FLOAT32, State, as_state, longest_first, sequences, states
 from .cells import Cell
-from .io import save
-from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun, norm_spec
 from .parameters import shapes, suffixes
-from .sequences import FLOAT32, State, as_state, longest_first, sequences, states
 from .sites import statistics_sides
 from .snapshot import DTYPES, Architecture, Dtype, Snapshot, frozen
+from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun, norm_spec
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape

@@ -6,11 +6,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from .._core import Activation
+from ..errors import choice
 from . import cells
-from ._core import Activation
-from ._errors import choice
 from .network import Network
-from .norms import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec
 
 Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
 NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)

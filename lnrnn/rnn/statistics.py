@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import SequenceTooLongError
-from ._state import MOST_COUNTED
+from ..errors import SequenceTooLongError
+from ..state import MOST_COUNTED
 from .sites import SIDES, NormSite
 
 Array = np.ndarray

@@ -1,22 +1,4 @@
-"""The readable truth: every equation of lnrnn in float64 NumPy, one short function each.
-
-Slow on purpose, and independent of the rest of the package: the kernels are tested against this file, and
-this file against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
-
-The cells are in this file, the norms in reference_norms.py, the time loop that all cells share in
-reference_sequences.py; everything public can be had from here.
-
-Symbols: T steps, B sequences, I input features, H hidden units; sequences are time-major, (T, B, features).
-x_ = W_ih x and h_ = W_hh h, with a bias inside the norms if there is one: inner_bias_ih, inner_bias_hh.
-Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
-
-Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
-gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
-of layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450,
-supplement); "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of
-Lingvo and icefall; "joint" of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016
-(arXiv 1603.09025).
-"""
+"""The reference's cells; lnrnn.reference says what the symbols are and where the equations come from."""
 
 from __future__ import annotations
 
@@ -26,60 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lnrnn.reference_norms import (
-    ACTIVATIONS,
-    Array,
-    batch_norm,
-    batch_norm_backward,
-    layer_norm,
-    layer_norm_backward,
-    pool_statistics,
-    real,
-    rms_norm,
-    sigmoid,
-    standardize,
-    standardize_backward,
-    statistics_at,
-    update_step_statistics,
-)
-from lnrnn.reference_sequences import (
-    Norm,
-    Options,
-    Site,
-    State,
-    Step,
-    Tape,
-    reverse_sequences,
-    run,
-    run_backward,
-)
-
-__all__ = [
-    "ACTIVATIONS",
-    "Step",
-    "Tape",
-    "batch_norm",
-    "batch_norm_backward",
-    "calibrate",
-    "gru",
-    "gru_backward",
-    "layer_norm",
-    "layer_norm_backward",
-    "lstm",
-    "lstm_backward",
-    "pool_statistics",
-    "real",
-    "reverse_sequences",
-    "rms_norm",
-    "rnn",
-    "rnn_backward",
-    "sigmoid",
-    "standardize",
-    "standardize_backward",
-    "statistics_at",
-    "update_step_statistics",
-]
-
+from .norms import ACTIVATIONS, Array, real, sigmoid
+from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 # Of one step on the way back: the gradients of x_ and h_, and what reaches the old state not by h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]

@@ -8,10 +8,10 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core
-from ._errors import bad_value, integer, output, real, shaped
-from ._state import Closed
-from .sequences import FLOAT32, State, as_state, longest_first, states
+from .. import _core
+from ..errors import bad_value, integer, output, real, shaped
+from ..state import Closed
+from .batches import FLOAT32, State, as_state, longest_first, states
 from .snapshot import Snapshot
 
 

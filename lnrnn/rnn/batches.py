@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._errors import bad_type, bad_value, real
+from ..errors import bad_type, bad_value, real
 from .cells import Cell
 
 Array = np.ndarray

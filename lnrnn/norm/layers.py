@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..errors import bad_value, flag, integer, number, real, shaped
+from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
-from ._errors import bad_value, flag, integer, number, real, shaped
-from ._state import CHANGES, MOST_COUNTED, Closed, checked, counted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

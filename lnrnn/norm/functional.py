@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core
-from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
+from .. import _core
+from ..errors import bad_type, bad_value, flag, integer, number, output, real, shaped
 
 Array = np.ndarray
 Result = TypeVar("Result")

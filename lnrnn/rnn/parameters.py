@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .cells import Cell
-from .norms import LayerNormSpec
 from .sites import Norm, norm_sites
+from .specs import LayerNormSpec
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:

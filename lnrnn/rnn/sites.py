@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .cells import GRU, LSTM, Cell
-from .norms import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = LayerNormSpec | BatchNormSpec | None
 

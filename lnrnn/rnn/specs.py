@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
-from ._errors import bad_type, bad_value, choice, flag, integer, number
-from ._state import Named, frozen_by_name
+from ..errors import bad_type, bad_value, choice, flag, integer, number
+from ..state import Named, frozen_by_name
 from .cells import GRU, LSTM, Cell
 
 Placement = Literal["joint", "split", "gate"]

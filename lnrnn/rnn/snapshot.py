@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from . import _core
-from ._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
+from .. import _core
+from .._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
 from .cells import Cell
-from .norms import BatchNormSpec, LayerNormSpec, Overrun
 from .sites import Norm, norm_sites
+from .specs import BatchNormSpec, LayerNormSpec, Overrun
 from .statistics import StepStatistics
 
 Array = np.ndarray

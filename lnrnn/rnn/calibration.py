@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import bad_type
-from .sequences import longest_first, sequences
+from ..errors import bad_type
+from .batches import longest_first, sequences
 from .statistics import StepStatistics, blank, refuse_beyond
 
 if TYPE_CHECKING:
