@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..rnn.cells import Nonlinearity
+from ..rnn.models import Model, Norm
 from .checking import checked
 from .keras_weights import LayerName, convert_keras
 from .systems import SystemName
 from .torch_weights import convert_torch
 from .weights import Converted
-
-if TYPE_CHECKING:
-    from ..rnn.models import GRU, LSTM, RNN, Nonlinearity, Norm
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 
@@ -27,7 +26,7 @@ def from_torch(
     zoneout: float | None = None,
     batch_first: bool | None = None,
     check: Any = None,
-) -> RNN | LSTM | GRU:
+) -> Model:
     """An RNN, LSTM or GRU of lnrnn with the weights of one of torch's world, for inference.
 
     module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy
@@ -88,7 +87,7 @@ def from_keras(
     nonlinearity: Nonlinearity | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
-) -> RNN | LSTM | GRU:
+) -> Model:
     """An RNN, LSTM or GRU of lnrnn with the weights of a recurrent layer of Keras, for inference.
 
     arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a

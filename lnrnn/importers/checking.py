@@ -14,16 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import bad_value, real
+from ..rnn.models import Model
+from ..rnn.network import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
 from .weights import Array, Converted
-
-if TYPE_CHECKING:
-    from ..rnn.models import GRU, LSTM, RNN
 
 # Random input: enough steps for what is carried from one to the next to matter, and no two axes
 # of one length.
@@ -53,7 +52,7 @@ class Answer:
     states: tuple[Array, ...] = ()
 
 
-def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> RNN | LSTM | GRU:
+def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
     """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given
     there."""
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
@@ -289,7 +288,7 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
     """A cell over the steps, each x (B, I), from a state of zeros. packed: whether h and c come as one
     argument."""
-    shape, kinds = (len(steps[0]), model.hidden_size), model._cell.states
+    shape, kinds = (len(steps[0]), model.hidden_size), architecture(model).cell.states
     state, outputs = [steps[0].new_zeros(shape)] * kinds, []
     for x in steps:
         found = list(_tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
@@ -315,7 +314,7 @@ def _states(
     def zeros(*shape: int) -> Any:
         parts = [
             tensor(np.zeros((*shape, batch, model.hidden_size), np.float32))
-            for _ in range(model._cell.states)
+            for _ in range(architecture(model).cell.states)
         ]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
@@ -334,7 +333,7 @@ def _states(
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
     """h, or h and c, of what came out beside y: as torch.nn returns them, or as a cell's for each layer and
     direction. Nothing if it is anything else."""
-    kinds, places = model._cell.states, model.num_layers * model.num_directions
+    kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, model.hidden_size)] * kinds:
         return tuple(map(_numbers, tensors))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from .._core import Activation
-from ..errors import choice
 from . import cells
+from .cells import Nonlinearity
 from .network import Network
 from .specs import BatchNormSpec, LayerNormSpec
 
-Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
-NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
 
 
@@ -49,16 +46,7 @@ class RNN(Network[np.ndarray]):
 
     __slots__ = ("nonlinearity",)
     _cell = cells.RNN
-    _arguments = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "nonlinearity",
-        "norm",
-        "bias",
-        "batch_first",
-        "bidirectional",
-    )
+    nonlinearity: Nonlinearity
 
     def __init__(
         self,
@@ -72,12 +60,11 @@ class RNN(Network[np.ndarray]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self.nonlinearity: Nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
-
-    @property
-    def _act(self) -> Activation:
-        return Activation[self.nonlinearity.upper()]
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional,
+        )  # fmt: skip
 
 
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
@@ -123,7 +110,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
+            batch_first=batch_first, bidirectional=bidirectional,
+        )  # fmt: skip
 
 
 class GRU(Network[np.ndarray]):
@@ -167,9 +157,11 @@ class GRU(Network[np.ndarray]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
+            batch_first=batch_first, bidirectional=bidirectional,
+        )  # fmt: skip
 
 
-CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {
-    model._cell.name: model for model in (RNN, LSTM, GRU)
-}
+Model = RNN | LSTM | GRU
+CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU)}

@@ -1,4 +1,4 @@
-"""Names and shapes of a recurrent network's parameters: torch's, and those of the norms inside."""
+"""Names of a recurrent network's parameters: torch's, and those of the norms inside."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from .specs import LayerNormSpec
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """What the names of each layer and direction end in, in the order of the state's first axis: _l0, _l0_reverse, ..."""
+    """What the names of each layer and direction end in, in the order of the state's first axis: _l0,
+    _l0_reverse, ..."""
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)
 
 
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> dict[str, int]:
-    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for the cell."""
+    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for
+    the cell."""
     found: dict[str, int] = {}
     for of_cell_state in (False, True):
         sites = [site for site in norm_sites(cell, norm) if (site.side == "c") is of_cell_state]
@@ -24,25 +26,4 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> dict[str, i
         found = {name: length for name, length in found.items() if not name.startswith("bias")}
     if isinstance(norm, LayerNormSpec) and norm.inner_bias:
         found |= dict.fromkeys(("inner_bias_ih", "inner_bias_hh"), cell.gates * hidden_size)
-    return found
-
-
-def shapes(
-    cell: Cell,
-    input_size: int,
-    hidden_size: int,
-    num_layers: int,
-    bidirectional: bool,
-    norm: Norm,
-    bias: bool,
-) -> dict[str, tuple[int, ...]]:
-    """Trainable parameters of a network by name. norm: resolved for the cell."""
-    found: dict[str, tuple[int, ...]] = {}
-    directions, rows = 2 if bidirectional else 1, cell.gates * hidden_size
-    of_one = vectors(cell, hidden_size, norm, bias)
-    for index, suffix in enumerate(suffixes(num_layers, bidirectional)):
-        wide = input_size if index < directions else directions * hidden_size
-        found[f"weight_ih{suffix}"] = (rows, wide)
-        found[f"weight_hh{suffix}"] = (rows, hidden_size)
-        found |= {name + suffix: (length,) for name, length in of_one.items()}
     return found
