@@ -38,8 +38,8 @@ LABELS = {"layer": "LN", "batch": "BN", None: "no norm"}
 class StepStatistics:
     """Batch norm's population statistics: mean and var float64 (steps, N), count int64 (steps,).
 
-    They are those of an RNN's H units, or of the G*H values of W h, what the state gives to the gates of an
-    LSTM or GRU: `what` is the word for the N.
+    They are those of an RNN's H units, or of the G*H values of W h, what the state gives to the gates of a
+    cell with several: `what` is the word for the N.
     """
 
     mean: np.ndarray

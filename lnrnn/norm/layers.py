@@ -108,7 +108,7 @@ class LayerNorm(_Norm):
         elementwise_affine: bool = True,
         bias: bool = True,
     ) -> None:
-        self.normalized_shape = F._normalized(normalized_shape)
+        self.normalized_shape = F.checked_shape(normalized_shape)
         self.eps, self.training = eps, True
         self.elementwise_affine = flag("elementwise_affine", elementwise_affine)
         with_bias = flag("bias", bias) and self.elementwise_affine
@@ -191,7 +191,7 @@ class BatchNorm(_Norm):
         return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        x = F._stored("x", x)
+        x = F.input_array("x", x)
         if x.ndim >= 2 and x.shape[1] != self.num_features:
             shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
         tensors, training = self._tensors, self.training
