@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_value, real
+from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.network import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
@@ -44,7 +45,8 @@ class Unchecked(Exception):
 class Answer:
     """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
     module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time.
-    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a usual way."""
+    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a
+    usual way."""
 
     x: Array
     y: Array
@@ -91,7 +93,7 @@ def known(module: Any) -> bool:
         return False
     if cls is nn.ModuleList:
         return all(map(known, module))
-    torchs = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+    torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
     if cls not in torchs and cls.__module__ != "lnrnn.torch":
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
@@ -186,8 +188,9 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
     difference, limit, answer = min(found, key=lambda f: f[0])
     shape = _time_first(answer.x, answer.batch_first).shape
     raise ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape {shape} "
-        f"the outputs of module and model differ by up to {difference:.3g}, where rounding explains {limit:.1g}. "
+        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape "
+        f"{shape} the outputs of module and model differ by up to {difference:.3g}, where rounding explains "
+        f"{limit:.1g}. "
         + _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
     )
 

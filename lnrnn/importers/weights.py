@@ -49,7 +49,8 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
         raise ValueError(
-            f"norm={norm!r} does not fit: by their names these are parameters of {system}, which has {has} inside"
+            f"norm={norm!r} does not fit: by their names these are parameters of {system}, "
+            f"which has {has} inside"
         )
     wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
     found = set(weights.parameters) - {"weight_ih", "weight_hh"}

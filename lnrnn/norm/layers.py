@@ -125,7 +125,8 @@ class LayerNorm(_Norm):
         return F.layer_norm(x, self.normalized_shape, tensors["weight"], tensors["bias"], self.eps, out=out)
 
     def __repr__(self) -> str:
-        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine})"
+        affine = self.elementwise_affine
+        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
 
 
 class BatchNorm(_Norm):

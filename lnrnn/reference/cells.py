@@ -1,4 +1,12 @@
-"""The reference's cells; lnrnn.reference says what the symbols are and where the equations come from."""
+"""The reference's cells; lnrnn.reference says what the symbols are.
+
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
+gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
+of layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450,
+supplement); "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of
+Lingvo and icefall; "joint" of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016
+(arXiv 1603.09025).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,38 @@ from numpy.typing import ArrayLike
 
 from .norms import ACTIVATIONS, Array, real, sigmoid
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
+
+__all__ = [
+    "GRU_GATES",
+    "GRU_SITES",
+    "Gradients",
+    "GruGates",
+    "LSTM_SITES",
+    "RNN_SITES",
+    "calibrate",
+    "gates",
+    "gru",
+    "gru_backward",
+    "gru_gate",
+    "gru_gate_backward",
+    "gru_joint",
+    "gru_joint_backward",
+    "gru_split",
+    "gru_split_backward",
+    "gru_step",
+    "gru_step_backward",
+    "join",
+    "lstm",
+    "lstm_backward",
+    "lstm_step",
+    "lstm_step_backward",
+    "rnn",
+    "rnn_backward",
+    "rnn_step",
+    "rnn_step_backward",
+    "sum_of_sides",
+    "sum_of_sides_backward",
+]
 
 # Of one step on the way back: the gradients of x_ and h_, and what reaches the old state not by h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]

@@ -106,7 +106,7 @@ class Stream(Closed, Generic[State]):
 
     @property
     def state(self) -> State:
-        """The hidden state h, (num_layers, B, H), of an LSTM (h, c): copies. Assign to set it."""
+        """The hidden state h, (num_layers, B, H), or (h, c) with a cell state: copies. Assign to set it."""
         return as_state([s.copy() for s in self._state])
 
     @state.setter
