@@ -1,7 +1,8 @@
-"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per instruction set.
+"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per
+instruction set.
 
-Objects are kept in build/objects and compiled again only when their text, a header that they include, the compiler or its
-flags have changed: see `Objects`.
+Objects are kept in build/objects and compiled again only when their text, a header that they include, the
+compiler or its flags have changed: see `Objects`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from build_flags import CFLAGS, units  # noqa: E402
 
 
 class Objects:
-    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and a hash of
-    every file that the compiler read. Contents decide and not times, which a checkout or a copy does not keep."""
+    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and
+    a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
+    does not keep."""
 
     def __init__(self, compiler, folder: Path) -> None:
         self.compiler, self.folder = compiler, folder
@@ -43,8 +45,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """-> the object's path. include: folders of headers. Files outside this one are not looked at: `versions` names
-        what stands for them."""
+        """-> the object's path. include: folders of headers. Files outside this folder are not looked at:
+        `versions` names what stands for them."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [self.version, *self.compiler.compiler_so, *flags, source, versions]
         try:

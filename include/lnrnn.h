@@ -149,7 +149,7 @@ struct lnrnn_kernels;
 struct lnrnn_product;
 struct lnrnn_step_rows;
 
-/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference.py has
+/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
  * the equations. */
 typedef struct lnrnn_rnn_config {
     /* Set by the caller. */

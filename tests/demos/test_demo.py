@@ -15,7 +15,7 @@ import pytest
 import lnrnn
 from lnrnn import demos
 from lnrnn.data import Utterances, japanese_vowels, pad_sequence
-from lnrnn.demos import findings, long_sequences, outcomes, speakers, tables, training
+from lnrnn.demos import cells, findings, long_sequences, outcomes, speakers, tables, training
 from lnrnn.demos.classifier import SequenceClassifier
 from lnrnn.demos.length_experiment import (
     BATCH_NORM,
@@ -78,7 +78,7 @@ def test_the_gradient_is_the_slope_of_the_loss(cell, norm):
     if cell == "lstm" and norm:
         # Where h and c are small their norms bend so much that no difference is the slope: a milder eps.
         norm = (lnrnn.LayerNormSpec if norm == "layer" else lnrnn.BatchNormSpec)(eps=0.1)
-    model = SequenceClassifier(speakers.CELLS[cell](3, 8, norm=norm, seed=1), 4, rng)
+    model = SequenceClassifier(cells.MODELS[cell](3, 8, norm=norm, seed=1), 4, rng)
     # Enough sequences at every step: batch norm over few of them bends too much for a difference to be the
     # slope.
     lengths = np.repeat([5, 4, 2], 10)
@@ -262,7 +262,7 @@ def test_other_cells_are_asked_the_same(results, cell):
 
 def test_every_cell_has_a_name_and_a_figure():
     assert (
-        tuple(speakers.CELLS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
+        tuple(cells.MODELS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
     )
     assert len(set(long_sequences.FIGURES.values())) == len(demos.CELLS)
 

@@ -13,6 +13,7 @@ import warnings
 import lnrnn
 import numpy as np
 import pytest
+from lnrnn.rnn.network import architecture
 from networks import NONLINEARITIES, NORMS, network, normal, run_python
 
 safetensors = pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
@@ -43,7 +44,7 @@ each_network = pytest.mark.parametrize("name", NETWORKS)
 def equal(a, b):
     """Two networks with the same configuration and the same bits in every array."""
     assert type(a) is type(b)
-    for field in (*a._arguments, "overrun", "known_steps", "dtype"):
+    for field in (*architecture(a).arguments, "overrun", "known_steps", "dtype"):
         x, y = getattr(a, field), getattr(b, field)
         assert x == y and type(x) is type(y), field
     one, two = a.state_dict(), b.state_dict()

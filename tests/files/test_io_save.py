@@ -12,7 +12,7 @@ import sys
 import lnrnn
 import numpy as np
 import pytest
-from lnrnn import _files, cli
+from lnrnn import cli, files
 from networks import network, run_python
 
 NAME = "m.safetensors"
@@ -360,7 +360,7 @@ os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)      # after 
 @each_writer
 def test_a_name_that_is_taken_is_not_touched(tmp_path, monkeypatch, write):
     tokens = iter(["taken", "free"] * 2)
-    monkeypatch.setattr(_files.secrets, "token_hex", lambda *_: next(tokens))
+    monkeypatch.setattr(files.secrets, "token_hex", lambda *_: next(tokens))
     (tmp_path / ".lnrnn-taken.part").write_bytes(b"of somebody")
     write(tmp_path / "m")
     assert (tmp_path / ".lnrnn-taken.part").read_bytes() == b"of somebody"
@@ -403,7 +403,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
 
         def trace(frame, event, arg):
             nonlocal left
-            if not frame.f_code.co_filename.endswith("_files.py") or frame.f_code.co_name == "_remove":
+            if not frame.f_code.co_filename.endswith("lnrnn/files.py") or frame.f_code.co_name == "_remove":
                 return trace
             if event == "line":
                 left -= 1

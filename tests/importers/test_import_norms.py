@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import absolute_error
 from importing import FOREIGN, stack
+from lnrnn.rnn.network import architecture
 
 T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
@@ -33,7 +34,7 @@ def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
         lnrnn.from_torch(state, batch_first=False, **told),
         lnrnn.from_torch(state, norm=norm, batch_first=False, **told),
     )
-    assert model.norm == norm.resolved(model._cell) != guessed.norm
+    assert model.norm == norm.resolved(architecture(model).cell) != guessed.norm
     by_hand = type(model)(I, H, norm=norm)
     by_hand.load_state_dict(guessed.state_dict())
     x = rng.standard_normal((T, B, I)).astype(np.float32)

@@ -4,7 +4,7 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over `spans` of the row
- * and that makes all the known cells: see lnrnn_gate_norm in lnrnn.h, and reference.py for the equations.
+ * and that makes all the known cells: see lnrnn_gate_norm in lnrnn.h, and lnrnn/reference for the equations.
  */
 #ifndef LNRNN_GATES_H
 #define LNRNN_GATES_H

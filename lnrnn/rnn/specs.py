@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
-from ._errors import bad_type, bad_value, choice, flag, integer, number
-from ._state import Named, frozen_by_name
-from .cells import GRU, LSTM, Cell
+from ..errors import bad_type, bad_value, choice, flag, integer, number
+from ..state import Named, frozen_by_name
+from .cells import Cell
 
 Placement = Literal["joint", "split", "gate"]
 CellNorm = Literal["out", "carry"]
@@ -25,10 +25,10 @@ class LayerNormSpec(Named):
 
     placement: which rows are normalised. "split": x_ and h_, each for itself, before they are added. "joint":
     their sum, over all gates at once. "gate": their sum, each gate for itself. None: as in Ba et al. 2016,
-    "joint" for an RNN, "split" for LSTM and GRU. An RNN has one gate, so "gate" says "joint". What stands
-    where is written out in RNN, LSTM and GRU.
-    cell: an LSTM's norm of the cell state. "out": on the way to h only, what is carried on is not normalised;
-    "carry": the normalised state is carried; None: no such norm. RNN and GRU have no cell state: None or
+    "joint" for an RNN, "split" for the cells with several gates. An RNN has one gate, so "gate" says "joint".
+    What stands where is written out in the classes of the cells.
+    cell: the norm of a cell state c. "out": on the way to h only, what is carried on is not normalised;
+    "carry": the normalised state is carried; None: no such norm. In a cell without a cell state: None or
     "out", which says nothing there.
     eps: inside the root, >= 0.
     span: for a GRU with placement "split". None: one norm over the 2H units of r and z and one over the H of
@@ -57,13 +57,14 @@ class LayerNormSpec(Named):
         placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
-        if self.cell == "carry" and cell is not LSTM:
+        has_cell_state = cell.states == 2
+        if self.cell == "carry" and not has_cell_state:
             raise bad_value(
                 "cell", f"'out' or None where there is no cell state, as in {cell.name}", self.cell
             )
-        if self.span is not None and (cell is not GRU or placement != "split"):
+        if self.span is not None and (len(cell.spans) == 1 or placement != "split"):
             raise bad_value("span", "None but in a GRU with placement 'split'", self.span)
-        return replace(self, placement=placement, cell=self.cell if cell is LSTM else None)
+        return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
 
 
 @frozen_by_name

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from . import cells
-from ._core import Activation
-from ._errors import choice
+from .cells import Nonlinearity
 from .network import Network
-from .norms import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec
 
-Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
-NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
 
 
 class RNN(Network[np.ndarray]):
     """A recurrent network with a norm inside the cell. As torch.nn.RNN, and more. With D inputs and H units:
 
-        norm None    h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)                                torch's own
-        "layer"      h_t = f(LN(W_ih x_t + W_hh h_{t-1}; gain, bias))         Ba et al. 2016, arXiv 1607.06450, equation 4
+        norm None    h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)
+        "layer"      h_t = f(LN(W_ih x_t + W_hh h_{t-1}; gain, bias))
           "split"    h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh))
-        "batch"      h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))       Cooijmans et al. 2016, arXiv 1603.09025
+        "batch"      h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))
+
+    norm None is torch's own; "layer" is Ba et al. 2016, arXiv 1607.06450, equation 4; "batch" is Cooijmans et
+    al. 2016, arXiv 1603.09025.
 
     f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b,
     mu and the biased variance over the H units of one sample at one step; BN_t the same over the batch, for
@@ -49,16 +49,7 @@ class RNN(Network[np.ndarray]):
 
     __slots__ = ("nonlinearity",)
     _cell = cells.RNN
-    _arguments = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "nonlinearity",
-        "norm",
-        "bias",
-        "batch_first",
-        "bidirectional",
-    )
+    nonlinearity: Nonlinearity
 
     def __init__(
         self,
@@ -72,29 +63,32 @@ class RNN(Network[np.ndarray]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self.nonlinearity: Nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
-
-    @property
-    def _act(self) -> Activation:
-        return Activation[self.nonlinearity.upper()]
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional,
+        )  # fmt: skip
 
 
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell. As torch.nn.LSTM, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (4H,), H rows for each of the gates i, f, g, o in this order:
 
-        norm None      i, f, g, o = x_ + bias_ih + h_ + bias_hh                                          torch's own
-        "layer"        i, f, g, o = LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)   Ba et al. 2016, arXiv 1607.06450
+        norm None      i, f, g, o = x_ + bias_ih + h_ + bias_hh
+        "layer"        i, f, g, o = LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)
           "joint"      i, f, g, o = LN(x_ + h_; gain, bias)
           "gate"       i = LN(x_i + h_i; gain_i, bias_i), and f, g, o likewise, each over H
-        "batch"        i, f, g, o = BN_t(x_; gain_ih) + BN_t(h_; gain_hh) + bias     Cooijmans et al. 2016, arXiv 1603.09025
+        "batch"        i, f, g, o = BN_t(x_; gain_ih) + BN_t(h_; gain_hh) + bias
 
-        c' = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)                              Hochreiter, Schmidhuber 1997; Gers et al. 2000
-        cell None      c_t = c'                                h_t = sigmoid(o) tanh(c')                 always without a norm
-        cell "out"     c_t = c'                                h_t = sigmoid(o) tanh(LN(c'; gain_c, bias_c))     the default
-        cell "carry"   c_t = LN(c'; gain_c, bias_c)            h_t = sigmoid(o) tanh(c_t)
-        "batch"        c_t = c'                                h_t = sigmoid(o) tanh(BN_t(c'; gain_c, bias_c))
+        c' = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)
+        cell None      c_t = c'                        h_t = sigmoid(o) tanh(c')
+        cell "out"     c_t = c'                        h_t = sigmoid(o) tanh(LN(c'; gain_c, bias_c))
+        cell "carry"   c_t = LN(c'; gain_c, bias_c)    h_t = sigmoid(o) tanh(c_t)
+        "batch"        c_t = c'                        h_t = sigmoid(o) tanh(BN_t(c'; gain_c, bias_c))
+
+    Of cell, "out" is the default, and without a norm it is always None. The equations of the cell are from
+    Hochreiter, Schmidhuber 1997 and Gers et al. 2000; norm None is torch's own; "layer" is Ba et al. 2016,
+    arXiv 1607.06450; "batch" is Cooijmans et al. 2016, arXiv 1603.09025.
 
     LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
     one step: all 4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by
@@ -123,7 +117,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
+            batch_first=batch_first, bidirectional=bidirectional,
+        )  # fmt: skip
 
 
 class GRU(Network[np.ndarray]):
@@ -131,14 +128,18 @@ class GRU(Network[np.ndarray]):
     h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for
     what the norm makes of each of the two:
 
-        norm None      X = x_ + bias_ih                  Y = h_ + bias_hh                                torch's own
-        "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)     Ba et al. 2016, arXiv 1607.06450
-        "batch"        X = BN_t(x_; gain_ih) + bias      Y = BN_t(h_; gain_hh)       after Cooijmans et al. 2016, arXiv 1603.09025
+        norm None      X = x_ + bias_ih                  Y = h_ + bias_hh
+        "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)
+        "batch"        X = BN_t(x_; gain_ih) + bias      Y = BN_t(h_; gain_hh)
                        r, z = sigmoid(X_rz + Y_rz)       n = tanh(X_n + r Y_n)
-          "joint"      a = LN(x_ + h_; gain, bias)       r, z = sigmoid(a_rz)        n = tanh(r a_n)
-          "gate"       r = sigmoid(LN(x_r + h_r; gain_r, bias_r)), z likewise        n = tanh(LN(x_n + r h_n; gain_n, bias_n))
+          "joint"      a = LN(x_ + h_; gain, bias)       r, z = sigmoid(a_rz)      n = tanh(r a_n)
+          "gate"       r = sigmoid(LN(x_r + h_r; gain_r, bias_r)), z likewise
+                       n = tanh(LN(x_n + r h_n; gain_n, bias_n))
 
-        h_t = (1 - z) n + z h_{t-1}                                                  Cho et al. 2014, arXiv 1406.1078
+        h_t = (1 - z) n + z h_{t-1}
+
+    The cell is that of Cho et al. 2014, arXiv 1406.1078; norm None is torch's own; "layer" is Ba et al. 2016,
+    arXiv 1607.06450; "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.
 
     LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
     one step: in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over
@@ -148,9 +149,8 @@ class GRU(Network[np.ndarray]):
 
     The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H,
     D), weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch
-    norm's statistics
-    too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0 (steps,). What RNN
-    says of bits that do not depend on the batch holds here.
+    norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0
+    (steps,). What RNN says of bits that do not depend on the batch holds here.
     """
 
     __slots__ = ()
@@ -167,9 +167,11 @@ class GRU(Network[np.ndarray]):
         bidirectional: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._make(input_size, hidden_size, num_layers, norm, bias, batch_first, bidirectional, seed)
+        self._make(
+            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
+            batch_first=batch_first, bidirectional=bidirectional,
+        )  # fmt: skip
 
 
-CLASSES: dict[str, type[RNN] | type[LSTM] | type[GRU]] = {
-    model._cell.name: model for model in (RNN, LSTM, GRU)
-}
+Model = RNN | LSTM | GRU
+CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU)}

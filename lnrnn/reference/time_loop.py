@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lnrnn.reference_norms import (
+from .norms import (
     Array,
     Moments,
     affine,

@@ -1,4 +1,4 @@
-"""The reference's activations and norms; lnrnn.reference is the front door and says what all of it is for.
+"""The reference's activations and norms; lnrnn.reference says what they are for.
 
 Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
 1502.03167). Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv

@@ -8,10 +8,10 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core
-from ._errors import bad_value, integer, output, real, shaped
-from ._state import Closed
-from .sequences import FLOAT32, State, as_state, longest_first, states
+from .. import _core
+from ..errors import bad_value, integer, output, real, shaped
+from ..state import Closed
+from .batches import FLOAT32, State, as_state, longest_first, states
 from .snapshot import Snapshot
 
 
@@ -106,7 +106,7 @@ class Stream(Closed, Generic[State]):
 
     @property
     def state(self) -> State:
-        """The hidden state h, (num_layers, B, H), of an LSTM (h, c): copies. Assign to set it."""
+        """The hidden state h, (num_layers, B, H), or (h, c) with a cell state: copies. Assign to set it."""
         return as_state([s.copy() for s in self._state])
 
     @state.setter

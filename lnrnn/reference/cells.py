@@ -1,14 +1,4 @@
-"""The readable truth: every equation of lnrnn in float64 NumPy, one short function each.
-
-Slow on purpose, and independent of the rest of the package: the kernels are tested against this file, and
-this file against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
-
-The cells are in this file, the norms in reference_norms.py, the time loop that all cells share in
-reference_sequences.py; everything public can be had from here.
-
-Symbols: T steps, B sequences, I input features, H hidden units; sequences are time-major, (T, B, features).
-x_ = W_ih x and h_ = W_hh h, with a bias inside the norms if there is one: inner_bias_ih, inner_bias_hh.
-Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
+"""The reference's cells; lnrnn.reference says what the symbols are.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
 gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
@@ -26,60 +16,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lnrnn.reference_norms import (
-    ACTIVATIONS,
-    Array,
-    batch_norm,
-    batch_norm_backward,
-    layer_norm,
-    layer_norm_backward,
-    pool_statistics,
-    real,
-    rms_norm,
-    sigmoid,
-    standardize,
-    standardize_backward,
-    statistics_at,
-    update_step_statistics,
-)
-from lnrnn.reference_sequences import (
-    Norm,
-    Options,
-    Site,
-    State,
-    Step,
-    Tape,
-    reverse_sequences,
-    run,
-    run_backward,
-)
+from .norms import ACTIVATIONS, Array, real, sigmoid
+from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = [
-    "ACTIVATIONS",
-    "Step",
-    "Tape",
-    "batch_norm",
-    "batch_norm_backward",
+    "GRU_GATES",
+    "GRU_SITES",
+    "Gradients",
+    "GruGates",
+    "LSTM_SITES",
+    "RNN_SITES",
     "calibrate",
+    "gates",
     "gru",
     "gru_backward",
-    "layer_norm",
-    "layer_norm_backward",
+    "gru_gate",
+    "gru_gate_backward",
+    "gru_joint",
+    "gru_joint_backward",
+    "gru_split",
+    "gru_split_backward",
+    "gru_step",
+    "gru_step_backward",
+    "join",
     "lstm",
     "lstm_backward",
-    "pool_statistics",
-    "real",
-    "reverse_sequences",
-    "rms_norm",
+    "lstm_step",
+    "lstm_step_backward",
     "rnn",
     "rnn_backward",
-    "sigmoid",
-    "standardize",
-    "standardize_backward",
-    "statistics_at",
-    "update_step_statistics",
+    "rnn_step",
+    "rnn_step_backward",
+    "sum_of_sides",
+    "sum_of_sides_backward",
 ]
-
 
 # Of one step on the way back: the gradients of x_ and h_, and what reaches the old state not by h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]

@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core
-from ._errors import bad_type, bad_value, flag, integer, number, output, real, shaped
+from .. import _core
+from ..errors import bad_type, bad_value, flag, integer, number, output, real, shaped
 
 Array = np.ndarray
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ LARGEST = (
 )  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
 
 
-def _stored(name: str, value: ArrayLike) -> Array:
+def input_array(name: str, value: ArrayLike) -> Array:
     """value in a dtype that the norms take as it is, C-contiguous and aligned."""
     array = real(name, value)
     if array.dtype.name not in ("float16", "bfloat16", "float32"):
@@ -52,7 +52,8 @@ def _computed(x: Array) -> np.dtype:
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of the axes that layer norm runs over, the last ones, as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -68,7 +69,7 @@ def _normalized(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """-> normalized_shape as a tuple; x must end in it."""
-    shape = _normalized(normalized_shape)
+    shape = checked_shape(normalized_shape)
     if x.shape[-len(shape) :] != shape:
         raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
     return shape
@@ -128,7 +129,7 @@ def layer_norm(
     y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
     if y is not None:
         return y
-    x = _stored("x", x)
+    x = input_array("x", x)
     shape = _row_shape(x, normalized_shape)
     weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
     bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
@@ -157,7 +158,7 @@ def rms_norm(
     y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
     if y is not None:
         return y
-    x = _stored("x", x)
+    x = input_array("x", x)
     shape = _row_shape(x, normalized_shape)
     weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
     eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
@@ -183,7 +184,7 @@ def layer_norm_backward(
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
         return found
-    x = _stored("x", x)
+    x = input_array("x", x)
     shape = _row_shape(x, normalized_shape)
     gy = shaped("gy", gy, x.shape, x.dtype)
     weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
@@ -246,7 +247,7 @@ def batch_norm(
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
         return y
-    x = _stored("x", x)
+    x = input_array("x", x)
     C = _channels(x)
     training = flag("training", training)
     running = [_running(name, value, C, training) for name, value in
@@ -286,7 +287,7 @@ def batch_norm_backward(
     found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
     if found is not None:
         return found
-    x = _stored("x", x)
+    x = input_array("x", x)
     C = _channels(x)
     gy = shaped("gy", gy, x.shape, x.dtype)
     training = flag("training", training)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..errors import bad_value, flag, integer, number, real, shaped
+from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
-from ._errors import bad_value, flag, integer, number, real, shaped
-from ._state import CHANGES, MOST_COUNTED, Closed, checked, counted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,7 +108,7 @@ class LayerNorm(_Norm):
         elementwise_affine: bool = True,
         bias: bool = True,
     ) -> None:
-        self.normalized_shape = F._normalized(normalized_shape)
+        self.normalized_shape = F.checked_shape(normalized_shape)
         self.eps, self.training = eps, True
         self.elementwise_affine = flag("elementwise_affine", elementwise_affine)
         with_bias = flag("bias", bias) and self.elementwise_affine
@@ -125,7 +125,8 @@ class LayerNorm(_Norm):
         return F.layer_norm(x, self.normalized_shape, tensors["weight"], tensors["bias"], self.eps, out=out)
 
     def __repr__(self) -> str:
-        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine})"
+        affine = self.elementwise_affine
+        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
 
 
 class BatchNorm(_Norm):
@@ -191,7 +192,7 @@ class BatchNorm(_Norm):
         return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        x = F._stored("x", x)
+        x = F.input_array("x", x)
         if x.ndim >= 2 and x.shape[1] != self.num_features:
             shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
         tensors, training = self._tensors, self.training

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .cells import GRU, LSTM, Cell
-from .norms import BatchNormSpec, LayerNormSpec
+from .cells import Cell
+from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = LayerNormSpec | BatchNormSpec | None
 
-# "ih" and "hh": the products W_ih x and W_hh h; "": their sum; "c": an LSTM's cell state.
+# "ih" and "hh": the products W_ih x and W_hh h; "": their sum; "c": a cell state c.
 SIDES = ("", "ih", "hh", "c")
 
 
@@ -46,11 +46,11 @@ def norm_sites(cell: Cell, norm: Norm) -> tuple[NormSite, ...]:
     if batch and placement == "split":  # one bias for both
         found = NormSite("ih", "gain_ih", "bias", together), NormSite("hh", "gain_hh", None, together)
     elif placement == "split":
-        spans = (2, 1) if cell is GRU and norm.span is None else together
+        spans = cell.spans if norm.span is None else together
         found = NormSite("ih", "gain_ih", "bias_ih", spans), NormSite("hh", "gain_hh", "bias_hh", spans)
     else:
         found = (NormSite("", "gain", "bias", (1,) * cell.gates if placement == "gate" else together),)
-    if cell is LSTM and (batch or norm.cell is not None):
+    if cell.states == 2 and (batch or norm.cell is not None):
         found += (NormSite("c", "gain_c", "bias_c", (1,)),)
     return found
 

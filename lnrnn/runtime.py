@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from . import _core
-from ._errors import integer
+from .errors import integer
 
 
 def _from_environment() -> None:

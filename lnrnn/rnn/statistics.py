@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import SequenceTooLongError
-from ._state import MOST_COUNTED
+from ..errors import SequenceTooLongError
+from ..state import MOST_COUNTED
 from .sites import SIDES, NormSite
 
 Array = np.ndarray
@@ -29,7 +29,7 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
 
 
 def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
-    """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, and "count"."""
+    """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, "count"."""
     pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
@@ -51,11 +51,12 @@ def _refuse(known: int, order: Array, ends: Array, hint: str) -> None:
 
 
 class StepStatistics:
-    """Of one layer in one direction: mean and biased variance of each side, float64 (steps, width), and count, int64.
+    """Of one layer in one direction: mean and biased variance of each side, float64 (steps, width), and
+    count, int64.
 
-    count[t] is the number of training sequences that were seen alive at step t, whatever the side. Sequences end and
-    never begin again, so counts fall with t and the known steps are the first ones. Nothing here changes: `updated` makes
-    a new one, and a thread that computes with the old one goes on with it.
+    count[t] is the number of training sequences that were seen alive at step t, whatever the side. Sequences
+    end and never begin again, so counts fall with t and the known steps are the first ones. Nothing here
+    changes: `updated` makes a new one, and a thread that computes with the old one goes on with it.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -78,9 +79,9 @@ class StepStatistics:
     def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.
 
-        A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch; momentum None
-        pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one batch. Counts
-        end at 2**53.
+        A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch;
+        momentum None pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one
+        batch. Counts end at 2**53.
         """
         count = batch["count"]
         steps = int(np.count_nonzero(count))
@@ -107,7 +108,8 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, order: Array, ends: Array, overrun: str | None) -> None:
-        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest first."""
+        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest
+        first."""
         if overrun == "batch" or (overrun != "raise" and self.known):
             return
         _refuse(
@@ -119,10 +121,11 @@ class StepStatistics:
     def folded(
         self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str | None
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
-        """What inference needs: a row of scale and shift for every known step, and the row for the steps beyond.
+        """What inference needs: a row of scale and shift for every known step, and the row for the steps
+        beyond.
 
-        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift (rows, width)
-        float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
+        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift
+        (rows, width) float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
         """
         beyond = -1 if overrun == "batch" else self.known - 1
         averages = overrun == "mean" and self.known > 0

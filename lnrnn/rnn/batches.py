@@ -13,13 +13,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._errors import bad_type, bad_value, real
+from ..errors import bad_type, bad_value, real
 from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 
-# What a call returns and a stream holds: h of an RNN and a GRU, (h, c) of an LSTM.
+# What a call returns and a stream holds: h, or (h, c) of a cell with a cell state.
 State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
 
 
@@ -28,11 +28,12 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
     if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
         raise TypeError(
             "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
-            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), and give lengths=lengths"
+            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), "
+            "and give lengths=lengths"
         )
 
 
-def sequences(
+def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
     """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch
@@ -49,13 +50,10 @@ def sequences(
     if x.dtype is not FLOAT32 or step[-1] != 4 or (step[0] | step[-2]) % 4 or not x.flags.aligned:
         x = np.array(x, np.float32, order="C")
     unbatched = len(shape) == 2
-    if unbatched:
-        x = x[:, None]
-    elif batch_first:
-        x = x.swapaxes(0, 1)
+    batch: Array = time_first(x, unbatched, batch_first)
     if lengths is None:
-        return x, None, unbatched
-    T, B = x.shape[:2]
+        return batch, None, unbatched
+    T, B = batch.shape[:2]
     given = np.array(real("lengths", lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("lengths", "an array of integers", given)
@@ -67,7 +65,7 @@ def sequences(
             f"between 0 and the {T} steps of x",
             int(given.max() if given.max() > T else given.min()),
         )
-    return x, given.reshape(B).astype(np.int64), unbatched
+    return batch, given.reshape(B).astype(np.int64), unbatched
 
 
 def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
@@ -88,7 +86,8 @@ def _whole(T: int, B: int) -> tuple[Array, Array]:
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """An argument that says a state, as h, or for an LSTM as h and c: what to call each, and the value."""
+    """An argument that says a state, as h, or as h and c where the cell has both: what to call each, and the
+    value."""
     if cell.states == 1:
         return [(name, value)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
@@ -96,6 +95,19 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
     return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]
 
 
-def as_state(found: Sequence[Array]) -> State:  # type: ignore[type-var]  # the cell says which of the two it is
-    """h, or (h, c), as the caller has it."""
+def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
+    """The caller's order of axes -> (T, B, *), a view of an array or tensor."""
+    return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
+
+
+def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
+    """(T, B, *) -> the caller's order of axes, a view of an array or tensor."""
+    return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
+
+
+# The cell says which of the two states it is.
+def as_state(found: Sequence[Array], unbatched: bool = False) -> State:  # type: ignore[type-var]
+    """Arrays (num_layers * directions, B, H) -> h, or (h, c), as the caller has it."""
+    if unbatched:
+        found = [s[:, 0] for s in found]
     return cast(State, found[0] if len(found) == 1 else tuple(found))

@@ -1,5 +1,5 @@
-"""What RNN, LSTM and GRU have in common: parameters, whole sequences, streams, copies. What one layer does is
-in reference.py, readable, and in sequence.c, fast."""
+"""The base of the recurrent models: parameters, whole sequences, streams, copies. What one layer does is in
+lnrnn.reference, readable, and in pyx/sequence.c, fast."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import calibration, training
-from ._core import Activation
-from ._errors import bad_type, bad_value, choice, flag, integer, real, shaped
-from ._state import CHANGES, Closed, checked, counted, no_attribute
+from ..errors import bad_type, bad_value, choice, integer, real, shaped
+from ..state import CHANGES, Closed, checked, counted, no_attribute
+from . import calibration, engine, file_format, training
+from .architecture import Architecture, argument_names
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, longest_first
 from .cells import Cell
-from .io import save
-from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun, norm_spec
-from .parameters import shapes, suffixes
-from .sequences import FLOAT32, State, as_state, longest_first, sequences, states
-from .sites import statistics_sides
-from .snapshot import DTYPES, Architecture, Dtype, Snapshot, frozen
+from .snapshot import DTYPES, Dtype, Snapshot, frozen
+from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
@@ -46,9 +43,9 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Network(Closed, Generic[State]):
-    """The base of RNN, LSTM and GRU, which say what they compute and how they are made.
+    """The base of the models, which say what they compute and how they are made.
 
-    Its type parameter is that of a state: an array of an RNN or a GRU, a pair of arrays of an LSTM.
+    Its type parameter is that of a state: an array, or a pair of arrays (h, c) where the cell has both.
 
     Attributes: a name that a network does not have raises AttributeError, whether it is read or set. A
     subclass may have attributes of its own, by any name that does not end as parameters' names do (_l0,
@@ -63,12 +60,9 @@ class Network(Closed, Generic[State]):
 
     __slots__ = (
         "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
-        "num_directions", "_suffixes", "_sides", "_snapshot",
+        "num_directions", "_snapshot",
     )  # fmt: skip
     _cell: Cell
-    _arguments: tuple[str, ...] = (
-        "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
-    )  # fmt: skip
     input_size: int
     hidden_size: int
     num_layers: int
@@ -78,63 +72,30 @@ class Network(Closed, Generic[State]):
     bidirectional: bool
     num_directions: int
 
-    @property
-    def _act(self) -> Activation:
-        """An RNN's nonlinearity."""
-        return Activation.TANH
-
-    def _make(
-        self, input_size: int, hidden_size: int, num_layers: int, norm: Any, bias: bool, batch_first: bool,
-        bidirectional: bool, seed: int | None,
-    ) -> None:  # fmt: skip
-        limit = 2**31 - 1  # so that no product of two sizes overflows
-        self.input_size = integer("input_size", input_size, 1, limit)
-        self.hidden_size = integer("hidden_size", hidden_size, 1, limit)
-        self.num_layers = integer("num_layers", num_layers, 1, 1024)
-        if self._cell.gates * self.hidden_size * max(self.hidden_size, self.input_size) > 2**40:
-            raise bad_value(
-                "hidden_size", "such that a weight matrix has at most 2**40 elements", self.hidden_size
-            )
-        self.norm = norm_spec(norm, self._cell)
-        self.bias = flag("bias", bias)
-        self.batch_first = flag("batch_first", batch_first)
-        self.bidirectional = flag("bidirectional", bidirectional)
+    def _make(self, seed: int | None, **arguments: Any) -> None:
+        """arguments: those of the constructor, less the seed."""
+        made = Architecture.checked(self._cell, **arguments)
         if seed is not None:
             seed = integer("seed", seed, 0)
-        self.num_directions = 2 if self.bidirectional else 1
-        self._suffixes = suffixes(self.num_layers, self.bidirectional)
-        self._sides = statistics_sides(self._cell, self.norm, self.hidden_size)
-        batch_norm = self._batch_norm
+        for name, value in made.arguments.items():
+            setattr(self, name, value)
+        self.num_directions = made.directions
         rng = np.random.default_rng(seed)
-        bound = self.hidden_size**-0.5
+        bound = made.hidden_size**-0.5
         parameters: dict[str, Array] = {}
-        for name, shape in shapes(
-            self._cell,
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            self.bidirectional,
-            self.norm,
-            self.bias,
-        ).items():
+        for name, shape in made.shapes.items():
             if name.startswith("gain"):
                 value = np.ones(shape, np.float32)
-            elif name.startswith("bias") and self.norm is not None:
+            elif name.startswith("bias") and made.norm is not None:
                 value = np.zeros(shape, np.float32)
             else:
                 value = _uniform(rng, bound, shape)
             parameters[name] = frozen(value)
+        batch_norm = made.batch_norm
         room = batch_norm.max_steps or 0 if batch_norm else 0
-        statistics = {end: StepStatistics.empty(self._sides, room) for end in self._suffixes if self._sides}
-        made = Architecture(
-            self._cell, self._act, self.norm, self.input_size, self.hidden_size, self._suffixes, self._sides
-        )
+        statistics = {end: StepStatistics.empty(made.sides, room) for end in made.suffixes if made.sides}
         overrun = batch_norm.overrun if batch_norm else None
         self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32")
-
-    @property
-    def _batch_norm(self) -> BatchNormSpec | None:
-        return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     # --- parameters and state -------------------------------------------------------------------------------
 
@@ -172,11 +133,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def _fixed(self) -> tuple[str, ...]:
-        return *self._arguments, "num_directions"
-
-    @property
-    def _parameters(self) -> Mapping[str, Array]:
-        return self._snapshot.parameters
+        return *argument_names(self._cell), "num_directions"
 
     def parameters(self) -> dict[str, Array]:
         """What training changes, by name: read-only arrays, not copies."""
@@ -190,8 +147,9 @@ class Network(Closed, Generic[State]):
         """Sets parameters and statistics, all in one step. Every name must be there, with its shape;
         statistics may have any number of steps that max_steps allows, and counts up to 2**53. On an error
         nothing changes."""
+        made = self._snapshot.architecture
         expected: dict[str, Array] = dict(self._snapshot.parameters)
-        endings = self._suffixes if self._sides else ()
+        endings = made.suffixes if made.sides else ()
         for suffix in endings:
             steps = 0
             if isinstance(state, Mapping) and f"count{suffix}" in state:
@@ -201,28 +159,16 @@ class Network(Closed, Generic[State]):
                 if count.ndim != 1:
                     raise bad_value(f"count{suffix}", "of shape (steps,)", count)
                 steps = len(count)
-            for name, like in StepStatistics.empty(self._sides, steps).arrays.items():
+            for name, like in StepStatistics.empty(made.sides, steps).arrays.items():
                 expected[name + suffix] = like
         arrays = checked(state, expected)
-        if self._batch_norm:
+        if made.batch_norm:
             for suffix in endings:
-                self._check_statistics(suffix, arrays, self._batch_norm.max_steps)
+                _check_statistics(made, suffix, arrays)
         parameters = {name: frozen(arrays[name]) for name in self._snapshot.parameters}
-        names = named_shapes(self._sides, 0)
+        names = named_shapes(made.sides, 0)
         statistics = {end: StepStatistics({name: arrays[name + end] for name in names}) for end in endings}
         self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
-
-    def _check_statistics(self, suffix: str, arrays: Mapping[str, Array], most: int | None) -> None:
-        count = arrays[f"count{suffix}"]
-        if most is not None and len(count) != most:
-            raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
-        if not np.array_equal(count, arrays["count_l0"]):
-            raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
-        if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
-            raise ValueError(f"count{suffix} must not rise from step to step")
-        for name in named_shapes(self._sides, 0):
-            if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
-                raise ValueError(f"{name}{suffix} must not be negative")
 
     @property
     def known_steps(self) -> int | None:
@@ -237,96 +183,34 @@ class Network(Closed, Generic[State]):
 
     @overrun.setter
     def overrun(self, value: Overrun) -> None:
-        if not self._sides:
+        if not self._snapshot.architecture.sides:
             raise ValueError("overrun belongs to batch norm, and this network has none")
         new = choice("overrun", value, OVERRUNS)
         self._change(lambda old: old.changed(overrun=new))
 
-    def _learn(self, seen: list[dict[str, Any]]) -> None:
-        """Adds the statistics of one training batch, by layer and direction as statistics.blank has them, to
-        those that are there now: of batches that several threads train with at once, none is lost."""
-        momentum = self._batch_norm.momentum if self._batch_norm else None
-        batches = dict(zip(self._suffixes, seen, strict=True))
-        self._change(lambda old: old.changed(
-            statistics={end: old.statistics[end].updated(batch, momentum) for end, batch in batches.items()}
-        ))  # fmt: skip
-
     # --- computing ------------------------------------------------------------------------------------------
-
-    def _states(self, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-        """What an argument says of h, or of h and c: arrays (num_layers * directions, B, H), zeros for
-        None."""
-        shape = (len(self._suffixes), batch, self.hidden_size)
-        if value is None:
-            return [np.zeros(shape, FLOAT32)] * self._cell.states  # one array twice: nobody writes to it
-        outer = (shape[0], shape[2]) if unbatched else shape
-        return [np.zeros(shape, FLOAT32) if v is None else shaped(n, v, outer, FLOAT32).reshape(shape)
-                for n, v in states(name, value, self._cell)]  # fmt: skip
-
-    def _as_state(self, found: list[Array], unbatched: bool) -> State:
-        """h, or (h, c), as the caller has it."""
-        if unbatched:
-            found = [s[:, 0] for s in found]
-        return as_state(found)
-
-    def _as_caller(self, y: Array, unbatched: bool) -> Array:
-        """(T, B, *) -> the caller's order of axes."""
-        return y[:, 0] if unbatched else y.swapaxes(0, 1) if self.batch_first else y
-
-    def _run(
-        self, x: Array, order: Array, ends: Array, start: list[Array], note: Callable[..., Any] | None = None,
-        snapshot: Snapshot | None = None,
-    ) -> tuple[Array, list[Array]]:  # fmt: skip
-        """All layers and directions. x (T, B, D) -> y (T, B, directions * H), and the states at the
-        sequences' ends.
-
-        note: called with each layer, its input and its output before it runs; gives the statistics and the
-        tape that the layer writes, each an array or None. snapshot: what to compute with, if the caller has
-        taken one already.
-        """
-        T, B, _ = x.shape
-        directions, H = self.num_directions, self.hidden_size
-        end = [np.empty_like(s) for s in start]
-        c0 = cn = statistics = tape = None
-        y = x
-        for k, layer in enumerate((snapshot or self._snapshot).layers()):
-            d = k % directions
-            if d == 0:
-                x = y
-                wide = directions * H
-                y = (
-                    np.empty((B, T, wide), FLOAT32).swapaxes(0, 1)
-                    if self.batch_first
-                    else np.empty((T, B, wide), FLOAT32)
-                )
-            part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]
-            if len(start) > 1:
-                c0, cn = start[1][k], end[1][k]
-            if note is not None:
-                statistics, tape = note(layer, x, part)
-            layer.forward(x, part, start[0][k], end[0][k], order, ends, 0, statistics, tape, c0, cn)
-        return y, end
 
     def __call__(self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None) -> tuple[Array, State]:
         """Whole sequences at inference.
 
         x (T, B, D), or (B, T, D) with batch_first, or (T, D) for one sequence. h0, the state to begin with:
-        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; for an LSTM a pair
-        (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a length
-        is not read.
+        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; with a cell state a
+        pair (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a
+        length is not read.
         -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own
         end, which for a sequence of length 0 is its h0.
 
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
-        x, lengths, unbatched = sequences(x, lengths, self.input_size, self.batch_first)
+        snapshot = self._snapshot
+        made = snapshot.architecture
+        x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
         T, B, _ = x.shape
         order, ends = longest_first(lengths, T, B)
-        start = self._states("h0", h0, B, unbatched)
-        snapshot = self._snapshot
+        start = engine.state_arrays(made, "h0", h0, B, unbatched)
         snapshot.refuse_overrun(order, ends)
-        y, end = self._run(x, order, ends, start, None, snapshot)
-        return self._as_caller(y, unbatched), self._as_state(end, unbatched)
+        y, end = engine.run(snapshot, x, order, ends, start)
+        return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
         """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
@@ -348,7 +232,12 @@ class Network(Closed, Generic[State]):
         live at t and updates the running ones. Other networks are trained with lnrnn.torch; here they raise
         ValueError.
         """
-        return training.forward(self, x, h0, lengths)
+        state: State
+        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths)
+        if seen:  # last of all: who interrupts the call finds the statistics as they were
+            # Added to those that are there now: of batches that several threads train with, none is lost.
+            self._change(lambda old: engine.with_batch(old, seen))
+        return y, state, tape
 
     def backward(
         self, tape: Tape, gy: ArrayLike | None, gh: Any = None
@@ -356,11 +245,13 @@ class Network(Closed, Generic[State]):
         """Back-propagation through time.
 
         tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
-        length is not read). gh: gradient of h, of h's shape, or None; for an LSTM a pair (gh, gc), either of
-        which may be None.
+        length is not read). gh: gradient of h, of h's shape, or None; with a cell state a pair (gh, gc),
+        either of which may be None.
         -> gx like x, gh0 like h0, and gradients by parameter name.
         """
-        return training.backward(self, tape, gy, gh)
+        if not isinstance(tape, Tape) or tape.owner is not self:
+            raise bad_type("tape", "what this network's forward_train returned", tape)
+        return training.backward(tape, gy, gh)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.
@@ -370,7 +261,9 @@ class Network(Closed, Generic[State]):
         the sequences were divided into batches does not matter. All are held in memory at once. Old
         statistics are replaced. The parameters are those that the network had when it began to compute.
         """
-        calibration.calibrate(self, batches)
+        together = calibration.joined(self._snapshot.architecture, batches)
+        found = calibration.statistics(self._snapshot, *together)
+        self._change(lambda old: engine.with_statistics(old, found))
 
     @property
     def dtype(self) -> Dtype:
@@ -395,7 +288,7 @@ class Network(Closed, Generic[State]):
         """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
 
         Raises OSError; ImportError without the safetensors package."""
-        save(copy.copy(self), path)  # of one version, whoever sets something meanwhile
+        file_format.write(self._snapshot, path)
 
     @property
     def packed_bytes(self) -> int:
@@ -404,7 +297,25 @@ class Network(Closed, Generic[State]):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        named = [
-            f"{name}={getattr(self, name)!r}" for name in (*self._arguments[2:], "dtype", "packed_bytes")
-        ]
+        names = (*argument_names(self._cell)[2:], "dtype", "packed_bytes")
+        named = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+
+
+def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
+    """Raises ValueError for statistics, in a state dict of the right names, that no training gives."""
+    count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
+    if most is not None and len(count) != most:
+        raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
+    if not np.array_equal(count, arrays["count_l0"]):
+        raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
+    if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
+        raise ValueError(f"count{suffix} must not rise from step to step")
+    for name in named_shapes(made.sides, 0):
+        if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
+            raise ValueError(f"{name}{suffix} must not be negative")
+
+
+def architecture(network: Network[Any]) -> Architecture:
+    """The network's description: for modules that tell, store or rebuild networks."""
+    return network._snapshot.architecture

@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from . import _core
-from ._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
-from .cells import Cell
-from .norms import BatchNormSpec, LayerNormSpec, Overrun
-from .sites import Norm, norm_sites
+from .. import _core
+from .._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
+from .architecture import Architecture
+from .sites import norm_sites
+from .specs import BatchNormSpec, LayerNormSpec, Overrun
 from .statistics import StepStatistics
 
 Array = np.ndarray
@@ -23,20 +23,6 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 def frozen(array: Array) -> Array:
     array.setflags(write=False)
     return array
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """What is fixed when a network is made. norm: resolved for the cell. suffixes: see parameters.py; sides:
-    sites.statistics_sides."""
-
-    cell: Cell
-    activation: Activation
-    norm: Norm
-    input_size: int
-    hidden_size: int
-    suffixes: tuple[str, ...]
-    sides: Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +88,8 @@ class Snapshot:
                 "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
             }  # fmt: skip
         layer = _core.Layer(
-            CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given, act=made.activation,
+            CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given,
+            act=Activation[made.nonlinearity.upper()],
             inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
             reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()], **options,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._errors import bad_type, bad_value, shaped
+from .errors import bad_type, bad_value, shaped
 
 Made = TypeVar("Made")
 
