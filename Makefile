@@ -72,9 +72,9 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# The packages of an extra, as pyproject.toml names them.
+# The packages of an extra, as pyproject.toml names them. -I: not as an old lnrnn.egg-info in this folder names them.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
-	$(BIN)/python -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
+	$(BIN)/python -I -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
 	    if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt
 	touch $@
