@@ -85,8 +85,9 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
+    const lnrnn_coefficients coefficients = {.mean = at, .scale = scale, .shift = c1, .slope = c2};
     for (size_t i = 0; i < active; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, &coefficients, to);
 }
 
 /* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
@@ -116,9 +117,20 @@ static void site_backward(const backward_job *j, int site, size_t active, size_t
     } else
         for (size_t from = 0, end; from < n; from = end) {
             end = span_end(norm, from, n);
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
-                                                          norm->gain + from, norm->eps, to + from, gs,
-                                                          sum.gain + from, sum.bias + from, m->zeros);
+            const lnrnn_layer_norm_gradients rows = {.rows = active,
+                                                     .n = end - from,
+                                                     .gy = g + from,
+                                                     .x = a + from,
+                                                     .gx = to + from,
+                                                     .gys = gs,
+                                                     .xs = as,
+                                                     .gxs = gs,
+                                                     .gain = norm->gain + from,
+                                                     .eps = (double)norm->eps,
+                                                     .ggain = sum.gain + from,
+                                                     .gbias = sum.bias + from,
+                                                     .partial = m->zeros};
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&rows);
         }
 }
 
@@ -164,8 +176,15 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
     if (g.how == LNRNN_AFFINE) {
         const size_t row = t * at->width + from, H = j->c->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
-                                       at->bias + from, g.eps, NULL, mean, scale, shift);
+        const lnrnn_channels channels = {.n = H,
+                                         .mean = found->mean + row,
+                                         .m2 = found->var + row,
+                                         .count = 1,
+                                         .gain = at->gain + from,
+                                         .bias = at->bias + from,
+                                         .eps = (double)g.eps};
+        const lnrnn_coefficients out = {.mean = mean, .scale = scale, .shift = shift};
+        j->k->norm[LNRNN_FLOAT32].fold(&channels, &out);
         g.mean = mean, g.gain = scale, g.bias = shift;
     } else {
         g.bias += from;
