@@ -34,7 +34,8 @@ ONCE = [
     "runtime/dispatch.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
     "runtime/team.c", "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
+    "rnn/config.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c", "rnn/step.c",
+    "rnn/backward.c", "rnn/weight_gradients.c",
 ]  # fmt: skip
 
 
