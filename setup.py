@@ -1,7 +1,8 @@
-"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per instruction set.
+"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per
+instruction set.
 
-Objects are kept in build/objects and compiled again only when their text, a header that they include, the compiler or its
-flags have changed: see `Objects`.
+Objects are kept in build/objects and compiled again only when their text, a header that they include, the
+compiler or its flags have changed: see `Objects`.
 """
 
 from __future__ import annotations
@@ -25,20 +26,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, "pyx")
-from build_flags import CFLAGS, ISAS  # noqa: E402
-
-# Compiled once; the kernels in pyx/isa are compiled once per instruction set.
-ONCE = [
-    "runtime/dispatch.c", "runtime/cores.c", "runtime/threads.c", "runtime/blocks.c", "runtime/parts.c",
-    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c", "rnn/step.c",
-    "rnn/backward.c", "rnn/weight_gradients.c",
-]  # fmt: skip
+from build_flags import CFLAGS, units  # noqa: E402
 
 
 class Objects:
-    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and a hash of
-    every file that the compiler read. Contents decide and not times, which a checkout or a copy does not keep."""
+    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and
+    a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
+    does not keep."""
 
     def __init__(self, compiler, folder: Path) -> None:
         self.compiler, self.folder = compiler, folder
@@ -51,8 +45,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """-> the object's path. include: folders of headers. Files outside this one are not looked at: `versions` names
-        what stands for them."""
+        """-> the object's path. include: folders of headers. Files outside this folder are not looked at:
+        `versions` names what stands for them."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [self.version, *self.compiler.compiler_so, *flags, source, versions]
         try:
@@ -81,7 +75,6 @@ def _hash(path: str) -> str:
 
 class BuildExt(build_ext):
     def build_extension(self, ext: Extension) -> None:
-        machine = platform.machine().lower()
         openmp = self.openmp_flags()
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
@@ -93,40 +86,27 @@ class BuildExt(build_ext):
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
         # The longest first: each unit is a process of the compiler.
-        units = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
-        for isa, (machines, parts, flags) in reversed(ISAS.items()):
-            if machine in machines:
-                units += [
-                    (
-                        f"{isa}_{part.lower()}",
-                        f"pyx/isa/{isa}.c",
-                        [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
-                        ["include"],
-                    )
-                    for part in parts
-                ]
-        units += [
-            (name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
-            for name in ONCE
-        ]
+        todo = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
+        todo += units(platform.machine(), openmp)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), units))
+            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), todo))
         ext.sources = []
         ext.extra_link_args = [*openmp, "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on
         super().build_extension(ext)
 
     def openmp_flags(self) -> list[str]:
-        """["-fopenmp"] if a program that uses it compiles and links, else []."""
-        source = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+        """["-fopenmp"] if a module that uses it compiles and links, else []. A module and not a program:
+        LDFLAGS of the environment are for modules alone."""
+        source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "openmp.c")
             with open(path, "w") as f:
                 f.write(source)
             try:
                 objects = self.compiler.compile([path], output_dir=folder, extra_postargs=["-fopenmp"])
-                self.compiler.link_executable(
-                    objects, os.path.join(folder, "openmp"), extra_postargs=["-fopenmp"]
+                self.compiler.link_shared_object(
+                    objects, os.path.join(folder, "openmp.so"), extra_postargs=["-fopenmp"]
                 )
             except Exception:  # whatever a compiler says, it says that it has none
                 return []

@@ -82,7 +82,8 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
     train(model, *map(torch.from_numpy, (x, lengths, data.train.labels)), epochs)
     took = time.perf_counter() - begin
     print(
-        f"seed {seed}: trained {model.rnn}\n  for {epochs} epochs on {len(data.train)} utterances, {took:.1f} s"
+        f"seed {seed}: trained {model.rnn}\n"
+        f"  for {epochs} epochs on {len(data.train)} utterances, {took:.1f} s"
     )
     model.eval()
     with torch.no_grad():

@@ -1,9 +1,10 @@
 /* lnrnn in C: what the Cython module calls, and what a C program may.
  *
- * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory, also the
- * working memory, whose size a function named ..._work or a plan tells. Sizes count elements, strides count
- * elements too and may be any value unless a function says more. Inputs are only read. Outputs may not overlap inputs
- * or each other except where "may be" says so. `threads` is the most a call may use; 1 makes it run in the caller.
+ * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory,
+ * also the working memory, whose size a function named ..._work or a plan tells. Sizes count elements,
+ * strides count elements too and may be any value unless a function says more. Inputs are only read. Outputs
+ * may not overlap inputs or each other except where "may be" says so. `threads` is the most a call may use; 1
+ * makes it run in the caller.
  */
 #ifndef LNRNN_H
 #define LNRNN_H
@@ -11,71 +12,51 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* --- dispatch.c: which kernels ------------------------------------------------------------------------------ */
+/* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
-/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 .. n-1]. */
+/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
+ * n-1]. */
 size_t lnrnn_isa_list(const char *names[8]);
 /* The one in use. Until lnrnn_isa_use has been called: the best. */
 const char *lnrnn_isa_name(void);
 /* 0, or -1 if the name is not in the list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
 
-/* --- cores.c, threads.c: how many threads ------------------------------------------------------------------- */
+/* --- caches.c: what the tuning goes by ----------------------------------------------------------------- */
+
+/* Bytes of the data caches that a core reads through: its L1, its L2, and the L3 that it shares. caches.c
+ * asks the machine. */
+typedef struct {
+    size_t l1, l2, l3;
+} lnrnn_caches;
+
+/* Those of this machine, or what lnrnn_set_caches has set. */
+lnrnn_caches lnrnn_get_caches(void);
+/* For tests: no result may depend on them. Not while another thread computes. */
+void lnrnn_set_caches(lnrnn_caches caches);
+
+/* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
-/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places) and the
- * control group's quota, at least 1. */
+/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
+ * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
-/* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks that run at
- * the same time have the same worker. */
-void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx);
-
-/* Has a call waited for a thread that had lost its core, just now? Then short work is better done alone. */
-int lnrnn_oversubscribed(void);
-/* body(ctx, worker, team) once in each thread of a team, all at the same time: team <= threads of them, worker < team. */
-void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx);
-/* Where a team waits for its last; all zeros before its first use. Each counter has a cache line of its own. */
-typedef struct {
-    int arrived;
-    char padding[60];
-    unsigned round;
-    int oversubscribed; /* set when somebody waited for so long that another process must have the partner's core */
-    char more_padding[56];
-} lnrnn_barrier;
-void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
-
-/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and so do the
- * later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is called after each such call
- * by the thread that made it. Best effort: threads.c says what OpenMP leaves open. */
+/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and
+ * so do the later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is
+ * called after each such call by the thread that made it. Best effort: team.c says what OpenMP leaves open.
+ */
 void lnrnn_on_shortage(void (*tell)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
-/* What the tests look at, and set.
- *
- * cpus, but no more than the quotas of the control groups in a file like /proc/self/cgroup allow, whose directories are below
- * root. */
-int lnrnn_cores_of(int cpus, const char *groups, const char *root);
-/* The largest teams that the calls of this thread have had since it last asked, where tasks were divided (lnrnn_parallel)
- * and where units were (lnrnn_team); 0: all ran alone. */
-typedef struct {
-    int tasks, units;
-} lnrnn_teams;
-lnrnn_teams lnrnn_teams_had(void);
-/* How threads meet. NORMAL: as fast as they can; and a call that waited for long is remembered, so that short ones after it
- * run alone. In all other modes no call is remembered, and threads that divide tasks begin together. APART: after a meeting
- * they go on one later than the other. LATE: every wait counts as a long one. */
-enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
-void lnrnn_set_barrier_mode(int mode);
-
-/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
+/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
-/* --- layer_norm.c, batch_norm.c: the norms over threads ------------------------------------------------------
+/* --- layer_norm.c, batch_norm.c: the norms over threads ---
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has 16 bits is
- * computed in float and rounded to nearest even at the end.
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has
+ * 16 bits is computed in float and rounded to nearest even at the end.
  */
 
 enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
@@ -91,9 +72,9 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean and biased
- * var (C): those of the batch, and written, if `training`; else given, and read.
- * work: lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
+/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean
+ * and biased var (C): those of the batch, and written, if `training`; else given, and read. work:
+ * lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -167,7 +148,7 @@ typedef struct {
 struct lnrnn_kernels;
 struct lnrnn_product;
 
-/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference.py has
+/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
  * the equations. */
 typedef struct {
     /* Set by the caller. */
@@ -224,6 +205,7 @@ typedef struct {
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
+    lnrnn_caches caches;
     int synchronous;    /* there are such steps: then one group has all sequences */
     int deferred_input; /* the input side is normalised at each step, not for a chunk at once */
     struct {

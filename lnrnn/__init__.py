@@ -1,4 +1,9 @@
-"""lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU."""
+"""lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU.
+
+Public is what `__all__` names here, in lnrnn.torch and in lnrnn.reference, `load` and `save` of lnrnn.io, and
+what README.md names. All other modules may change from one version to the next; their names carry no
+underscore, but for the compiled _core.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import data
-from ._errors import SequenceTooLongError
-from ._runtime import cpu_info, get_num_threads, set_num_threads
-from .functional import (
+from .errors import SequenceTooLongError
+from .importers import from_keras, from_torch
+from .io import load
+from .norm.functional import (
     batch_norm,
     batch_norm_backward,
     exp,
@@ -18,12 +24,11 @@ from .functional import (
     sigmoid,
     tanh,
 )
-from .importers import from_keras, from_torch
-from .io import load
-from .layers import BatchNorm, LayerNorm
-from .network import Network
-from .norms import BatchNormSpec, LayerNormSpec
-from .recurrent import GRU, LSTM, RNN
+from .norm.layers import BatchNorm, LayerNorm
+from .rnn.models import GRU, LSTM, RNN
+from .rnn.network import Network
+from .rnn.specs import BatchNormSpec, LayerNormSpec
+from .runtime import cpu_info, get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 

@@ -14,7 +14,8 @@ import numpy as np
 
 import lnrnn
 from lnrnn import demos
-from lnrnn._files import check_replaceable, replacing
+from lnrnn.files import check_replaceable, replacing
+from lnrnn.rnn.network import architecture
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
@@ -25,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
     argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
-    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `_runtime`.)
+    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `lnrnn.runtime`.)
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -163,10 +164,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
     )  # packs the weights
-    facts: dict[str, object] = {
-        "cell": type(model).__name__,
-        **{name: getattr(model, name) for name in model._arguments},
-    }
+    facts: dict[str, object] = {"cell": type(model).__name__, **architecture(model).arguments}
     facts["parameters"] = sum(value.size for value in model.parameters().values())
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}

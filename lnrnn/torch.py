@@ -1,12 +1,14 @@
-"""Trainable twins of lnrnn's RNN, LSTM and GRU: torch modules in plain torch operations, for any device and dtype. Train them
-with torch, then run `lnrnn.from_torch(module)`. Needs torch; nothing else in lnrnn does.
+"""Trainable twins of lnrnn's recurrent models: torch modules in plain torch operations, for any device and
+dtype. Train them with torch, then run `lnrnn.from_torch(module)`. Needs torch; nothing else in lnrnn does.
 
-They have the arguments, the parameters (names, shapes, start values) and the results of lnrnn's classes, whose docstrings
-have the equations. They are written to be read and differentiated, not to be fast: one time step after another.
+They have the arguments, the parameters (names, shapes, start values) and the results of lnrnn's classes,
+whose docstrings have the equations. They are written to be read and differentiated, not to be fast: one time
+step after another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,12 +20,15 @@ try:
 except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
-from . import recurrent
-from ._errors import bad_type, bad_value, choice
-from .norms import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
-from .sequences import longest_first, refuse_packed, sequences, states
-from .sites import norm_sites
-from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
+from .errors import bad_type, bad_value, choice
+from .rnn import models
+from .rnn.architecture import Architecture
+from .rnn.batches import as_caller, checked_batch, longest_first, refuse_packed, states, time_first
+from .rnn.cells import Nonlinearity
+from .rnn.network import architecture
+from .rnn.sites import norm_sites
+from .rnn.specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
+from .rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
 
@@ -31,13 +36,13 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called by side: "ih" and "hh" for the two products, "" for their
-    sum, "c" for an LSTM's cell state. Keeps, under batch norm, the statistics of the batch."""
+    """The norms and biases of one layer in one direction, called by side, which sites.py names. Keeps, under
+    batch norm, the statistics of the batch."""
 
     def __init__(self, twin: Twin, suffix: str, alive: Tensor, learning: bool) -> None:
         cut = len(suffix)
         self.spec, self.hidden_size = twin.norm, twin.hidden_size
-        self.sites = {site.side: site for site in norm_sites(twin._served._cell, twin.norm)}
+        self.sites = {site.side: site for site in norm_sites(twin.architecture.cell, twin.norm)}
         self.parameters = {name[:-cut]: p for name, p in twin.named_parameters() if name.endswith(suffix)}
         self.buffers = {name[:-cut]: b for name, b in twin.named_buffers() if name.endswith(suffix)}
         self.overrun, self.known = twin.overrun, 0 if learning else twin.known_steps or 0
@@ -84,7 +89,8 @@ class Norms:
 class Twin(torch.nn.Module):
     """The base of the twins, which say only what one step computes."""
 
-    _served: ClassVar[type[recurrent.RNN] | type[recurrent.LSTM] | type[recurrent.GRU]]
+    _served: ClassVar[type[models.Model]]
+    architecture: Architecture
     # What `_make` sets; torch.nn.Module calls whatever it does not know a tensor or a module.
     input_size: int
     hidden_size: int
@@ -95,20 +101,18 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
-    sides: dict[str, int]
-    _suffixes: tuple[str, ...]
     _overrun: Overrun | None
 
     def _make(self, device: Any, dtype: Any, seed: int | None, **arguments: Any) -> None:
         super().__init__()
         if seed is None:
             seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
-        model = self._served(
-            **arguments, seed=seed
-        )  # it checks the arguments, and knows names, shapes and start values
-        for name in model._arguments:
-            setattr(self, name, getattr(model, name))
-        self.num_directions, self.sides, self._suffixes = model.num_directions, model._sides, model._suffixes
+        # It checks the arguments, and knows names, shapes and start values.
+        model = self._served(**arguments, seed=seed)
+        self.architecture = architecture(model)
+        for name, value in self.architecture.arguments.items():
+            setattr(self, name, value)
+        self.num_directions = model.num_directions
         self._overrun = model.overrun
         trained = model.parameters()
         for name, value in model.state_dict().items():
@@ -121,13 +125,18 @@ class Twin(torch.nn.Module):
                 self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
 
     @property
+    def sides(self) -> Mapping[str, int]:
+        """What batch norm keeps statistics of in each layer, and how wide; nothing for another norm."""
+        return self.architecture.sides
+
+    @property
     def known_steps(self) -> int | None:
         """Batch norm: for how many time steps there are statistics. None without batch norm."""
         return int((self.get_buffer("count_l0") > 0).sum()) if self.sides else None
 
     @property
     def overrun(self) -> Overrun | None:
-        """Batch norm: what happens past the known steps in evaluation; may be set. None without batch norm."""
+        """Batch norm: what happens past the known steps in evaluation; may be set. None without it."""
         return self._overrun
 
     @overrun.setter
@@ -138,17 +147,18 @@ class Twin(torch.nn.Module):
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
         """The name of lnrnn's class, and the arguments of its constructor: for lnrnn.from_torch."""
-        arguments = {name: getattr(self, name) for name in self._served._arguments}
+        arguments = {name: getattr(self, name) for name in self.architecture.arguments}
         if self.sides:
             arguments["norm"] = replace(self.norm, overrun=self._overrun)
         return self._served.__name__, arguments
 
     def forward(self, x: Tensor, h0: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
-        """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or for an LSTM (h0, c0);
-        lengths (B,), integers. -> y, and h or (h, c).
+        """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or with a cell
+        state (h0, c0); lengths (B,), integers. -> y, and h or (h, c).
 
-        Under batch norm, in training, a step is normalised with the mean and biased variance of the sequences that live at
-        it, and the running statistics are updated; in evaluation with the running ones, as BatchNormSpec says.
+        Under batch norm, in training, a step is normalised with the mean and biased variance of the sequences
+        that live at it, and the running statistics are updated; in evaluation with the running ones, as
+        BatchNormSpec says.
         """
         if not isinstance(x, Tensor):
             refuse_packed(x, self.batch_first)
@@ -156,10 +166,10 @@ class Twin(torch.nn.Module):
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)
         without = np.empty((*x.shape[:-1], 0), np.float32)  # the shape of x, to check the lengths against
-        _, ends, unbatched = sequences(
+        _, ends, unbatched = checked_batch(
             without, lengths.cpu() if isinstance(lengths, Tensor) else lengths, 0, self.batch_first
         )
-        x = x[:, None] if unbatched else x.swapaxes(0, 1) if self.batch_first else x
+        x = time_first(x, unbatched, self.batch_first)
         T, B, _ = x.shape
         ends = np.full(B, T) if ends is None else ends
         learning = bool(self.sides) and self.training
@@ -171,7 +181,7 @@ class Twin(torch.nn.Module):
         x = torch.where(alive[..., None], x, 0)  # what lies past a length may be anything, NaN too
         start = self._start(h0, x, unbatched)
         found, norms = [], []
-        for k, suffix in enumerate(self._suffixes):
+        for k, suffix in enumerate(self.architecture.suffixes):
             d = k % self.num_directions
             if d == 0:
                 inputs, outputs = x, []
@@ -186,11 +196,12 @@ class Twin(torch.nn.Module):
         end = [torch.stack(part) for part in zip(*found, strict=True)]
         if unbatched:
             end = [part[:, 0] for part in end]
-        y = x[:, 0] if unbatched else x.swapaxes(0, 1) if self.batch_first else x
+        y = as_caller(x, unbatched, self.batch_first)
         return y, end[0] if len(end) == 1 else tuple(end)
 
     def _refuse(self, ends: np.ndarray, T: int, B: int, learning: bool) -> None:
-        """Raises SequenceTooLongError for a sequence that has no statistics, or for those of which there is no room."""
+        """Raises SequenceTooLongError for a sequence that has no statistics, or for those of which there is
+        no room."""
         order, ends = longest_first(ends, T, B)
         if learning:
             refuse_beyond(self.norm.max_steps, order, ends)
@@ -199,11 +210,11 @@ class Twin(torch.nn.Module):
 
     def _start(self, h0: Any, x: Tensor, unbatched: bool) -> list[Tensor]:
         """What an argument says of h, or of h and c: (num_layers * directions, B, H), zeros for None."""
-        shape = (len(self._suffixes), x.shape[1], self.hidden_size)
+        shape = (len(self.architecture.suffixes), x.shape[1], self.hidden_size)
         if h0 is None:
-            h0 = (None, None) if self._served._cell.states == 2 else None
+            h0 = (None, None) if self.architecture.cell.states == 2 else None
         found = []
-        for name, value in states("h0", h0, self._served._cell):
+        for name, value in states("h0", h0, self.architecture.cell):
             if value is None:
                 value = x.new_zeros(shape)
             elif not isinstance(value, Tensor):
@@ -214,7 +225,8 @@ class Twin(torch.nn.Module):
         return found
 
     def _layer(self, x: Tensor, state: list[Tensor], norms: Norms, steps: int) -> tuple[Tensor, list[Tensor]]:
-        """One layer in one direction, which has been turned round already: x (T, B, D) -> y (T, B, H), last states (B, H)."""
+        """One layer in one direction, which has been turned round already: x (T, B, D) -> y (T, B, H), last
+        states (B, H)."""
         p = norms.parameters
         x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
         found = []
@@ -232,10 +244,10 @@ class Twin(torch.nn.Module):
         raise NotImplementedError
 
     def _sum(self, x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-        """What the gates of an RNN or LSTM are functions of."""
+        """What all gates of a cell are functions of, where they are functions of one sum."""
         return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
-    # --- batch norm's statistics ------------------------------------------------------------------------------
+    # --- batch norm's statistics ----------------------------------------------------------------------------
 
     def _statistics(self, suffix: str) -> StepStatistics:
         names = named_shapes(self.sides, 0)
@@ -247,16 +259,15 @@ class Twin(torch.nn.Module):
         )
 
     def _learn(self, norms: list[Norms]) -> None:
-        for suffix, norm in zip(self._suffixes, norms, strict=True):
+        for suffix, norm in zip(self.architecture.suffixes, norms, strict=True):
             norm.seen["count"] = norm.counts.cpu().numpy()
             for name, value in self._statistics(suffix).updated(norm.seen, self.norm.momentum).arrays.items():
                 old = getattr(self, name + suffix)
                 setattr(self, name + suffix, torch.from_numpy(value.copy()).to(old.device, old.dtype))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        if (
-            self.sides and self.norm.max_steps is None
-        ):  # the statistics are as long as the longest training sequence was
+        if self.sides and self.norm.max_steps is None:
+            # The statistics are as long as the longest training sequence was.
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():
@@ -264,24 +275,26 @@ class Twin(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in self._served._arguments[2:]]
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *named])
 
 
 class RNN(Twin):
-    """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as lnrnn's, the same
-    weights; None: torch's generator decides."""
+    """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as
+    lnrnn's, the same weights; None: torch's generator decides."""
 
-    _served = recurrent.RNN
+    _served = models.RNN
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: recurrent.Nonlinearity = "tanh",
-        norm: recurrent.Norm = "layer", bias: bool = True, batch_first: bool = False, bidirectional: bool = False,
-        seed: int | None = None, *, device: Any = None, dtype: torch.dtype | None = None,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
+        norm: models.Norm = "layer", bias: bool = True, batch_first: bool = False,
+        bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional,
         )  # fmt: skip
 
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
@@ -291,20 +304,20 @@ class RNN(Twin):
 
 class _Gated(Twin):
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: recurrent.Norm = "layer", bias: bool = True,
-        batch_first: bool = False, bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
-        dtype: torch.dtype | None = None,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: models.Norm = "layer",
+        bias: bool = True, batch_first: bool = False, bidirectional: bool = False, seed: int | None = None,
+        *, device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._make(
-            device, dtype, seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
-            batch_first=batch_first, bidirectional=bidirectional,
+            device, dtype, seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            norm=norm, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
         )  # fmt: skip
 
 
 class LSTM(_Gated):
     """lnrnn.LSTM, trainable. device, dtype, seed: see RNN."""
 
-    _served = recurrent.LSTM
+    _served = models.LSTM
 
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
         i, f, g, o = self._sum(x_, h_, norm).chunk(4, -1)
@@ -317,7 +330,7 @@ class LSTM(_Gated):
 class GRU(_Gated):
     """lnrnn.GRU, trainable. device, dtype, seed: see RNN."""
 
-    _served = recurrent.GRU
+    _served = models.GRU
 
     def _step(self, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
         H = self.hidden_size

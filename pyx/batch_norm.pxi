@@ -1,5 +1,5 @@
 # Batch norm. Part of _core.pyx. Each function gives None if an argument is not of the plainest kind: then nothing was done,
-# and functional.py says what is wrong or makes plain ones of them.
+# and lnrnn/norm/functional.py says what is wrong or makes plain ones of them.
 
 cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *b) except -1:
     """Fills in b, all but its memory, if these arguments are plain."""

@@ -1,5 +1,5 @@
 # Layer norm. Part of _core.pyx. Each function gives None if an argument is not of the plainest kind: then nothing was done,
-# and functional.py says what is wrong or makes plain ones of them.
+# and lnrnn/norm/functional.py says what is wrong or makes plain ones of them.
 
 cdef Py_ssize_t row_size(cnp.ndarray x, object shape) except -1:
     """The size of the last axes, if these are `shape` (an int or a tuple of ints), else 0."""

@@ -37,10 +37,10 @@ cdef class Layer:
     """Parameters of one layer in one direction, packed for the instruction set in use.
 
     cell: a CellKind, of G = 1, 4 or 3 gates. weight_ih (G*H, D), weight_hh (G*H, H). sites: by side
-    (lnrnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0. inner_bias_ih,
-    inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be changed. act
-    (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm. dtype: the
-    WeightType that the weights are packed as.
+    (lnrnn/rnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0.
+    inner_bias_ih, inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be
+    changed. act (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm.
+    dtype: the WeightType that the weights are packed as.
     """
 
     cdef lnrnn_rnn_config config
@@ -82,7 +82,7 @@ cdef class Layer:
         return 0
 
     cdef int site_of(self, str side) except -1:
-        """Where a side of lnrnn/sites.py stands in the configuration."""
+        """Where a side of lnrnn/rnn/sites.py stands in the configuration."""
         if side not in ("", "ih", "hh", "c"):
             raise AssertionError(f"broken promise: side {side!r}")
         if side == "c":

@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import Any
 
-__all__ = ["CELLS", "DEFAULT", "DEMOS", "require", "run"]
+from .cells import CELLS
+
+__all__ = ["CELLS", "DEFAULT", "DEMOS", "run"]
 
 # name -> (module, one line for the help)
 DEMOS = {
@@ -22,7 +23,6 @@ DEMOS = {
     ),
 }
 DEFAULT = "long-sequences"
-CELLS = ("rnn", "lstm", "gru")
 
 
 def run(
@@ -53,13 +53,3 @@ def run(
         raise ValueError(f"cell: expected one of {', '.join(CELLS)}, got {cell!r}")
     demo = importlib.import_module(DEMOS[name][0])
     demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)
-
-
-def require(package: str) -> Any:
-    """Imports a package that only demos need, or says how to install it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"the demo needs {package}: install it with  pip install matplotlib tqdm  ({error})"
-        ) from error

@@ -1,9 +1,9 @@
 """How the settings of the speaker networks were chosen: ``python -m lnrnn.demos.choose_settings [CELL]``.
 
-CELL: rnn, lstm or gru (default: rnn). Only training utterances take part. Every third one is held out in
-turn; the networks train on the others and are asked about the held-out ones, cut as the training was: to
-their first ten steps, and not at all. The three norms of a cell get the same settings, so a setting's score
-is its mean accuracy over norms, cuts and folds. Prints all scores, best first.
+CELL: one of lnrnn.demos.CELLS (default: rnn). Only training utterances take part. Every third one is held
+out in turn; the networks train on the others and are asked about the held-out ones, cut as the training was:
+to their first ten steps, and not at all. The three norms of a cell get the same settings, so a setting's
+score is its mean accuracy over norms, cuts and folds. Prints all scores, best first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from lnrnn.data import Utterances, japanese_vowels
-from lnrnn.demos import CELLS, require
+from lnrnn.demos.cells import CELLS
+from lnrnn.demos.packages import require
 from lnrnn.demos.speakers import NORMS, NormName, Settings, SpeakerNetwork
 
 FOLDS = 3
@@ -28,9 +29,9 @@ GRIDS = {
         "noise": (0.3, 0.6, 0.9),
         "epochs": (50, 100, 200),  # more would make the demo too long
     },
-    # Around what the RNN got; with its 64 units three and four gates would make the demo too long.
+    # Around what the RNN got; with its 64 units cells of several gates would make the demo too long.
     **dict.fromkeys(
-        ("lstm", "gru"),
+        CELLS[1:],
         {
             "hidden_size": (32,),
             "gain": (0.1, 1.0),

@@ -12,7 +12,7 @@ import lnrnn
 class SequenceClassifier:
     """The state at a sequence's own end, through a linear layer, gives one logit per class.
 
-    rnn: an lnrnn.RNN, LSTM or GRU with one layer and one direction. Of an LSTM's state the head reads h.
+    rnn: a recurrent model with one layer and one direction. Of a state (h, c) the head reads h.
     The head's parameters are ``head_weight`` (classes, H), uniform in +-1/sqrt(H), and ``head_bias``
     (classes), zero.
 
@@ -71,6 +71,6 @@ class SequenceClassifier:
 
 
 def _hidden(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """h of the one layer, (N, H); a state is h, or of an LSTM (h, c)."""
+    """h of the one layer, (N, H); a state is h, or (h, c)."""
     h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
     return h

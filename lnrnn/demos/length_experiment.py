@@ -12,7 +12,7 @@ import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances
 from lnrnn.demos.outcomes import Outcome
 from lnrnn.demos.speakers import NORMS, POLICIES, NormName, Settings, SpeakerNetwork, join_utterances
-from lnrnn.norms import Overrun
+from lnrnn.rnn.specs import Overrun
 
 # What a network is trained on -> how many steps of each training utterance (None: all).
 TRAININGS = {"the first 10 steps": 10, "whole utterances": None}
@@ -38,8 +38,8 @@ LABELS = {"layer": "LN", "batch": "BN", None: "no norm"}
 class StepStatistics:
     """Batch norm's population statistics: mean and var float64 (steps, N), count int64 (steps,).
 
-    They are those of an RNN's H units, or of the G*H values of W h, what the state gives to the gates of an
-    LSTM or GRU: `what` is the word for the N.
+    They are those of an RNN's H units, or of the G*H values of W h, what the state gives to the gates of a
+    cell with several: `what` is the word for the N.
     """
 
     mean: np.ndarray

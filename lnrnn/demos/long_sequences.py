@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
-from lnrnn._files import check_replaceable
 from lnrnn.data import japanese_vowels
-from lnrnn.demos import require
+from lnrnn.demos.cells import CELLS, MODELS, with_article
 from lnrnn.demos.findings import findings
 from lnrnn.demos.length_experiment import METHODS, TRAININGS, Method, Results, measure
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
+from lnrnn.demos.packages import require
 from lnrnn.demos.speakers import NORMS, Settings, settings_for
 from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.files import check_replaceable
 
 BUCKETS = ((1, 10), (11, 13), (14, 16), (17, 19), (20, 29))
 FIGURE_BUCKETS = (*BUCKETS[:-1], (20, 23), (24, 29))
@@ -33,8 +34,8 @@ LEGEND = (
     "In the row 'BN raise' a refusal is an error; 'answered' is the accuracy on what it did not refuse, "
     "'refused' how many it did."
 )
-NAMES = {"rnn": "an RNN", "lstm": "an LSTM", "gru": "a GRU"}
-FIGURES = {"rnn": "long_sequences.png", "lstm": "long_sequences_lstm.png", "gru": "long_sequences_gru.png"}
+NAMES = {cell: with_article(model.__name__) for cell, model in MODELS.items()}
+FIGURES = {cell: f"long_sequences{'' if cell == CELLS[0] else '_' + cell}.png" for cell in CELLS}
 
 
 def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> None:

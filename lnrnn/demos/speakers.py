@@ -11,27 +11,23 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import Utterances, pad_sequence
+from lnrnn.demos.cells import MODELS
 from lnrnn.demos.classifier import SequenceClassifier
 from lnrnn.demos.training import TrainingSettings, train
-from lnrnn.norms import Overrun
+from lnrnn.rnn.specs import Overrun
 
 SPEAKERS = 9
 REFUSED = -1
 NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 POLICIES: tuple[Overrun, ...] = ("raise", "last", "mean", "batch")
-CELLS: dict[str, type[lnrnn.RNN] | type[lnrnn.LSTM] | type[lnrnn.GRU]] = {
-    "rnn": lnrnn.RNN,
-    "lstm": lnrnn.LSTM,
-    "gru": lnrnn.GRU,
-}
 
 
 @dataclass(frozen=True)
 class Settings:
     """What the networks of one cell share, whatever their norm."""
 
-    cell: str = "rnn"  # a key of CELLS
+    cell: str = "rnn"  # a key of MODELS
     hidden_size: int = 64
     gain: float = 0.1  # where the gains of either norm start
     training: TrainingSettings = TrainingSettings(
@@ -87,7 +83,7 @@ class SpeakerNetwork:
         x, lengths = pad_sequence(self._standardised(utterances.x), max_steps)
 
         rng = np.random.default_rng(seed)
-        rnn = CELLS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
+        rnn = MODELS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
         for name, value in rnn.parameters().items():
             if name.startswith("gain"):
                 setattr(rnn, name, np.full_like(value, settings.gain))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..rnn.cells import Nonlinearity
+from ..rnn.models import Model, Norm
 from .checking import checked
 from .keras_weights import LayerName, convert_keras
 from .systems import SystemName
 from .torch_weights import convert_torch
 from .weights import Converted
-
-if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN, Nonlinearity, Norm
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
 
@@ -27,23 +26,25 @@ def from_torch(
     zoneout: float | None = None,
     batch_first: bool | None = None,
     check: Any = None,
-) -> RNN | LSTM | GRU:
-    """An RNN, LSTM or GRU of lnrnn with the weights of one of torch's world, for inference.
+) -> Model:
+    """A recurrent model of lnrnn with the weights of one of torch's world, for inference.
 
     module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy
     arrays, as safetensors and torch.load give them. Everything is converted to float32. What names and shapes
     do not say a module says itself; beside a state dict it has to be said here, where it makes a difference.
     The systems, which are told apart by their names:
 
-        "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first. proj_size > 0
-                      is refused. A state dict of an RNN wants nonlinearity=.
-        "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or two directions;
-        "nemo"        NeMo's is the same.
+        "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
+                      proj_size > 0 is refused. A state dict of an RNN wants nonlinearity=.
+        "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or two
+        "nemo"        directions; NeMo's is the same.
         "torchaudio"  _CustomLSTM of its RNN-T; a ModuleList of them is a stack.
-        "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first. proj_size > 0 is refused.
-        "haste"       LayerNormLSTM and LayerNormGRU. haste's zoneout is at work at inference too, which no cell here does:
-                      it must be 0, and beside a state dict be said to be.
-        "lnrnn"       lnrnn.torch.RNN, LSTM, GRU. Their state dict wants norm= (and nonlinearity=) as the model had it.
+        "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first. proj_size > 0
+                      is refused.
+        "haste"       LayerNormLSTM and LayerNormGRU. haste's zoneout is at work at inference too, which no
+                      cell here does: it must be 0, and beside a state dict be said to be.
+        "lnrnn"       the modules of lnrnn.torch. Their state dict wants norm= (and nonlinearity=) as the
+                      model had it.
 
     kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
     without it ("encoder.rnn."). norm: a LayerNormSpec, where the norms stand in the cell if not where the
@@ -88,8 +89,8 @@ def from_keras(
     nonlinearity: Nonlinearity | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
-) -> RNN | LSTM | GRU:
-    """An RNN, LSTM or GRU of lnrnn with the weights of a recurrent layer of Keras, for inference.
+) -> Model:
+    """A recurrent model of lnrnn with the weights of a recurrent layer of Keras, for inference.
 
     arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a
     mapping of names ("lstm/lstm_cell/kernel:0") to arrays. A list of any of these is a network of as many
@@ -114,6 +115,6 @@ def from_keras(
     Raises ValueError, naming what it is about, and TypeError for what is no layer, and no numbers.
     """
     return convert_keras(
-        arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after, nonlinearity=nonlinearity,
-        eps=eps, batch_first=batch_first,
+        arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after,
+        nonlinearity=nonlinearity, eps=eps, batch_first=batch_first,
     ).model()  # fmt: skip

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .._errors import bad_value, real
-from ..norms import PLACEMENTS, LayerNormSpec
+from ..errors import bad_value, real
+from ..rnn.cells import CELLS
+from ..rnn.models import Model
+from ..rnn.network import architecture
+from ..rnn.specs import PLACEMENTS, LayerNormSpec
 from .weights import Array, Converted
-
-if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
 
 # Random input: enough steps for what is carried from one to the next to matter, and no two axes
 # of one length.
@@ -45,7 +45,8 @@ class Unchecked(Exception):
 class Answer:
     """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
     module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time.
-    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a usual way."""
+    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a
+    usual way."""
 
     x: Array
     y: Array
@@ -53,7 +54,7 @@ class Answer:
     states: tuple[Array, ...] = ()
 
 
-def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> RNN | LSTM | GRU:
+def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
     """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given
     there."""
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
@@ -92,7 +93,7 @@ def known(module: Any) -> bool:
         return False
     if cls is nn.ModuleList:
         return all(map(known, module))
-    torchs = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+    torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
     if cls not in torchs and cls.__module__ != "lnrnn.torch":
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
@@ -187,8 +188,9 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
     difference, limit, answer = min(found, key=lambda f: f[0])
     shape = _time_first(answer.x, answer.batch_first).shape
     raise ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape {shape} "
-        f"the outputs of module and model differ by up to {difference:.3g}, where rounding explains {limit:.1g}. "
+        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape "
+        f"{shape} the outputs of module and model differ by up to {difference:.3g}, where rounding explains "
+        f"{limit:.1g}. "
         + _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
     )
 
@@ -289,7 +291,7 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
     """A cell over the steps, each x (B, I), from a state of zeros. packed: whether h and c come as one
     argument."""
-    shape, kinds = (len(steps[0]), model.hidden_size), model._cell.states
+    shape, kinds = (len(steps[0]), model.hidden_size), architecture(model).cell.states
     state, outputs = [steps[0].new_zeros(shape)] * kinds, []
     for x in steps:
         found = list(_tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
@@ -315,7 +317,7 @@ def _states(
     def zeros(*shape: int) -> Any:
         parts = [
             tensor(np.zeros((*shape, batch, model.hidden_size), np.float32))
-            for _ in range(model._cell.states)
+            for _ in range(architecture(model).cell.states)
         ]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
@@ -334,7 +336,7 @@ def _states(
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
     """h, or h and c, of what came out beside y: as torch.nn returns them, or as a cell's for each layer and
     direction. Nothing if it is anything else."""
-    kinds, places = model._cell.states, model.num_layers * model.num_directions
+    kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, model.hidden_size)] * kinds:
         return tuple(map(_numbers, tensors))

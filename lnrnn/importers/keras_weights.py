@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import bad_type, choice, flag, number
-from ..norms import LayerNormSpec
+from ..errors import bad_type, choice, flag, number
+from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
 Arrays = Mapping[str, Array]
@@ -56,8 +56,8 @@ def _gru(p: Arrays, options: Options) -> Weights:
         )
     if not reset_after:
         raise ValueError(
-            "a GRU with reset_after=False multiplies r into h before the matrix, n = tanh(W x + U (r h)): no cell of lnrnn "
-            "does, and no other weights make it one that r is applied after"
+            "a GRU with reset_after=False multiplies r into h before the matrix, n = tanh(W x + U (r h)): "
+            "no cell of lnrnn does, and no other weights make it one that r is applied after"
         )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
@@ -176,13 +176,15 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
     if hasattr(layer, "forward_layer"):
         if layer.merge_mode != "concat":
             raise ValueError(
-                f"merge_mode must be 'concat', got {layer.merge_mode!r}: lnrnn puts the directions side by side"
+                f"merge_mode must be 'concat', got {layer.merge_mode!r}: "
+                "lnrnn puts the directions side by side"
             )
         forward, backward = (_cells_of(part, options, reverse) for part, reverse
                              in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
         if len(forward) != 1 or len(backward) != 1:
             raise ValueError(
-                "a Bidirectional layer of StackedRNNCells is another network: its directions meet after the last cell only"
+                "a Bidirectional layer of StackedRNNCells is another network: "
+                "its directions meet after the last cell only"
             )
         return [[forward[0], backward[0]]]
     return [[cell] for cell in _cells_of(layer, options, False)]
@@ -191,7 +193,8 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
     if getattr(layer, "go_backwards", False) != reverse:
         raise ValueError(
-            "go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two directions only"
+            "go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two "
+            "directions only"
         )
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
@@ -213,8 +216,8 @@ def _from_cell(cell: Any, options: Options) -> Weights:
         found["nonlinearity"] = "identity" if activation == "linear" else activation
     elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":
         raise ValueError(
-            "activation must be 'tanh' and recurrent_activation 'sigmoid', as in every LSTM and GRU of lnrnn, got "
-            f"{activation!r} and {config.get('recurrent_activation')!r}"
+            "activation must be 'tanh' and recurrent_activation 'sigmoid', as in every gated cell of lnrnn, "
+            f"got {activation!r} and {config.get('recurrent_activation')!r}"
         )
     for option, value in found.items():
         if options[option] is not None and options[option] != value:
@@ -239,7 +242,8 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
         raise ValueError(f"weights of {kind or 'a known cell'}: unexpected number or shapes, got {shapes}")
     if len(fitting) > 1:
         raise ValueError(
-            f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: give kind=, or names"
+            f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: "
+            "give kind=, or names"
         )
     names = [n for n in fitting[0].shapes if n != "bias" or len(arrays) == len(fitting[0].shapes)]
     return dict(zip(names, arrays, strict=True))
@@ -260,14 +264,14 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
-            raise ValueError(
-                f"names of two directions must begin with forward_ and backward_, got {', '.join(sorted(weights))}"
-            )
+            names = ", ".join(sorted(weights))
+            raise ValueError(f"names of two directions must begin with forward_ and backward_, got {names}")
         return [weights]
     stray = sorted(name for name in weights if not name.startswith(ways))
     if stray or len({name.split("_")[0] for name in weights}) == 1:
         raise ValueError(
-            f"names must begin with forward_ or backward_, and there must be both: {', '.join(stray or sorted(weights))}"
+            "names must begin with forward_ or backward_, and there must be both: "
+            + ", ".join(stray or sorted(weights))
         )
     return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..cells import GRU, LSTM, RNN
-from ..norms import LayerNormSpec
+from ..rnn.cells import GRU, LSTM, RNN
+from ..rnn.specs import LayerNormSpec
 from .weights import Array, Weights, reordered
 
 Arrays = Mapping[str, Array]
@@ -170,11 +170,14 @@ def _no_zoneout(options: Mapping[str, Any]) -> None:
     """At inference haste mixes h_t = zoneout h_{t-1} + (1 - zoneout) h_t, another equation."""
     if options["zoneout"] is None:
         raise ValueError(
-            "haste's zoneout acts at inference too and is not in a state dict: give zoneout=0 if it was 0, or the module"
+            "haste's zoneout acts at inference too and is not in a state dict: "
+            "give zoneout=0 if it was 0, or the module"
         )
     if options["zoneout"] != 0:
-        raise ValueError(f"zoneout must be 0, got {options['zoneout']}: at inference haste's zoneout mixes each state with "
-                         "the one before, and no cell of lnrnn does")  # fmt: skip
+        raise ValueError(
+            f"zoneout must be 0, got {options['zoneout']}: at inference haste's zoneout mixes each state "
+            "with the one before, and no cell of lnrnn does"
+        )
 
 
 def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Weights:
@@ -210,14 +213,15 @@ def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 HASTE_LSTM = System(
     "haste LSTM",
-    {"recurrent_kernel": ("H", "4H"), "kernel": ("I", "4H"), "bias": ("4H",), "gamma": ("2", "4H"), "gamma_h": ("H",),
-     "beta_h": ("H",)},
+    {"recurrent_kernel": ("H", "4H"), "kernel": ("I", "4H"), "bias": ("4H",), "gamma": ("2", "4H"),
+     "gamma_h": ("H",), "beta_h": ("H",)},
     _haste_lstm,
     options=("eps", "zoneout"),
 )  # fmt: skip
 HASTE_GRU = System(
     "haste GRU",
-    {"recurrent_kernel": ("H", "3H"), "kernel": ("I", "3H"), "bias": ("3H",), "recurrent_bias": ("3H",), "gamma": ("2", "3H")},
+    {"recurrent_kernel": ("H", "3H"), "kernel": ("I", "3H"), "bias": ("3H",), "recurrent_bias": ("3H",),
+     "gamma": ("2", "3H")},
     _haste_gru,
     options=("eps", "zoneout"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import bad_type, choice, flag, number
+from ..errors import bad_type, choice, flag, number
 from .systems import KINDS, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
@@ -80,7 +80,8 @@ def convert_torch(
     projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
     if projection:
         raise ValueError(
-            f"an LSTM with a projection (proj_size > 0) is another equation, and not supported: {_shown(projection)}"
+            "a cell with a projection (proj_size > 0) is another equation, and not supported: "
+            + _shown(projection)
         )
     return _cells(state, kind, norm, given, None if module else prefix)
 
@@ -250,8 +251,12 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     for name in ("eps", "zoneout"):
         if options[name] is not None and source is state:
             raise ValueError(f"{name} is not for lnrnn's own parameters (eps is part of norm)")
-    arrays = {name: np.asarray(v.cpu() if hasattr(v, "cpu") else v) if name.startswith("count") else array(name, v)
-              for name, v in state.items()}  # fmt: skip
+    arrays = {}
+    for name, value in state.items():
+        if name.startswith("count"):
+            arrays[name] = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+        else:
+            arrays[name] = array(name, value)
     if hasattr(source, "lnrnn_arguments"):
         if norm is not None:
             raise ValueError("norm is for a state dict: the module has its own")
@@ -259,7 +264,8 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):
         raise ValueError(
-            f"a state dict does not say where its norms stand, nor their eps: give norm=, or the module; {_shown(state)}"
+            "a state dict does not say where its norms stand, nor their eps: give norm=, or the module; "
+            + _shown(state)
         )
     plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
     check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .. import cells
-from .._errors import bad_type, real
-from ..norms import LayerNormSpec, norm_spec
-from ..parameters import suffixes, vectors
-
-if TYPE_CHECKING:
-    from ..recurrent import GRU, LSTM, RNN
+from ..errors import bad_type, real
+from ..rnn.cells import CELLS
+from ..rnn.models import CLASSES, Model
+from ..rnn.parameters import suffixes, vectors
+from ..rnn.specs import LayerNormSpec, norm_spec
 
 Array = np.ndarray
 
@@ -47,13 +45,14 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     not. The name "layer" says that there are layer norms, and not where: they stay."""
     if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
         return weights
-    spec = norm_spec(norm, getattr(cells, weights.cell))
+    spec = norm_spec(norm, CELLS[weights.cell])
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
         raise ValueError(
-            f"norm={norm!r} does not fit: by their names these are parameters of {system}, which has {has} inside"
+            f"norm={norm!r} does not fit: by their names these are parameters of {system}, "
+            f"which has {has} inside"
         )
-    wanted = set(vectors(getattr(cells, weights.cell), weights.hidden_size, spec, weights.bias))
+    wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
     found = set(weights.parameters) - {"weight_ih", "weight_hh"}
     if wanted != found:
         differ = (("lack", wanted - found), ("also have", found - wanted))
@@ -74,9 +73,7 @@ class Converted:
     state: dict[str, Array]
     system: str = ""
 
-    def model(self) -> RNN | LSTM | GRU:
-        from ..recurrent import CLASSES
-
+    def model(self) -> Model:
         model = CLASSES[self.cell](**self.arguments)
         model.load_state_dict(self.state)
         return model

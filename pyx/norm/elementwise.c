@@ -1,6 +1,6 @@
 /* The elementwise functions over threads. */
 #include "lnrnn/kernels/table.h"
-#include "runtime/tasks.h"
+#include "norm/tasks.h"
 
 typedef struct {
     void (*f)(size_t, const float *, float *);

@@ -77,10 +77,11 @@ static void batch_backward(const backward_job *j, int site, const site_rows *row
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
+    const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
     /* Row by row: gx_columns has one stride for g and a. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)rows->active; i++)
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0, mean_f,
-                                             scale, c1, c2, rows->ga + i * rows->gs);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
+                                             &coefficients, rows->ga + i * rows->gs);
 }
 
 /* Values from .. end - 1 of a row of n have their mean and variance in common. -> end. */
@@ -109,10 +110,20 @@ static void site_backward(const backward_job *j, int site, const site_rows *rows
     } else
         for (size_t from = 0, end; from < n; from = end) {
             end = span_end(norm, from, n);
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(rows->active, end - from, rows->g + from, rows->gs,
-                                                          rows->a + from, rows->as, norm->gain + from,
-                                                          norm->eps, rows->ga + from, rows->gs,
-                                                          sum.gain + from, sum.bias + from, m->zeros);
+            const lnrnn_layer_norm_gradients of_span = {.rows = rows->active,
+                                                        .n = end - from,
+                                                        .gy = rows->g + from,
+                                                        .x = rows->a + from,
+                                                        .gx = rows->ga + from,
+                                                        .gys = rows->gs,
+                                                        .xs = rows->as,
+                                                        .gxs = rows->gs,
+                                                        .gain = norm->gain + from,
+                                                        .eps = (double)norm->eps,
+                                                        .ggain = sum.gain + from,
+                                                        .gbias = sum.bias + from,
+                                                        .partial = m->zeros};
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&of_span);
         }
 }
 
@@ -146,8 +157,15 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
     if (g.how == LNRNN_AFFINE) {
         const size_t row = t * at->width + from, H = j->c->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
-                                       at->bias + from, g.eps, NULL, mean, scale, shift);
+        const lnrnn_channels channels = {.n = H,
+                                         .mean = found->mean + row,
+                                         .m2 = found->var + row,
+                                         .count = 1,
+                                         .gain = at->gain + from,
+                                         .bias = at->bias + from,
+                                         .eps = (double)g.eps};
+        const lnrnn_coefficients out = {.mean = mean, .scale = scale, .shift = shift};
+        j->k->norm[LNRNN_FLOAT32].fold(&channels, &out);
         g.mean = mean, g.gain = scale, g.bias = shift;
     } else {
         g.bias += from;
@@ -265,9 +283,8 @@ static void step_backward(const backward_job *j, const back_step *s, double *sum
         const float *ga_rows[TILE];
         for (size_t q = 0; q < n; q++)
             ga_rows[q] = ga + (i + q) * j->wide;
-        j->k->product->matmul(LNRNN_WEIGHT_F32, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, 0,
-                              j->k->product->panels(c->H), c->direct_h, 0, m->gh + i * j->narrow,
-                              (ptrdiff_t)j->narrow, NULL);
+        lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, c->direct_h,
+                               m->gh + i * j->narrow, j->narrow);
     }
 }
 

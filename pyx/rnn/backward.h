@@ -23,7 +23,13 @@ typedef struct {
     size_t worker;  /* floats of a worker's scratch */
 } backward_job;
 
-/* weight_gradients.c: the products over all rows as tasks, how many there are, and the floats of scratch
+/* --- weight_gradients.c --------------------------------------------------------------------------------- */
+
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to
+ * what c holds (add), or alone. */
+void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
+                            const uint32_t *w, int add, float *c, size_t cs);
+/* The products over all rows as tasks, how many there are, and the floats of scratch
  * that one needs. lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index <
  * lnrnn_gradient_tasks. */
 size_t lnrnn_gradient_tasks(const lnrnn_rnn_config *c, size_t rows);

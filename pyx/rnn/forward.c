@@ -44,8 +44,17 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
     }
-    r->plan->product->matmul(r->config->dtype, n, N, inputs, rows, w, panels.first, panels.end, add || inner,
-                             from_end, a, as, work);
+    const lnrnn_matmul m = {.dtype = r->config->dtype,
+                            .n = N,
+                            .k = inputs,
+                            .w = w,
+                            .p0 = panels.first,
+                            .p1 = panels.end,
+                            .add = add || inner,
+                            .backwards = from_end,
+                            .caches = r->plan->caches,
+                            .scratch = work};
+    r->plan->product->matmul(&m, n, rows, a, as);
 }
 
 void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,

@@ -6,23 +6,10 @@
  * there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
+#include "lnrnn/tuning.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
-
-/* Floats of W_ih x that a group keeps: a size that stays in L2 beside the weights; for weights too large for
- * that, a fixed fraction of theirs, so that W_ih is not read again after a few steps (tests/benchmarks, lstm
- * B8-H1024). */
-enum { CHUNK_FLOATS = 32 * 1024, WEIGHTS_TO_CHUNK = 16 };
-
-/* Multiply-adds, some 50 us of one core, below which starting another thread costs more than it saves. */
-enum { THREAD_WORK = 4 << 20 };
-
-/* Multiply-adds, some 10 ms of one core, from which several threads are used even if one has just lost its
- * core to another process: waiting for it once is short beside the call. */
-enum { LARGE_WORK = 1 << 30 };
-
-/* Multiply-adds of a step below which a barrier costs more than a second thread saves. */
-enum { BARRIER_WORK = 1 << 15 };
+#include "runtime/threads.h"
 
 /* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
@@ -58,15 +45,15 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     const lnrnn_rnn_config *c = r->config;
     const double products = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
     p->threads = threads;
-    if (p->threads > 1 + products / THREAD_WORK)
-        p->threads = 1 + (int)(products / THREAD_WORK);
-    if (p->threads > 1 && products < LARGE_WORK && lnrnn_oversubscribed())
+    if (p->threads > 1 + products / LNRNN_THREAD_WORK)
+        p->threads = 1 + (int)(products / LNRNN_THREAD_WORK);
+    if (p->threads > 1 && products < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
         p->threads = 1;
     /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
      * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
      * rnn with two threads). */
     p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
-               && r->B * c->outputs * c->H >= BARRIER_WORK
+               && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
                && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
 }
 
@@ -83,8 +70,9 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
-    const size_t most = p->wide * (r->config->D + r->config->H) / WEIGHTS_TO_CHUNK;
-    p->chunk = (most > CHUNK_FLOATS ? most : CHUNK_FLOATS) / (p->group * p->wide);
+    const size_t of_weights = p->wide * (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK;
+    const size_t of_cache = lnrnn_chunk_bytes(p->caches) / sizeof(float);
+    p->chunk = (of_weights > of_cache ? of_weights : of_cache) / (p->group * p->wide);
     if (p->chunk > r->T)
         p->chunk = r->T;
     if (p->chunk < 1)
@@ -119,7 +107,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    *p = (lnrnn_rnn_plan){.kernels = lnrnn_active()};
+    *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;

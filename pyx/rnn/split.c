@@ -16,6 +16,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
+#include "runtime/threads.h"
 
 typedef struct {
     const lnrnn_rnn_call *r;

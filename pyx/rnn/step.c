@@ -24,8 +24,15 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
             out->var[t * n + i] = m2[i] / (double)active;
         r->count[t] = (int64_t)active;
     }
-    norm->fold(n, mean, m2, (double)active, at->gain, at->bias, r->config->eps, NULL, fold, fold + n,
-               fold + 2 * n);
+    const lnrnn_channels channels = {.n = n,
+                                     .mean = mean,
+                                     .m2 = m2,
+                                     .count = (double)active,
+                                     .gain = at->gain,
+                                     .bias = at->bias,
+                                     .eps = (double)r->config->eps};
+    const lnrnn_coefficients out = {.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
+    norm->fold(&channels, &out);
     return (lnrnn_fold){.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
 }
 

@@ -10,6 +10,20 @@
 /* Rows of a weight's gradient that a task has, and packed rows that it transposes at once. */
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
 
+void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
+                            const uint32_t *w, int add, float *c, size_t cs)
+{
+    const lnrnn_product *product = j->k->product;
+    const lnrnn_matmul all_panels = {.dtype = LNRNN_WEIGHT_F32,
+                                     .n = n,
+                                     .k = k,
+                                     .w = w,
+                                     .p1 = product->panels(n),
+                                     .add = add,
+                                     .caches = j->p->caches};
+    product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
+}
+
 /* The gradient of W x (n, G*H), of n <= TILE packed rows from index * TILE on -> gx of these rows, in the
  * caller's array. tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
@@ -20,8 +34,7 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    k->product->matmul(LNRNN_WEIGHT_F32, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, k->product->panels(D), 0,
-                       0, tile, (ptrdiff_t)wide, NULL);
+    lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
     for (size_t i = 0; i < n; i++)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
@@ -55,8 +68,7 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
             for (size_t o = 0; o < count; o++)
                 transposed[o * GRADIENT_DEPTH + d] = g[(row + d) * j->wide + o0 + o];
         product->pack_rows(n, depth, rows + row, (uint32_t *)packed);
-        product->matmul(LNRNN_WEIGHT_F32, count, n, depth, columns, (const uint32_t *)packed, 0,
-                        product->panels(n), 1, 0, sum, (ptrdiff_t)wide, NULL);
+        lnrnn_gradient_product(j, count, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
         spend(left, (double)depth * (double)count * (double)n);
     }
     for (size_t o = 0; o < count; o++)

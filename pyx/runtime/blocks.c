@@ -1,5 +1,5 @@
-/* Memory for large outputs. A block belongs to whoever took its address out of `kept` by an exchange, so there is no lock
- * that a fork could leave locked. */
+/* Memory for large outputs. A block belongs to whoever took its address out of `kept` by an exchange, so
+ * there is no lock that a fork could leave locked. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Long work in parts, so that a caller can look for an interrupt in between. */
 #include "lnrnn.h"
 #include "runtime/parts.h"
+#include "runtime/threads.h"
 
 typedef struct {
     size_t n, next;
@@ -11,7 +12,8 @@ typedef struct {
     void *ctx;
 } parts_job;
 
-/* Without a limit: lnrnn_parallel deals the tasks out, and knows best which thread has whose data in its cache. */
+/* Without a limit: lnrnn_parallel deals the tasks out, and knows best which thread has whose data in its
+ * cache. */
 static void to_its_end(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;

@@ -7,8 +7,8 @@
  * as lnrnn_gate_norm in lnrnn.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
  * here; reference.py has the equations.
  *
- * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one of
- * the three above; `separate`: x is added to what is read; `whole`: i .. i + k - 1 are a whole vector.
+ * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
+ * of the three above; `separate`: x is added to what is read; `whole`: i .. i + k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -134,8 +134,8 @@ LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_n
         LNRNN_FOR_UNITS(norm->H, normalise_units, how, &row, gate, y);
 }
 
-/* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may be
- * x. num_gates <= 4. */
+/* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may
+ * be x. num_gates <= 4. */
 static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys)
 {

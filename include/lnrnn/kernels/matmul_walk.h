@@ -1,111 +1,145 @@
-/* From tiles to a product: one text for one type of weights, included by matmul.h with F(name), ROWS (the tallest tile), A
- * (a row of activations) and F(tile).
+/* From tiles to a product: one text for one type of weights, included once for each of f32, bf16 and i8 with
+ *     LNRNN_WEIGHTS  its name: mm_walk is compiled as f32_walk    TILE_ROWS  rows of the tallest tile
+ *     activations    a row of them
+ * and with the tile <name>_tile defined.
  */
+#ifndef LNRNN_MATMUL_WALK_NAMES
+#define LNRNN_MATMUL_WALK_NAMES
+#define mm_tile LNRNN_CAT(LNRNN_WEIGHTS, _tile)
+#define mm_row_end LNRNN_CAT(LNRNN_WEIGHTS, _row_end)
+#define mm_row LNRNN_CAT(LNRNN_WEIGHTS, _row)
+#define mm_tile_of LNRNN_CAT(LNRNN_WEIGHTS, _tile_of)
+#define mm_rows LNRNN_CAT(LNRNN_WEIGHTS, _rows)
+#define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
+#endif
 
-/* The last outputs of a row, o .. end - 1: at most four panels. */
-LNRNN_OUTLINE void F(row_end)(int fetch, const mm_job *job, A const *a, size_t o, size_t end, float *c)
+/* One row: its last outputs, o .. end - 1, at most four panels. */
+LNRNN_OUTLINE void mm_row_end(int prefetch, const mm_job *job, activations const *a, size_t o, size_t end,
+                              float *c)
 {
-#define LNRNN_ROW(n, wide, tails, tail) \
-    case n: F(tile)(1, wide, tails, tail, fetch, job, a, o, c + o, 0); return;
     switch ((end - o) / V32_LANES) {
 #if NR_VECS == 3
-        LNRNN_ROW(1, 0, 1, 1)
-        LNRNN_ROW(2, 0, 1, 2) LNRNN_ROW(3, 1, 0, 1) LNRNN_ROW(4, 0, 2, 2) LNRNN_ROW(5, 1, 1, 2)
-            LNRNN_ROW(6, 2, 0, 1) LNRNN_ROW(7, 1, 2, 2) LNRNN_ROW(8, 2, 1, 2) LNRNN_ROW(9, 3, 0, 1)
-                LNRNN_ROW(10, 2, 2, 2) LNRNN_ROW(11, 3, 1, 2) LNRNN_ROW(12, 4, 0, 1)
+    case 1: mm_tile(1, 0, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 2: mm_tile(1, 0, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 3: mm_tile(1, 1, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 4: mm_tile(1, 0, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 5: mm_tile(1, 1, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 6: mm_tile(1, 2, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 7: mm_tile(1, 1, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 8: mm_tile(1, 2, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 9: mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 10: mm_tile(1, 2, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 11: mm_tile(1, 3, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 12: mm_tile(1, 4, 0, 1, prefetch, job, a, o, c + o, 0); return;
 #else
-        LNRNN_ROW(1, 0, 1, 1)
-        LNRNN_ROW(2, 1, 0, 1) LNRNN_ROW(3, 1, 1, 1) LNRNN_ROW(4, 2, 0, 1) LNRNN_ROW(5, 2, 1, 1)
-            LNRNN_ROW(6, 3, 0, 1) LNRNN_ROW(7, 3, 1, 1) LNRNN_ROW(8, 4, 0, 1)
+    case 1: mm_tile(1, 0, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 2: mm_tile(1, 1, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 3: mm_tile(1, 1, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 4: mm_tile(1, 2, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 5: mm_tile(1, 2, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 6: mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 7: mm_tile(1, 3, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 8: mm_tile(1, 4, 0, 1, prefetch, job, a, o, c + o, 0); return;
 #endif
     }
-#undef LNRNN_ROW
 }
 
-/* One row takes several panels at a time: one panel has too few chains to hide the latency of a multiply-add. */
-LNRNN_INLINE void F(row)(int fetch, const mm_job *job, A const *a, size_t start, size_t end, float *c)
+/* One row: the outputs start .. end - 1, several panels at a time, for one has too few chains to hide the
+ * latency of a multiply-add. */
+LNRNN_INLINE void mm_row(int prefetch, const mm_job *job, activations const *a, size_t start, size_t end,
+                         float *c)
 {
     const size_t step = 3 * NR, half = (end - start) / 2 / NR * NR;
-    const size_t words = (end - start) * job->words;
+    const size_t bytes = (end - start) * job->words * sizeof(uint32_t);
     size_t last = start;
-    if (!fetch && job->halves && half && end - start <= 4 * NR && words > MM_NEAR && words <= MM_HALVES) {
+    if (!prefetch && job->may_halve && half && end - start <= 4 * NR && lnrnn_by_halves(job->caches, bytes)) {
         for (int i = 0; i < 2; i++)
-            if (i == job->back)
-                F(row_end)(0, job, a, start, start + half, c);
+            if (i == job->backwards)
+                mm_row_end(0, job, a, start, start + half, c);
             else
-                F(row_end)(0, job, a, start + half, end, c);
+                mm_row_end(0, job, a, start + half, end, c);
         return;
     }
     while (end - last > 4 * NR)
         last += step;
-    if (job->back)
-        F(row_end)(fetch, job, a, last, end, c);
+    if (job->backwards)
+        mm_row_end(prefetch, job, a, last, end, c);
     for (size_t done = 0; done < last - start; done += step) {
-        const size_t o = job->back ? last - step - done : start + done;
-        F(tile)(1, 3, 0, 1, fetch, job, a, o, c + o, 0);
+        const size_t o = job->backwards ? last - step - done : start + done;
+        mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0);
     }
-    if (!job->back)
-        F(row_end)(fetch, job, a, last, end, c);
+    if (!job->backwards)
+        mm_row_end(prefetch, job, a, last, end, c);
 }
 
-/* 1 to ROWS rows, one panel of vecs vectors. MM_FETCH_ROWS: a whole tile of rows follows. */
-static void F(rows)(int fetch, const mm_job *job, int rows, int vecs, A const *a, size_t o, float *c,
-                    ptrdiff_t cs)
+/* m rows, a constant, of one panel of vecs vectors. */
+LNRNN_INLINE void mm_tile_of(const int m, int prefetch, const mm_job *job, int vecs, activations const *a,
+                             size_t o, float *c, ptrdiff_t cs)
 {
-#define LNRNN_ROWS(m)                                                                       \
-    case m:                                                                                 \
-        if (m > ROWS)                                                                       \
-            return;                                                                         \
-        if (vecs == NR_VECS && fetch == MM_FETCH_WEIGHTS)                                   \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_WEIGHTS, job, a, o, c, cs);        \
-        else if (vecs == NR_VECS && fetch == MM_FETCH_ROWS)                                 \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_ROWS, job, a, o, c, cs);           \
-        else if (vecs == NR_VECS)                                                           \
-            F(tile)(m <= ROWS ? m : 1, 1, 0, 1, MM_FETCH_NONE, job, a, o, c, cs);           \
-        else if (vecs == 1)                                                                 \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, 1, MM_FETCH_NONE, job, a, o, c, cs);           \
-        else                                                                                \
-            F(tile)(m <= ROWS ? m : 1, 0, 1, NR_VECS - 1, MM_FETCH_NONE, job, a, o, c, cs); \
+    const int rows =
+        m <= TILE_ROWS ? m : 1; /* so that no tile is too tall where the compiler cannot see what follows */
+    if (m > TILE_ROWS)
         return;
+    if (vecs == NR_VECS && prefetch == MM_PREFETCH_WEIGHTS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_WEIGHTS, job, a, o, c, cs);
+    else if (vecs == NR_VECS && prefetch == MM_PREFETCH_ROWS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_ROWS, job, a, o, c, cs);
+    else if (vecs == NR_VECS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else if (vecs == 1)
+        mm_tile(rows, 0, 1, 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else
+        mm_tile(rows, 0, 1, NR_VECS - 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+}
+
+/* 1 to TILE_ROWS rows, one panel of vecs vectors. MM_PREFETCH_ROWS: a whole tile of rows follows. */
+static void mm_rows(int prefetch, const mm_job *job, int rows, int vecs, activations const *a, size_t o,
+                    float *c, ptrdiff_t cs)
+{
     switch (rows) {
-        LNRNN_ROWS(1)
-        LNRNN_ROWS(2)
+    case 1: mm_tile_of(1, prefetch, job, vecs, a, o, c, cs); return;
+    case 2: mm_tile_of(2, prefetch, job, vecs, a, o, c, cs); return;
 #if MR > 2
-            LNRNN_ROWS(3) LNRNN_ROWS(4)
+    case 3: mm_tile_of(3, prefetch, job, vecs, a, o, c, cs); return;
+    case 4: mm_tile_of(4, prefetch, job, vecs, a, o, c, cs); return;
 #endif
 #if MR > 4
-                LNRNN_ROWS(5) LNRNN_ROWS(6)
+    case 5: mm_tile_of(5, prefetch, job, vecs, a, o, c, cs); return;
+    case 6: mm_tile_of(6, prefetch, job, vecs, a, o, c, cs); return;
 #endif
 #if MR > 6
-                    LNRNN_ROWS(7) LNRNN_ROWS(8)
+    case 7: mm_tile_of(7, prefetch, job, vecs, a, o, c, cs); return;
+    case 8: mm_tile_of(8, prefetch, job, vecs, a, o, c, cs); return;
 #endif
     }
-#undef LNRNN_ROWS
 }
 
 /* Panels p0 .. p1 - 1 of the n outputs of (rows, k). */
-static void F(walk)(const mm_job *job, size_t rows, A const *a, size_t n, size_t p0, size_t p1, float *c,
-                    ptrdiff_t cs)
+static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t n, size_t p0, size_t p1,
+                    float *c, ptrdiff_t cs)
 {
     if (rows == 1) {
-        if (job->far)
-            F(row)(MM_FETCH_WEIGHTS, job, a, mm_start(n, p0), mm_start(n, p1), c);
+        if (job->prefetch)
+            mm_row(MM_PREFETCH_WEIGHTS, job, a, mm_start(n, p0), mm_start(n, p1), c);
         else
-            F(row)(MM_FETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
+            mm_row(MM_PREFETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
-    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. Of weights that do not stay in L2 the first
-     * of a panel's tiles asks for what it needs next. In the first panel each asks for the rows of the next tile, which may
-     * still be out of the cache: inputs that nobody has touched yet (rnn B64-H256: 5 %). */
-    const size_t tiles = (rows + ROWS - 1) / ROWS;
+    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. Of weights that do not stay
+     * in L2 the first tile of a panel prefetches the panel's. In the first panel each tile prefetches the
+     * rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
+    const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (size_t i = p0; i < p1; i++) {
-        const size_t p = job->back ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
+        const size_t p = job->backwards ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
+                     m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
-            const int fetch = job->far && t == 0         ? MM_FETCH_WEIGHTS
-                              : i == p0 && t + 1 < tiles ? MM_FETCH_ROWS
-                                                         : MM_FETCH_NONE;
-            F(rows)(fetch, job, (int)height, (int)(m / V32_LANES), a + r, o,
+            int prefetch = MM_PREFETCH_NONE;
+            if (job->prefetch && t == 0)
+                prefetch = MM_PREFETCH_WEIGHTS;
+            else if (i == p0 && t + 1 < tiles)
+                prefetch = MM_PREFETCH_ROWS;
+            mm_rows(prefetch, job, (int)height, (int)(m / V32_LANES), a + r, o,
                     c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
             r += height;
         }

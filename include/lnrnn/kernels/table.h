@@ -9,47 +9,119 @@
 
 #include "lnrnn.h"
 
-/* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and
- * what belongs to a channel float, or double for LNRNN_FLOAT64. */
+/* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory -------------------------------
+ *
+ * x, y, gy and gx are arrays of that type. `real` is the type of the arithmetic, double for LNRNN_FLOAT64 and
+ * else float. An array that may be NULL is then not used: a gain of 1, a bias of 0. Strides count values.
+ */
+
+/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
+ * row. */
 typedef struct {
-    void (*layer_norm)(size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
-                       ptrdiff_t, int, int);
-    void (*layer_norm_backward)(size_t, size_t, const void *, ptrdiff_t, const void *, ptrdiff_t,
-                                const void *, double, void *, ptrdiff_t, double *, double *, void *);
-    void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
-    void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *,
-                       void *);
-    size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
-    int (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
-    void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *,
-                         const void *, double, const double *, int, void *, void *, void *, void *, double *,
-                         double *);
-    void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int,
-                         int);
-    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double,
-                 const double *, void *, void *, void *);
-    void (*gx_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *,
-                       const void *, const void *, void *);
-    void (*gx_planes)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *,
-                      const void *, const void *, void *);
+    size_t rows, n;
+    const void *x; /* (rows, n), row stride xs; n >= 1 */
+    void *y;       /* (rows, n), row stride ys; may be x */
+    ptrdiff_t xs, ys;
+    const void *gain, *bias; /* (n) of real, or NULL */
+    double eps;
+    int centred;     /* 0: RMS norm, whose mean is 0 and which has no bias */
+    int nontemporal; /* y is too large for the caches: use non-temporal stores */
+} lnrnn_layer_norm_rows;
+
+/* Rows of layer norm's backward pass; g... is the gradient of the loss in ... */
+typedef struct {
+    size_t rows, n;
+    const void *gy, *x; /* (rows, n), row strides gys, xs; n >= 1 */
+    void *gx;           /* (rows, n), row stride gxs; may be gy or x */
+    ptrdiff_t gys, xs, gxs;
+    const void *gain; /* (n) of real, or NULL */
+    double eps;
+    double *ggain, *gbias; /* (n): the sums of these rows are added */
+    void *partial;         /* (2, n) of real: zeros before and after */
+} lnrnn_layer_norm_gradients;
+
+/* Samples of a batch (N, C, L), and some of its channels, to be summed. */
+typedef struct {
+    size_t samples, C, channels, L;
+    const void *x, *gy; /* (samples, the first `channels` of C, L); gy may be NULL */
+    const void *pivot;  /* (channels) of real: a value near each channel's mean */
+    double *sums;  /* (2, C), with gy (4, C): sum d, sum d^2, sum gy, sum gy d are added, d = x - pivot */
+    void *partial; /* (4, channels) of real: zeros before and after */
+} lnrnn_batch_block;
+
+/* Statistics and parameters of n channels. */
+typedef struct {
+    size_t n;
+    const double *mean; /* (n) */
+    const double *m2; /* (n): sums of squared deviations over `count` values; with a count of 1: variances */
+    double count;
+    const void *gain, *bias; /* (n) of real, or NULL */
+    double eps;
+    const double *scales; /* (n) or NULL: what x, and so mean and m2, have been multiplied by */
+} lnrnn_channels;
+
+/* What a pass over x needs to know of each channel, (channels) of real each; slope: backward.
+ *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
+typedef struct {
+    void *mean, *scale, *shift, *slope;
+} lnrnn_coefficients;
+
+typedef struct {
+    /* x -> y */
+    void (*layer_norm)(const lnrnn_layer_norm_rows *rows);
+    /* gy, x -> gx; adds to ggain, gbias */
+    void (*layer_norm_backward)(const lnrnn_layer_norm_gradients *rows);
+    /* x (N, C, L) -> pivot (C) of real */
+    void (*batch_probe)(size_t N, size_t C, size_t L, const void *x, void *pivot);
+    /* x, gy -> adds to sums */
+    void (*batch_sums)(const lnrnn_batch_block *block);
+    /* sums (2, n), pivot (n) of real -> mean, var (n); returns how many pivots it had to replace */
+    size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
+                            double *var);
+    /* -> whether channels must be scaled, and then: scales (n), mean, scale and shift of `out` */
+    int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one
+     * value */
+    void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
+                         const lnrnn_coefficients *out, double *ggain, double *gbias);
+    /* -> mean, scale and shift of `out` */
+    void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
+    /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
+    void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
+                         int by_row, int nontemporal);
+    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, or (planes) a row */
+    void (*gx_columns)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
+                       const lnrnn_coefficients *c, void *gx);
+    void (*gx_planes)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
+                      const lnrnn_coefficients *c, void *gx);
 } lnrnn_norm;
 
-/* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A
- * panel is what separate threads never share. */
+/* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
+typedef struct {
+    int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
+    size_t n, k;       /* outputs, inputs */
+    const uint32_t *w; /* packed (n, k) */
+    size_t p0, p1;
+    int add;             /* to what the output holds, instead of to 0 */
+    int backwards;       /* last panel first: a call that alternates finds in cache what it read last */
+    lnrnn_caches caches; /* of the machine */
+    uint32_t *scratch;   /* scratch(dtype, k) words, which int8 needs */
+} lnrnn_matmul;
+
+/* packed.h, matmul_float.h, matmul_int8.h: the product with packed weights. One table for float32 and
+ * bfloat16 weights, one for int8. Two threads never share a panel. */
 typedef struct lnrnn_product {
-    size_t (*panels)(size_t);
-    size_t (*start)(size_t, size_t);
-    size_t (*width)(size_t);
-    size_t (*size)(int, size_t, size_t);
-    size_t (*scratch)(int, size_t);
-    void (*pack)(int, size_t, size_t, const float *, ptrdiff_t, ptrdiff_t, uint32_t *);
-    void (*pack_rows)(size_t, size_t, const float *const *, uint32_t *);
-    void (*matmul)(int, size_t, size_t, size_t, const float *const *, const uint32_t *, size_t, size_t, int,
-                   int, float *, ptrdiff_t, uint32_t *);
+    size_t (*panels)(size_t n);
+    size_t (*start)(size_t n, size_t panel);
+    size_t (*width)(size_t n);
+    size_t (*size)(int dtype, size_t n, size_t k);
+    size_t (*scratch)(int dtype, size_t k);
+    void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
+    void (*pack_rows)(size_t n, size_t k, const float *const *x, uint32_t *packed);
+    void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
 } lnrnn_product;
 
-/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n)
- * --------------------------- */
+/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */
 
 /* The kernels that make the states of a step: one for each cell, and another for a GRU with a norm for each
  * gate. */

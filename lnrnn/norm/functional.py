@@ -1,0 +1,325 @@
+"""Layer norm, batch norm and activations as functions of arrays, with their gradients.
+
+Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of
+ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in float32 and rounded to nearest even at the
+end; bool and integers are converted once, to what `np.result_type(x, np.float32)` says. The result has the
+dtype of x, gradients of parameters that of the computation. Weights and biases are converted to the dtype of
+the computation. Any array-like of real numbers will do; a non-contiguous one is copied once.
+
+Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a
+power of two, so that every finite row gives its norm and its gradients, from the smallest subnormal to the
+largest number. What remains is the range of the results: a gradient of x grows as x gets smaller and becomes
+infinite beyond the dtype, a variance written to a float32 running_var beyond 3.4e38. Sums of gradients, and
+their products with x where batch norm's statistics are given, are formed in the dtype of the computation and
+must not overflow there; nor may x - running_mean.
+
+Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge
+pages where the system allows them. When such an array and all its views are gone, its block is kept for the
+next result, for clearing the pages of fresh memory takes longer than the norm itself. At most four blocks and
+512 MiB are kept. Those of more than 16 MiB are marked as free (MADV_FREE): they still count as resident, but
+the system takes them when it is short of memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import _core
+from ..errors import bad_type, bad_value, flag, integer, number, output, real, shaped
+
+Array = np.ndarray
+Result = TypeVar("Result")
+LARGEST = (
+    2**40
+)  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
+
+
+def input_array(name: str, value: ArrayLike) -> Array:
+    """value in a dtype that the norms take as it is, C-contiguous and aligned."""
+    array = real(name, value)
+    if array.dtype.name not in ("float16", "bfloat16", "float32"):
+        array = np.asarray(array, np.result_type(array.dtype, np.float32))
+        array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _computed(x: Array) -> np.dtype:
+    """The dtype in which that of x is computed."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of the axes that layer norm runs over, the last ones, as a tuple."""
+    one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
+    if one or not hasattr(normalized_shape, "__len__"):
+        return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
+    shape = tuple(integer("normalized_shape", n, 0, LARGEST) for n in normalized_shape)  # type: ignore[union-attr]
+    if not shape or math.prod(shape) > LARGEST:
+        raise bad_value(
+            "normalized_shape",
+            "an integer or a tuple of at least one, of at most 2**40 elements",
+            normalized_shape,
+        )
+    return shape
+
+
+def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """-> normalized_shape as a tuple; x must end in it."""
+    shape = checked_shape(normalized_shape)
+    if x.shape[-len(shape) :] != shape:
+        raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
+    return shape
+
+
+def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
+    """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
+    if out is None:
+        return _core.empty_like(x)
+    out = output("out", out, x.shape, x.dtype)
+    same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
+    clash = (not same and np.may_share_memory(out, x)) or any(
+        other is not None and np.may_share_memory(out, other) for other in others
+    )
+    if clash or not (out.flags.c_contiguous and out.flags.aligned and type(out) is np.ndarray):
+        return _core.empty_like(x)
+    return out
+
+
+def _done(result: Result | None) -> Result:
+    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None,
+    and then nothing was computed."""
+    if result is None:
+        raise RuntimeError("an array was changed by another thread during the call")
+    return result
+
+
+def _deliver(y: Array, out: Array | None) -> Array:
+    if out is None or out is y:
+        return y
+    place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
+    if place.ctypes.data != y.ctypes.data:
+        place[...] = y
+    return out
+
+
+def layer_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes. As
+    torch.nn.functional.layer_norm.
+
+    x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and
+    (biased) var are taken over each row, that is over normalized_shape. eps >= 0.
+    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that
+    needs no gradient; it may be x itself, and is what is returned. -> y, the shape of x.
+
+    Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
+    Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
+    """
+    y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
+    if y is not None:
+        return y
+    x = input_array("x", x)
+    shape = _row_shape(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
+    eps = number("eps", eps, 0)
+    y = _result(out, x, weight, bias)
+    if x.size:
+        _done(_core.layer_norm(x, shape, weight, bias, eps, y))
+    return _deliver(y, out)
+
+
+def rms_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes. As torch.nn.functional.rms_norm.
+
+    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no
+    bias. eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+
+    Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
+    """
+    y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
+    if y is not None:
+        return y
+    x = input_array("x", x)
+    shape = _row_shape(x, normalized_shape)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
+    y = _result(out, x, weight)
+    if x.size:
+        _done(_core.layer_norm(x, shape, weight, None, eps, y, False))
+    return _deliver(y, out)
+
+
+def layer_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array | None]:
+    """Gradients of layer_norm: gy, x of one shape -> gx (that shape), gweight and gbias (normalized_shape).
+
+    gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are
+    kept in double precision and do not depend on the number of threads. Raises as layer_norm does.
+    """
+    found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
+    if found is not None:
+        return found
+    x = input_array("x", x)
+    shape = _row_shape(x, normalized_shape)
+    gy = shaped("gy", gy, x.shape, x.dtype)
+    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
+    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
+    eps = number("eps", eps, 0)
+    if x.size:
+        return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
+    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (weight, bias))
+    return np.empty_like(x), gweight, gbias
+
+
+def _channels(x: Array) -> int:
+    if x.ndim < 2:
+        raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
+    return int(x.shape[1])
+
+
+def _enough(x: Array) -> None:
+    if x.shape[1] and x.size // x.shape[1] < 2:
+        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
+
+
+def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
+    """A running statistic: in training an array that can be updated in place."""
+    if value is None:
+        if not training:
+            raise ValueError(f"{name} must be an array of shape ({channels},) unless training, got None")
+        return None
+    if not training:
+        return shaped(name, value, (channels,), np.float64)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        raise bad_type(name, "a numpy array of floats, since training updates it in place", value)
+    return output(name, value, (channels,), value.dtype)
+
+
+def batch_norm(
+    x: ArrayLike,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel. As torch.nn.functional.batch_norm.
+
+    x: (N, C, *), rank 2 or more; a channel is axis 1. running_mean, running_var, weight, bias: (C,).
+    training=False: mean and var are the running ones. training=True: those of the batch (var biased), and the
+    running ones, if not None, become (1 - momentum) * running + momentum * batch, in place, with the batch's
+    unbiased variance.
+    out: as in layer_norm. -> y, the shape of x.
+
+    Source: Ioffe, Szegedy, Batch Normalization, arXiv 1502.03167, algorithms 1 and 2.
+    Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for
+    what is not an array of real numbers.
+    """
+    y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
+    if y is not None:
+        return y
+    x = input_array("x", x)
+    C = _channels(x)
+    training = flag("training", training)
+    running = [_running(name, value, C, training) for name, value in
+               (("running_mean", running_mean), ("running_var", running_var))]  # fmt: skip
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
+    bias = None if bias is None else shaped("bias", bias, (C,), _computed(x))
+    momentum, eps = number("momentum", momentum, 0, 1), number("eps", eps, 0)
+    if training:
+        _enough(x)
+    y = _result(out, x, weight, bias, *running)
+    if x.size:
+        mean, var = plain = [None if r is None else np.array(r, np.float64) for r in running]
+        _done(_core.batch_norm(x, mean, var, weight, bias, training, momentum, eps, y))
+        if training:
+            for old, new in zip(running, plain, strict=True):
+                if old is not None and new is not None:
+                    old[...] = new
+    return _deliver(y, out)
+
+
+def batch_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    training: bool = True,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array]:
+    """Gradients of batch_norm: gy, x (N, C, *) -> gx (N, C, *), gweight (C,) or None if weight is, gbias
+    (C,).
+
+    training=True: mean and variance are functions of x, and the running ones are not read. training=False:
+    they are the running ones, constants. Computed in the dtype of x, sums in double precision. Raises as
+    batch_norm does.
+    """
+    found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
+    if found is not None:
+        return found
+    x = input_array("x", x)
+    C = _channels(x)
+    gy = shaped("gy", gy, x.shape, x.dtype)
+    training = flag("training", training)
+    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
+    eps = number("eps", eps, 0)
+    if training:
+        _enough(x)
+    else:
+        running_mean = shaped("running_mean", running_mean, (C,), np.float64)
+        running_var = shaped("running_var", running_var, (C,), np.float64)
+    if x.size:
+        return _done(_core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps))
+    return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
+
+
+def _map(function: _core.Function, x: ArrayLike, out: Array | None) -> Array:
+    x = np.require(real("x", x), np.float32, ["C", "A"])
+    y = _result(out, x)
+    _core.map_f32(function, x, y)
+    return _deliver(y, out)
+
+
+def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """e^x in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(_core.Function.EXP, x, out)
+
+
+def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """tanh(x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(_core.Function.TANH, x, out)
+
+
+def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
+    """1 / (1 + e^-x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    return _map(_core.Function.SIGMOID, x, out)

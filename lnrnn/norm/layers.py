@@ -1,0 +1,239 @@
+"""LayerNorm and BatchNorm as objects with parameters, as in torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import bad_value, flag, integer, number, real, shaped
+from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
+from . import functional as F
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array = np.ndarray
+
+
+def _tensor(name: str) -> Any:
+    """The attribute of that name, which is checked when it is assigned."""
+    return property(
+        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
+    )
+
+
+class _Norm(Closed):
+    """What the two layers share: a mode, tensors, and a state dict.
+
+    Threads: a call computes with the tensors that were there when it began, and `load_state_dict` puts all of
+    them there in one step. (A parameter that is written to in place, as in weight[...] = w, is not
+    protected.)
+    """
+
+    __slots__ = ("training", "eps", "_tensors")
+    training: bool
+    eps: float
+    _checks: dict[str, Any] = {  # of attributes that may be set at any time
+        "training": lambda value: flag("training", value), "eps": lambda value: number("eps", value, 0),
+    }  # fmt: skip
+    _tensors: dict[str, Array | None]  # by torch's names, in torch's order; not changed, but replaced
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
+
+    def _shape(self) -> tuple[int, ...]:
+        """Of weight and bias, and of running statistics."""
+        raise NotImplementedError
+
+    def _kept(self, name: str, value: Any) -> Array | None:
+        """What is kept of a tensor that is assigned: an array of floats as it is, not copied; others in
+        float32."""
+        if value is None:
+            return None
+        array = real(name, value)
+        if array.shape != self._shape():
+            raise bad_value(name, f"of shape {self._shape()}", array)
+        floats = hasattr(value, "dtype") and array.dtype.kind not in "biu"
+        return array if floats else np.array(array, np.float32)
+
+    def _replace(self, new: Mapping[str, Array | None]) -> None:
+        with CHANGES:
+            object.__setattr__(self, "_tensors", {**self._tensors, **new})
+
+    def train(self, mode: bool = True) -> Self:
+        """Switches to training (the default mode of a new layer), as in torch.nn. -> self."""
+        self.training = flag("mode", mode)
+        return self
+
+    def eval(self) -> Self:
+        """Switches to inference. -> self."""
+        return self.train(False)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of parameters and statistics, by torch's names."""
+        return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+        """Sets parameters and statistics, all in one step; every name must be there, with its shape. On an
+        error nothing changes."""
+        new = checked(state, self.state_dict())
+        if "num_batches_tracked" in new:
+            counted("num_batches_tracked", new["num_batches_tracked"])
+        self._replace(new)
+
+
+class LayerNorm(_Norm):
+    """lnrnn.layer_norm with parameters. As torch.nn.LayerNorm.
+
+    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight
+    (ones) and bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*,
+    *normalized_shape).
+
+    weight, bias, eps and training may be assigned, and are checked then; a misspelt name raises
+    AttributeError.
+    """
+
+    __slots__ = ("normalized_shape", "elementwise_affine")
+    _fixed = __slots__
+    weight = _tensor("weight")
+    bias = _tensor("bias")
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        self.normalized_shape = F.checked_shape(normalized_shape)
+        self.eps, self.training = eps, True
+        self.elementwise_affine = flag("elementwise_affine", elementwise_affine)
+        with_bias = flag("bias", bias) and self.elementwise_affine
+        self._tensors = {
+            "weight": np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None,
+            "bias": np.zeros(self.normalized_shape, np.float32) if with_bias else None,
+        }
+
+    def _shape(self) -> tuple[int, ...]:
+        return self.normalized_shape
+
+    def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        tensors = self._tensors
+        return F.layer_norm(x, self.normalized_shape, tensors["weight"], tensors["bias"], self.eps, out=out)
+
+    def __repr__(self) -> str:
+        affine = self.elementwise_affine
+        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
+
+
+class BatchNorm(_Norm):
+    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >=
+    2.
+
+    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1],
+    or None for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,).
+    track_running_stats=False: no running statistics, the batch's own are used in inference too. Call with x
+    (N, C, *).
+
+    weight, bias, running_mean, running_var (C,), num_batches_tracked (0 to 2**53, where it stays), eps,
+    momentum and training may be assigned, and are checked then; a misspelt name raises AttributeError.
+    Training makes new arrays of the running statistics. Where several threads train one layer, each batch is
+    added to what is there when it is done.
+    """
+
+    __slots__ = ("num_features", "momentum", "affine", "track_running_stats")
+    momentum: float | None
+    _fixed = ("num_features", "affine", "track_running_stats")
+    _checks = _Norm._checks | {
+        "momentum": lambda value: None if value is None else number("momentum", value, 0, 1),
+    }  # fmt: skip
+    weight = _tensor("weight")
+    bias = _tensor("bias")
+    running_mean = _tensor("running_mean")
+    running_var = _tensor("running_var")
+    num_batches_tracked = _tensor("num_batches_tracked")
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        self.num_features = integer("num_features", num_features, 0, F.LARGEST)
+        self.eps, self.training = eps, True
+        self.momentum = momentum
+        self.affine = flag("affine", affine)
+        self.track_running_stats = flag("track_running_stats", track_running_stats)
+        C, tracks = self.num_features, self.track_running_stats
+        self._tensors = {
+            "weight": np.ones(C, np.float32) if self.affine else None,
+            "bias": np.zeros(C, np.float32) if self.affine else None,
+            "running_mean": np.zeros(C, np.float32) if tracks else None,
+            "running_var": np.ones(C, np.float32) if tracks else None,
+            "num_batches_tracked": np.array(0, np.int64) if tracks else None,
+        }
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.num_features,)
+
+    def _kept(self, name: str, value: Any) -> Array | None:
+        if name in ("weight", "bias"):
+            return super()._kept(name, value)
+        if (value is not None) != self.track_running_stats:
+            wanted = "None where no running statistics are tracked" if value is not None else "an array"
+            raise bad_value(name, wanted, value)
+        if value is None or name != "num_batches_tracked":
+            return super()._kept(name, value)
+        return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
+
+    def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        x = F.input_array("x", x)
+        if x.ndim >= 2 and x.shape[1] != self.num_features:
+            shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
+        tensors, training = self._tensors, self.training
+        mean, var = tensors["running_mean"], tensors["running_var"]
+        updates = training and self.track_running_stats
+        momentum = self.momentum
+        if updates:
+            # The batch's statistics, times momentum, apart from the running ones: other threads may be
+            # reading those.
+            seen = np.zeros((2, self.num_features))
+            mean, var = seen
+        y = F.batch_norm(
+            x, mean, var, tensors["weight"], tensors["bias"], training or not self.track_running_stats,
+            1.0 if momentum is None else momentum, self.eps, out=out,
+        )  # fmt: skip
+        if updates:
+            self._learn(seen, momentum)
+        return y
+
+    def _learn(self, seen: Array, momentum: float | None) -> None:
+        """seen (2, C): mean and unbiased variance of one batch, times momentum unless that is None."""
+        with CHANGES:
+            old = self._tensors
+            mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))
+            if (
+                mean is None or var is None or count is None
+            ):  # only where none are tracked, and then none are learnt
+                raise RuntimeError("this layer has no running statistics")
+            tracked = min(int(count) + 1, MOST_COUNTED)
+            if momentum is None:
+                momentum = 1 / tracked
+                seen *= momentum
+            # In double precision, as batch_norm does it: (1 - momentum) * running + momentum * batch.
+            seen += (1 - momentum) * np.array((mean, var), np.float64)
+            self._replace({
+                "running_mean": seen[0].astype(mean.dtype), "running_var": seen[1].astype(var.dtype),
+                "num_batches_tracked": np.array(tracked, np.int64),
+            })  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchNorm({self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats})"
+        )

@@ -1,0 +1,379 @@
+"""The reference's cells; lnrnn.reference says what the symbols are.
+
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
+gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
+of layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450,
+supplement); "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of
+Lingvo and icefall; "joint" of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016
+(arXiv 1603.09025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .norms import ACTIVATIONS, Array, real, sigmoid
+from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
+
+__all__ = [
+    "GRU_GATES",
+    "GRU_SITES",
+    "Gradients",
+    "GruGates",
+    "LSTM_SITES",
+    "RNN_SITES",
+    "calibrate",
+    "gates",
+    "gru",
+    "gru_backward",
+    "gru_gate",
+    "gru_gate_backward",
+    "gru_joint",
+    "gru_joint_backward",
+    "gru_split",
+    "gru_split_backward",
+    "gru_step",
+    "gru_step_backward",
+    "join",
+    "lstm",
+    "lstm_backward",
+    "lstm_step",
+    "lstm_step_backward",
+    "rnn",
+    "rnn_backward",
+    "rnn_step",
+    "rnn_step_backward",
+    "sum_of_sides",
+    "sum_of_sides_backward",
+]
+
+# Of one step on the way back: the gradients of x_ and h_, and what reaches the old state not by h_.
+Gradients = tuple[Array, Array, tuple[Any, ...]]
+GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the factor of r in the argument of n
+
+
+def gates(a: Array, n: int) -> list[Array]:
+    """`a` (L, n H) as n arrays (L, H)."""
+    return np.split(a, n, axis=-1)
+
+
+def join(*parts: Array) -> Array:
+    return np.concatenate(parts, axis=-1)
+
+
+def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
+    """The pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
+    return norm("ih", x_) + norm("hh", h_) if options["placement"] == "split" else norm("", x_ + h_)
+
+
+def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
+    """The gradients of x_ and h_."""
+    return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
+
+
+# --- RNN ----------------------------------------------------------------------------------------------------
+
+RNN_SITES: dict[str, dict[str, Site]] = {
+    "joint": {"": Site("gain", "bias")},
+    "split": {"ih": Site("gain_ih", "bias_ih"), "hh": Site("gain_hh", "bias_hh")},
+}
+
+
+def rnn_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, Array]:
+    """h' = f(a), a the normalised sum of the two sides."""
+    f, _ = ACTIVATIONS[options["nonlinearity"]]
+    h = f(sum_of_sides(options, x_, h_, norm))
+    return (h,), h
+
+
+def rnn_step_backward(options: Options, gstate: State, h: Array, norm: Norm) -> Gradients:
+    _, df = ACTIVATIONS[options["nonlinearity"]]
+    return *sum_of_sides_backward(options, gstate[0] * df(h), norm), (0,)
+
+
+def rnn(
+    x: ArrayLike,
+    weight_ih: ArrayLike,
+    weight_hh: ArrayLike,
+    *,
+    norm: str | None = "layer",
+    placement: str = "joint",
+    gain: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    gain_ih: ArrayLike | None = None,
+    bias_ih: ArrayLike | None = None,
+    gain_hh: ArrayLike | None = None,
+    bias_hh: ArrayLike | None = None,
+    inner_bias_ih: ArrayLike | None = None,
+    inner_bias_hh: ArrayLike | None = None,
+    h0: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    nonlinearity: str = "tanh",
+    eps: float = 1e-5,
+    statistics: tuple[ArrayLike, ArrayLike] | None = None,
+    overrun: str = "raise",
+    reverse: bool = False,
+) -> tuple[Array, Array, Tape]:
+    """One layer, one direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = W_hh h_{t-1} + W_ih x_t.
+
+    x (T, B, I), weight_ih (H, I), weight_hh (H, H), gain, bias (H,), h0 (B, H); lengths (B,) in 0..T.
+    norm "layer" | "batch" | None; without a norm h_t = f(a_t + bias_ih + bias_hh) as in torch.nn.RNN.
+    placement "split" (layer norm): h_t = f(LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)).
+    Batch norm: `statistics` None takes mean and biased variance of each step from the sequences alive at it
+    (training); (mean, var), each (known steps, H), are used as given, beyond them as `overrun` says.
+    reverse: each sequence from its own end; its k-th step from there uses the k-th statistics.
+
+    Returns y (T, B, H), 0 past a length; h (B, H), the state at each sequence's own end; and the tape.
+    """
+    if norm is None:
+        biases = [real(b) for b in (bias_ih, bias_hh) if b is not None]
+        gain, bias = None, sum(biases) if biases else None
+    placement = "split" if norm == "layer" and placement == "split" else "joint"
+    parameters = dict(weight_ih=weight_ih, weight_hh=weight_hh, gain=gain, bias=bias)
+    parameters |= dict(gain_ih=gain_ih, bias_ih=bias_ih, gain_hh=gain_hh, bias_hh=bias_hh)
+    parameters |= dict(inner_bias_ih=inner_bias_ih, inner_bias_hh=inner_bias_hh)
+    options = dict(nonlinearity=nonlinearity, placement=placement, norm=norm, **parameters)
+    cell, by_site = (rnn_step, rnn_step_backward), None if statistics is None else {"": statistics}
+    how = (norm, eps, lengths, by_site, overrun, reverse)
+    y, (h,), tape = run(cell, options, RNN_SITES[placement], x, parameters, (h0,), *how)
+    return y, h, tape
+
+
+def rnn_backward(
+    tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
+) -> tuple[Array, Array, dict[str, Array]]:
+    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters that were given.
+
+    What gy holds past a sequence's length has no effect, for y is constant there.
+    """
+    gx, (gh0,), grads = run_backward(tape, gy, (gh,))
+    if tape.options["norm"] is None and "bias" in grads:
+        gbias = grads.pop("bias")
+        grads |= {name: gbias for name in ("bias_ih", "bias_hh") if name in grads}
+    return gx, gh0, grads
+
+
+# --- LSTM ---------------------------------------------------------------------------------------------------
+
+LSTM_SITES: dict[str | None, dict[str, Site]] = {
+    None: {"ih": Site(None, "bias_ih", (4,)), "hh": Site(None, "bias_hh", (4,))},
+    "split": {"ih": Site("gain_ih", "bias_ih", (4,)), "hh": Site("gain_hh", "bias_hh", (4,))},
+    "joint": {"": Site("gain", "bias", (4,))},
+    "gate": {"": Site("gain", "bias", (1, 1, 1, 1))},
+    "batch": {"ih": Site("gain_ih", "bias", (4,)), "hh": Site("gain_hh", None, (4,))},
+}
+
+
+def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
+    """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); "carry": the new c is norm(c')."""
+    i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    raw = f * state[1] + i * g
+    seen = norm("c", raw)
+    tanh_c = np.tanh(seen)
+    c = seen if options["cell"] == "carry" else raw
+    return (o * tanh_c, c), (i, f, g, o, state[1], tanh_c)
+
+
+def lstm_step_backward(options: Options, gstate: State, kept: State, norm: Norm) -> Gradients:
+    gh, gc = gstate
+    i, f, g, o, c, tanh_c = kept
+    gseen = gh * o * (1 - tanh_c * tanh_c)
+    gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
+    ga = join(gc * g * i * (1 - i), gc * c * f * (1 - f), gc * i * (1 - g * g), gh * tanh_c * o * (1 - o))
+    return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
+
+
+def lstm(
+    x: ArrayLike,
+    parameters: Mapping[str, ArrayLike | None],
+    *,
+    norm: str | None = "layer",
+    placement: str = "split",
+    cell: str | None = "out",
+    eps: float = 1e-5,
+    h0: ArrayLike | None = None,
+    c0: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    overrun: str = "raise",
+    reverse: bool = False,
+) -> tuple[Array, State, Tape]:
+    """One layer, one direction of an LSTM: x (T, B, I), h0 and c0 (B, H), lengths (B,) in 0..T.
+
+    parameters: dict of weight_ih (4H, I), weight_hh (4H, H), and of these, (4H,) each, those that there are:
+    norm None             bias_ih, bias_hh
+    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
+    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 4H or the H of a gate
+    "batch"               gain_ih, gain_hh, bias
+    gain_c, bias_c (H,) belong to the norm of c: `cell` "out" | "carry" | None under layer norm, "out" under
+    batch norm.
+
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c",
+    each (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
+
+    Returns y (T, B, H), 0 past a length; (h, c), each (B, H), at each sequence's own end; and the tape.
+    """
+    cell = {"layer": cell, "batch": "out", None: None}[norm]
+    options = dict(placement=placement if norm == "layer" else "split", cell=cell)
+    sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
+    if cell:
+        sites["c"] = Site("gain_c", "bias_c")
+    how = (norm, eps, lengths, statistics, overrun, reverse)
+    return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0), *how)
+
+
+def lstm_backward(
+    tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
+) -> tuple[Array, State, dict[str, Array]]:
+    """From gy (T, B, H), gh and gc (B, H) to gx, (gh0, gc0) and the gradients of the parameters given."""
+    return run_backward(tape, gy, (gh, gc))
+
+
+# --- GRU ----------------------------------------------------------------------------------------------------
+
+GRU_SITES: dict[str | None, dict[str, Site]] = {
+    None: {"ih": Site(None, "bias_ih", (3,)), "hh": Site(None, "bias_hh", (3,))},
+    "split": {"ih": Site("gain_ih", "bias_ih", (2, 1)), "hh": Site("gain_hh", "bias_hh", (2, 1))},
+    "all": {"ih": Site("gain_ih", "bias_ih", (3,)), "hh": Site("gain_hh", "bias_hh", (3,))},
+    "joint": {"": Site("gain", "bias", (3,))},
+    "gate": {"rz": Site("gain", "bias", (1, 1)), "n": Site("gain", "bias", (1,), first=2)},
+    "batch": {"ih": Site("gain_ih", "bias", (3,)), "hh": Site("gain_hh", None, (3,))},
+}
+
+
+def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
+    """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n, Y_n."""
+    xr, xz, xn = gates(norm("ih", x_), 3)
+    hr, hz, hn = gates(norm("hh", h_), 3)
+    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    return r, z, np.tanh(xn + r * hn), hn
+
+
+def gru_split_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
+    """From the gradients of the arguments of n's tanh and z's sigmoid to those of x_ and h_."""
+    gr = gn * hn * r * (1 - r)
+    return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
+
+
+def gru_joint(x_: Array, h_: Array, norm: Norm) -> GruGates:
+    """a = norm(x_ + h_): r, z = sig(a), n = tanh(r a_n)."""
+    ar, az, an = gates(norm("", x_ + h_), 3)
+    r, z = sigmoid(ar), sigmoid(az)
+    return r, z, np.tanh(r * an), an
+
+
+def gru_joint_backward(gn: Array, gz: Array, r: Array, an: Array, norm: Norm) -> tuple[Array, Array]:
+    ga = norm("", join(gn * an * r * (1 - r), gz, gn * r))
+    return ga, ga
+
+
+def gru_gate(x_: Array, h_: Array, norm: Norm) -> GruGates:
+    """r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
+    xr, xz, xn = gates(x_, 3)
+    hr, hz, hn = gates(h_, 3)
+    r, z = (sigmoid(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
+    return r, z, np.tanh(norm("n", xn + r * hn)), hn
+
+
+def gru_gate_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
+    gn = norm("n", gn)
+    grz = norm("rz", join(gn * hn * r * (1 - r), gz))
+    return join(grz, gn), join(grz, gn * r)
+
+
+GRU_GATES: dict[str, tuple[Callable[..., GruGates], Callable[..., tuple[Array, Array]]]] = {
+    "split": (gru_split, gru_split_backward),
+    "joint": (gru_joint, gru_joint_backward),
+    "gate": (gru_gate, gru_gate_backward),
+}
+
+
+def gru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
+    """h' = (1 - z) n + z h."""
+    (h,) = state
+    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm)
+    return ((1 - z) * n + z * h,), (r, z, n, factor, h)
+
+
+def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) -> Gradients:
+    (gh,) = gstate
+    r, z, n, factor, h = kept
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
+    return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm), (gh * z,)
+
+
+def gru(
+    x: ArrayLike,
+    parameters: Mapping[str, ArrayLike | None],
+    *,
+    norm: str | None = "layer",
+    placement: str = "split",
+    span: str | None = None,
+    eps: float = 1e-5,
+    h0: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    overrun: str = "raise",
+    reverse: bool = False,
+) -> tuple[Array, Array, Tape]:
+    """One layer, one direction of a GRU: x (T, B, I), h0 (B, H), lengths (B,) in 0..T.
+
+    parameters: dict of weight_ih (3H, I), weight_hh (3H, H), and of these, (3H,) each, those that there are:
+    norm None             bias_ih, bias_hh
+    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
+    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 3H or the H of a gate
+    "batch"               gain_ih, gain_hh, bias
+    span, for split: None has on each side one norm over the 2H of r and z and one over the H of n, "all"
+    one over all 3H.
+
+    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each
+    (mean, var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
+
+    Returns y (T, B, H), 0 past a length; h (B, H), at each sequence's own end; and the tape.
+    """
+    options = dict(placement=placement if norm == "layer" else "split")
+    kind = "all" if placement == "split" and span == "all" else placement
+    sites = GRU_SITES[kind if norm == "layer" else norm]
+    how = (norm, eps, lengths, statistics, overrun, reverse)
+    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,), *how)
+    return y, h, tape
+
+
+def gru_backward(
+    tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
+) -> tuple[Array, Array, dict[str, Array]]:
+    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters given."""
+    gx, (gh0,), grads = run_backward(tape, gy, (gh,))
+    return gx, gh0, grads
+
+
+# --- calibration --------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    batches: Iterable[tuple[ArrayLike, ArrayLike | None]],
+    *parameters: Any,
+    cell: Callable[..., Any] = rnn,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """Population mean, biased variance and count per step, over all sequences of all batches alive at it.
+
+    batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step
+    normalised by the statistics over all living sequences, so how they were divided into batches has no
+    effect.
+
+    cell: rnn, lstm or gru, which gets `parameters` and `options`. Returns mean, var, count of rnn,
+    and of the others a dict by site of (mean, var), and count.
+    """
+    arrays = [(real(x), n) for x, n in batches]
+    whole = [(x, np.full(x.shape[1], x.shape[0]) if n is None else np.asarray(n)) for x, n in arrays]
+    t_max = max(x.shape[0] for x, _ in whole)
+    x = np.concatenate([np.pad(x, ((0, t_max - x.shape[0]), (0, 0), (0, 0))) for x, _ in whole], axis=1)
+    lengths = np.concatenate([n for _, n in whole])
+    _, _, tape = cell(x, *parameters, norm="batch", lengths=lengths, **options)
+    return (tape.mean, tape.var, tape.count) if cell is rnn else (tape.statistics, tape.count)

@@ -1,0 +1,244 @@
+"""The reference's activations and norms; lnrnn.reference says what they are for.
+
+Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
+1502.03167). Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv
+1603.09025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Array = np.ndarray
+Moments = tuple[Array, Array]  # mean and biased variance
+Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
+
+
+def real(x: ArrayLike) -> Array:
+    """x as an array of float64, or of longdouble if it is one."""
+    array: Array = np.asarray(x)
+    return array.astype(np.result_type(array.dtype, np.float64), copy=False)
+
+
+# --- activations: the function, and its derivative as a function of the output y = f(a) ---------------------
+
+
+def sigmoid(a: ArrayLike) -> Array:
+    """1 / (1 + exp(-a)), written so that exp never overflows."""
+    a = real(a)
+    z = np.exp(-np.abs(a))
+    return np.asarray(np.where(a < 0, z, 1) / (1 + z))
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "tanh": (lambda a: np.tanh(real(a)), lambda y: 1 - y * y),
+    "relu": (lambda a: np.maximum(real(a), 0), lambda y: (y > 0).astype(y.dtype)),
+    "sigmoid": (sigmoid, lambda y: y * (1 - y)),
+    "identity": (real, np.ones_like),
+}
+
+
+# --- norms --------------------------------------------------------------------------------------------------
+
+
+def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
+    """(a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
+
+    Returns the standardised a, mu and the biased variance, the last two with `axis` kept as size 1.
+    """
+    mu = a.mean(axis, keepdims=True)
+    var = ((a - mu) ** 2).mean(axis, keepdims=True)
+    return (a - mu) / np.sqrt(var + eps), mu, var
+
+
+def standardize_backward(
+    g: Array, ahat: Array, var: Array, axis: int | tuple[int, ...] | None, eps: float
+) -> Array:
+    """From the gradient g of ahat to that of `a`: (g - mean(g) - ahat mean(g ahat)) / sigma.
+
+    axis None: mu and sigma were given numbers, not functions of a, and the gradient is g / sigma.
+    """
+    sigma = np.sqrt(var + eps)
+    if axis is None:
+        return g / sigma
+    found: Array = (g - g.mean(axis, keepdims=True) - ahat * (g * ahat).mean(axis, keepdims=True)) / sigma
+    return found
+
+
+def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
+    """weight ahat + bias, each of them optional."""
+    y: Array = ahat if weight is None else np.multiply(ahat, weight)
+    return y if bias is None else np.add(y, bias)
+
+
+def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The trailing axes that layer norm runs over, as negative numbers."""
+    ndim = np.size(normalized_shape)
+    return tuple(range(-ndim, 0))
+
+
+def layer_norm(
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> Array:
+    """y = weight (x - mu) / sigma + bias; mu, sigma over the trailing axes, of shape normalized_shape."""
+    xhat, _, _ = standardize(real(x), _normalized_axes(normalized_shape), eps)
+    return affine(xhat, weight, bias)
+
+
+def rms_norm(
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+) -> Array:
+    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of
+    float64 for that, else of float32.
+    """
+    if eps is None:
+        eps = float(np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps)
+    x = real(x)
+    square = (x * x).mean(_normalized_axes(normalized_shape), keepdims=True)
+    return affine(x / np.sqrt(square + eps), weight, None)
+
+
+def layer_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array | None]:
+    """(gx, gweight, gbias); the last two are None where the parameter is."""
+    gy, axes = real(gy), _normalized_axes(normalized_shape)
+    rows = tuple(range(gy.ndim - len(axes)))
+    xhat, _, var = standardize(real(x), axes, eps)
+    gx = standardize_backward(affine(gy, weight, None), xhat, var, axes, eps)
+    gweight = None if weight is None else (gy * xhat).sum(rows)
+    gbias = None if bias is None else gy.sum(rows)
+    return gx, gweight, gbias
+
+
+def _channels(v: Any, ndim: int) -> Any:
+    """A vector of C entries (or None) shaped to broadcast along axis 1 of an array of that rank."""
+    return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
+
+
+def _not_channels(ndim: int) -> tuple[int, ...]:
+    return (0, *range(2, ndim))
+
+
+def batch_norm(
+    x: ArrayLike,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    num_batches_tracked: int = 0,
+) -> tuple[Array, Any, Any]:
+    """y = weight (x - mu) / sigma + bias per channel (axis 1); returns y, new running mean and variance.
+
+    training: mu and the biased variance of this batch normalise, and new = (1 - momentum) old + momentum
+    batch, where the batch's variance counts unbiased. momentum None: the mean over all batches, of which
+    num_batches_tracked came before this one. Not training: the running statistics normalise and stay.
+    """
+    x = real(x)
+    axes = _not_channels(x.ndim)
+    if not training:
+        xhat = (x - _channels(running_mean, x.ndim)) / np.sqrt(_channels(running_var, x.ndim) + eps)
+    else:
+        xhat, mu, var = standardize(x, axes, eps)
+        if running_mean is not None and running_var is not None:
+            n = x.size // x.shape[1]
+            m = 1 / (num_batches_tracked + 1) if momentum is None else momentum
+            running_mean = (1 - m) * real(running_mean) + m * mu.ravel()
+            running_var = (1 - m) * real(running_var) + m * var.ravel() * n / (n - 1)
+    return affine(xhat, _channels(weight, x.ndim), _channels(bias, x.ndim)), running_mean, running_var
+
+
+def batch_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    training: bool = True,
+    eps: float = 1e-5,
+) -> tuple[Array, Array | None, Array]:
+    """(gx, gweight, gbias); gweight is None if weight is. In training mu and sigma are functions of x."""
+    gy, x = real(gy), real(x)
+    axes = _not_channels(x.ndim)
+    if training:
+        xhat, _, var = standardize(x, axes, eps)
+    else:
+        var = _channels(running_var, x.ndim)
+        xhat = (x - _channels(running_mean, x.ndim)) / np.sqrt(var + eps)
+    gxhat = affine(gy, _channels(weight, x.ndim), None)
+    gx = standardize_backward(gxhat, xhat, var, axes if training else None, eps)
+    return gx, None if weight is None else (gy * xhat).sum(axes), gy.sum(axes)
+
+
+# --- batch norm by time step --------------------------------------------------------------------------------
+
+
+def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
+    """(mean, variance) of step t, each (H,); None where the living batch is to be used.
+
+    statistics: (mean, var), each (known steps, H). Beyond the known steps `overrun` decides: "raise" refuses,
+    "last" repeats the last known step, "mean" averages means and variances over the known steps, "batch" is
+    None.
+    """
+    mean, var = statistics
+    if t < len(mean):
+        return mean[t], var[t]
+    if overrun == "batch":
+        return None
+    if overrun == "raise" or len(mean) == 0:
+        raise ValueError(f"step {t} has no statistics: {len(mean)} steps are known")
+    return (mean[-1], var[-1]) if overrun == "last" else (mean.mean(0), var.mean(0))
+
+
+def pool_statistics(
+    mean_a: Array, var_a: Array, n_a: int, mean_b: Array, var_b: Array, n_b: int
+) -> tuple[Array, Array, int]:
+    """Mean, biased variance and count of the union of two samples of which these are known."""
+    n = n_a + n_b
+    mean = (n_a * mean_a + n_b * mean_b) / n
+    var = (n_a * (var_a + (mean_a - mean) ** 2) + n_b * (var_b + (mean_b - mean) ** 2)) / n
+    return mean, var, n
+
+
+def update_step_statistics(
+    old: tuple[Array, Array, Array], batch: tuple[Array, Array, Array], momentum: float | None
+) -> tuple[Array, Array, Array]:
+    """Running (mean, var, count) per step after one training batch; arrays (S, H), (S, H), (S,).
+
+    A step seen for the first time is copied; after that new = (1 - momentum) old + momentum batch, or, if
+    momentum is None, the statistics of all sequences so far. The variance is biased throughout. The arrays
+    grow as needed.
+    """
+    steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
+    mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)
+    for target, source in zip((mean, var, count), old, strict=True):
+        target[: len(source)] = source
+    for t, (m, v, n) in enumerate(zip(*batch, strict=True)):
+        if count[t] == 0:
+            mean[t], var[t] = m, v
+        elif momentum is None:
+            mean[t], var[t], _ = pool_statistics(mean[t], var[t], count[t], m, v, n)
+        else:
+            mean[t] += momentum * (m - mean[t])
+            var[t] += momentum * (v - var[t])
+        count[t] += n
+    return mean, var, count

@@ -1,0 +1,291 @@
+"""The reference's time loop, one for all cells: forward and back, over the sequences alive at each step.
+
+A cell is two functions of one step of L living sequences with H hidden units:
+
+    forward(options, x_, h_, state, norm) -> new state, kept
+    backward(options, gstate, kept, norm) -> gx_, gh_, gold
+
+x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H),
+the output h first. norm(site, a) is the norm at that site of the cell, on the way back its gradient; `kept`
+is what that way needs. g... is the gradient of the loss in ..., gold what reaches the old state not by h_.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .norms import (
+    Array,
+    Moments,
+    affine,
+    real,
+    standardize,
+    standardize_backward,
+    statistics_at,
+)
+
+State = tuple[Array, ...]
+Options = Mapping[str, Any]
+Norm = Callable[[str, Array], Array]
+Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
+Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, ...]]]
+
+# --- the norms inside a cell --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a cell has a norm: the names of its gain and bias, and which gates it normalises together.
+
+    spans: of each of its layer norms, side by side, the number of gates (H units each) that one mean is over.
+    first: the gate at which the site's share of gain and bias begins.
+    """
+
+    gain: str | None
+    bias: str | None
+    spans: tuple[int, ...] = (1,)
+    first: int = 0
+
+    def cut(self, a: Array) -> list[Array]:
+        """`a` (..., gates * H) in pieces that have a mean each."""
+        hidden = a.shape[-1] // sum(self.spans)
+        return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
+
+    def share(self, width: int) -> slice:
+        """The slice of gain and bias that belongs to the site's `width` units."""
+        start = self.first * width // sum(self.spans)
+        return slice(start, start + width)
+
+
+@dataclass
+class Normed:
+    """What a norm leaves for the way back."""
+
+    ahat: Array  # (L, W) the standardised input; the input itself without a norm
+    mean: Array | None
+    var: Array | None  # what normalised it, broadcastable to (L, W)
+    axis: int | None  # over which axis they were taken; None if they were given
+
+
+def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
+    """The norm before gain and bias, as Normed.
+
+    kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given`
+    (mean, variance) of this step. None: no norm.
+    """
+    if kind is None:
+        return Normed(a, None, None, None)
+    if kind == "batch" and given is not None:
+        mean, var = given
+        return Normed((a - mean) / np.sqrt(var + eps), mean, var, None)
+    if kind == "batch":
+        ahat, mean, var = standardize(a, 0, eps)
+        return Normed(ahat, mean, var, 0)
+    pieces = [np.broadcast_arrays(*standardize(piece, -1, eps)) for piece in site.cut(a)]
+    ahat, mean, var = (np.concatenate(part, axis=-1) for part in zip(*pieces, strict=True))
+    return Normed(ahat, mean, var, -1)
+
+
+def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
+    """From the gradient of ahat to that of `a`."""
+    if kind is None or normed.var is None:
+        return g
+    if normed.axis != -1:
+        return standardize_backward(g, normed.ahat, normed.var, normed.axis, eps)
+    pieces = zip(*map(site.cut, (g, normed.ahat, normed.var)), strict=True)
+    found = [standardize_backward(gpart, ahat, var, -1, eps) for gpart, ahat, var in pieces]
+    return np.concatenate(found, axis=-1)
+
+
+@dataclass
+class Norms:
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of its sites.
+
+    A site that the cell does not have leaves its input as it is; so does a gain or bias that is not there.
+    """
+
+    sites: dict[str, Site]
+    kind: str | None
+    eps: float
+    parameters: dict[str, Array]
+    given: dict[str, Moments | None]  # site -> what is to be used, None for the moments of the batch
+    at: dict[str, Normed] = field(default_factory=dict)
+
+    def forward(self, name: str, a: Array) -> Array:
+        site = self.sites.get(name)
+        if site is None:
+            return a
+        self.at[name] = normalize(a, self.kind, self.eps, site, self.given.get(name))
+        share = site.share(a.shape[-1])
+        found = (None if name is None else self.parameters.get(name) for name in (site.gain, site.bias))
+        gain, bias = (p if p is None else p[share] for p in found)
+        return affine(self.at[name].ahat, gain, bias)
+
+    def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
+        """From the gradient of the site's output to that of its input; adds to those of gain and bias."""
+        site = self.sites.get(name)
+        if site is None:
+            return gz
+        normed, share, g = self.at[name], site.share(gz.shape[-1]), gz
+        if site.gain is not None and site.gain in grads:
+            grads[site.gain][share] += (gz * normed.ahat).sum(0)
+            g = gz * self.parameters[site.gain][share]
+        if site.bias is not None and site.bias in grads:
+            grads[site.bias][share] += gz.sum(0)
+        return normalize_backward(g, normed, self.kind, self.eps, site)
+
+
+# --- sequences ----------------------------------------------------------------------------------------------
+
+
+def reverse_sequences(x: Array, lengths: Array) -> Array:
+    """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
+    y = np.zeros_like(x)
+    for b, n in enumerate(lengths):
+        y[:n, b] = x[:n, b][::-1]
+    return y
+
+
+@dataclass
+class Step:
+    """What one time step leaves for the way back. Rows are those of the living sequences only."""
+
+    alive: Array  # (L,) which sequences are alive
+    x: Array  # (L, I)
+    h: Array  # (L, H) the output before the step
+    norms: Norms
+    kept: Any
+
+    @property
+    def ahat(self) -> Array:
+        """(L, H) what an RNN's one norm gives before gain and bias; without a norm the pre-activation."""
+        return self.norms.at[""].ahat
+
+
+@dataclass
+class Tape:
+    """One run: its options, among them the parameters, and its steps.
+
+    Under batch norm also the statistics of the living batch at the steps where they were used.
+    """
+
+    options: Options
+    parameters: dict[str, Array]
+    backward: Backward
+    lengths: Array
+    shape: tuple[int, ...]
+    reverse: bool
+    steps: list[Step] = field(default_factory=list)
+    statistics: dict[str, Moments] | None = None  # site -> (mean, var), each (steps, W)
+    count: Array | None = None  # (steps,)
+
+    @property
+    def mean(self) -> Array | None:
+        """(steps, H) of the one norm of an RNN."""
+        return None if self.statistics is None else self.statistics[""][0]
+
+    @property
+    def var(self) -> Array | None:
+        """(steps, H) of the one norm of an RNN."""
+        return None if self.statistics is None else self.statistics[""][1]
+
+
+def run(
+    cell: tuple[Forward, Backward],
+    options: Options,
+    sites: dict[str, Site],
+    x: ArrayLike,
+    parameters: Mapping[str, ArrayLike | None],
+    state: Sequence[ArrayLike | None],
+    norm: str | None,
+    eps: float,
+    lengths: ArrayLike | None,
+    statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None,
+    overrun: str,
+    reverse: bool,
+) -> tuple[Array, State, Tape]:
+    """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
+
+    statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state
+    at each sequence's own end, and the tape.
+    """
+    forward, backward = cell
+    x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
+    dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
+    steps = int(lengths.max(initial=0))
+    given: dict[str, Moments] = {}
+    if norm == "batch" and statistics is not None:
+        given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
+        for known in given.values() if steps else ():
+            statistics_at(steps - 1, known, overrun)  # "raise" refuses before anything is computed
+
+    tape = Tape(options, p, backward, lengths, x.shape, reverse)
+    if reverse:
+        x = reverse_sequences(x, lengths)
+    now = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
+    y = np.zeros((t_max, batch, hidden), dtype)
+    for t in range(steps):
+        alive = np.flatnonzero(lengths > t)
+        old = tuple(s[alive] for s in now)
+        x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
+        h_ = affine(old[0] @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
+        norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
+        new, kept = forward(options, x_, h_, old, norms.forward)
+        tape.steps.append(Step(alive, x[t, alive], old[0], norms, kept))
+        for whole, part in zip(now, new, strict=True):
+            whole[alive] = part
+        y[t, alive] = new[0]
+    if norm == "batch":
+        tape.statistics, tape.count = used_statistics(tape.steps, sites, hidden)
+    return (reverse_sequences(y, lengths) if reverse else y), tuple(now), tape
+
+
+def used_statistics(
+    steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
+) -> tuple[dict[str, Moments], Array]:
+    """Those of the living batch where they were used: site -> (mean, var), and how many were alive."""
+    used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
+    statistics = {}
+    for name, site in sites.items():
+        normed, shape = [s.norms.at[name] for s in used], (len(used), hidden * sum(site.spans))
+        mean, var = ([getattr(n, v) for n in normed] for v in ("mean", "var"))
+        statistics[name] = np.reshape(mean, shape), np.reshape(var, shape)
+    return statistics, np.array([len(s.alive) for s in used], np.int64)
+
+
+def run_backward(
+    tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
+) -> tuple[Array, State, dict[str, Array]]:
+    """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H)
+    or None for zero, to gx, that of the initial state, and those of the parameters given to the forward run.
+
+    What gy holds past a sequence's length has no effect, for y is constant there.
+    """
+    p, gy = tape.parameters, real(gy)
+    if tape.reverse:
+        gy = reverse_sequences(gy, tape.lengths)
+    gx = np.zeros(tape.shape, gy.dtype)
+    gnow = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
+    grads = {name: np.zeros(v.shape, np.result_type(v, gy)) for name, v in p.items()}
+    for t in reversed(range(len(tape.steps))):
+        s = tape.steps[t]
+        first, *others = (g[s.alive] for g in gnow)
+        new = (first + gy[t, s.alive], *others)
+        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
+        for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
+            if name in grads:
+                grads[name] += g.sum(0)
+        grads["weight_ih"] += gx_.T @ s.x
+        grads["weight_hh"] += gh_.T @ s.h
+        gx[t, s.alive] = gx_ @ p["weight_ih"]
+        gold = (gh_ @ p["weight_hh"] + gold[0], *gold[1:])
+        for whole, part in zip(gnow, gold, strict=True):
+            whole[s.alive] = part
+    return (reverse_sequences(gx, tape.lengths) if tape.reverse else gx), tuple(gnow), grads

@@ -1,0 +1,95 @@
+"""What is fixed when a network is made, in one object that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any
+
+from ..errors import bad_value, choice, flag, integer
+from .cells import NONLINEARITIES, Cell, Nonlinearity
+from .parameters import suffixes, vectors
+from .sites import Norm, statistics_sides
+from .specs import BatchNormSpec, norm_spec
+
+LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The cell, and the arguments of a model's constructor, checked (see `checked`). norm: resolved for the
+    cell. nonlinearity: "tanh" where the cell leaves no choice."""
+
+    cell: Cell
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    nonlinearity: Nonlinearity
+    norm: Norm
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+
+    @classmethod
+    def checked(
+        cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
+        norm: Any, bias: Any, batch_first: Any, bidirectional: Any,
+    ) -> Architecture:  # fmt: skip
+        """Of arguments as a user gives them. Raises ValueError or TypeError that names the wrong one."""
+        nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
+        input_size = integer("input_size", input_size, 1, LIMIT)
+        hidden_size = integer("hidden_size", hidden_size, 1, LIMIT)
+        num_layers = integer("num_layers", num_layers, 1, 1024)
+        if cell.gates * hidden_size * max(hidden_size, input_size) > 2**40:
+            raise bad_value(
+                "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
+            )
+        return cls(
+            cell, input_size, hidden_size, num_layers, nonlinearity, norm_spec(norm, cell),
+            flag("bias", bias), flag("batch_first", batch_first), flag("bidirectional", bidirectional),
+        )  # fmt: skip
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Any]:
+        """Those of the model's constructor, in its order, less the seed."""
+        return {name: getattr(self, name) for name in argument_names(self.cell)}
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def batch_norm(self) -> BatchNormSpec | None:
+        """The norm, if it is batch norm."""
+        return self.norm if isinstance(self.norm, BatchNormSpec) else None
+
+    @cached_property
+    def suffixes(self) -> tuple[str, ...]:
+        """What the names of each layer and direction end in, in the order of the state's first axis."""
+        return suffixes(self.num_layers, self.bidirectional)
+
+    @cached_property
+    def sides(self) -> Mapping[str, int]:
+        """What batch norm keeps statistics of in each layer, and how wide; nothing for another norm."""
+        return statistics_sides(self.cell, self.norm, self.hidden_size)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The trainable parameters by name, layer after layer."""
+        found: dict[str, tuple[int, ...]] = {}
+        rows = self.cell.gates * self.hidden_size
+        of_one = vectors(self.cell, self.hidden_size, self.norm, self.bias)
+        for index, suffix in enumerate(self.suffixes):
+            wide = self.input_size if index < self.directions else self.directions * self.hidden_size
+            found[f"weight_ih{suffix}"] = (rows, wide)
+            found[f"weight_hh{suffix}"] = (rows, self.hidden_size)
+            found |= {name + suffix: (length,) for name, length in of_one.items()}
+        return found
+
+
+@lru_cache
+def argument_names(cell: Cell) -> tuple[str, ...]:
+    """The arguments of the constructor of that cell's model, in its order, less the seed."""
+    names = (field.name for field in fields(Architecture) if field.name != "cell")
+    return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")

@@ -1,0 +1,113 @@
+"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
+
+What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any
+time, so shapes are read from a view of its own and lengths from a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import bad_type, bad_value, real
+from .cells import Cell
+
+Array = np.ndarray
+FLOAT32 = np.dtype(np.float32)
+
+# What a call returns and a stream holds: h, or (h, c) of a cell with a cell state.
+State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
+
+
+def refuse_packed(x: Any, batch_first: bool) -> None:
+    """Raises TypeError for a PackedSequence of torch, which has its lengths inside."""
+    if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
+        raise TypeError(
+            "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
+            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), "
+            "and give lengths=lengths"
+        )
+
+
+def checked_batch(
+    x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
+) -> tuple[Array, Array | None, bool]:
+    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch
+    axis."""
+    if type(x) is not np.ndarray or x.dtype is not FLOAT32:
+        refuse_packed(x, batch_first)
+        x = real("x", x)
+    x = x[...]
+    shape = x.shape
+    if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
+        axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
+        raise bad_value("x", f"{axes} or (T, input_size) with input_size {input_size}", x)
+    step = x.strides
+    if x.dtype is not FLOAT32 or step[-1] != 4 or (step[0] | step[-2]) % 4 or not x.flags.aligned:
+        x = np.array(x, np.float32, order="C")
+    unbatched = len(shape) == 2
+    batch: Array = time_first(x, unbatched, batch_first)
+    if lengths is None:
+        return batch, None, unbatched
+    T, B = batch.shape[:2]
+    given = np.array(real("lengths", lengths))
+    if given.dtype.kind not in "iu" and given.size:
+        raise bad_type("lengths", "an array of integers", given)
+    if given.shape != (B,) and not (unbatched and given.shape == ()):
+        raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
+    if given.size and (given.min() < 0 or given.max() > T):
+        raise bad_value(
+            "lengths",
+            f"between 0 and the {T} steps of x",
+            int(given.max() if given.max() > T else given.min()),
+        )
+    return batch, given.reshape(B).astype(np.int64), unbatched
+
+
+def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
+    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it,
+    int64."""
+    if lengths is None:
+        return _whole(T, B)
+    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    return order, np.ascontiguousarray(lengths[order])
+
+
+@lru_cache(16)
+def _whole(T: int, B: int) -> tuple[Array, Array]:
+    order, ends = np.arange(B, dtype=np.int64), np.full(B, T, np.int64)
+    order.setflags(write=False)
+    ends.setflags(write=False)
+    return order, ends
+
+
+def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
+    """An argument that says a state, as h, or as h and c where the cell has both: what to call each, and the
+    value."""
+    if cell.states == 1:
+        return [(name, value)]
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise bad_type(name, "a pair (h, c) of arrays", value)
+    return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]
+
+
+def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
+    """The caller's order of axes -> (T, B, *), a view of an array or tensor."""
+    return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
+
+
+def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
+    """(T, B, *) -> the caller's order of axes, a view of an array or tensor."""
+    return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
+
+
+# The cell says which of the two states it is.
+def as_state(found: Sequence[Array], unbatched: bool = False) -> State:  # type: ignore[type-var]
+    """Arrays (num_layers * directions, B, H) -> h, or (h, c), as the caller has it."""
+    if unbatched:
+        found = [s[:, 0] for s in found]
+    return cast(State, found[0] if len(found) == 1 else tuple(found))

@@ -1,0 +1,59 @@
+"""Exact statistics for batch norm inside a cell, over any number of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .._core import Layer
+from ..errors import bad_type
+from . import engine
+from .architecture import Architecture
+from .batches import checked_batch, longest_first
+from .snapshot import Snapshot
+from .statistics import StepStatistics, blank, refuse_beyond
+
+Array = np.ndarray
+
+
+def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Array]:
+    """All sequences side by side: x (T, B, D) and their lengths (B,). batches: see Network.calibrate. Raises
+    ValueError, TypeError or SequenceTooLongError for what calibrate cannot take."""
+    if made.batch_norm is None:
+        raise ValueError("calibrate belongs to batch norm, and this network has none")
+    if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
+        raise bad_type("batches", "an iterable of x or (x, lengths), not one array", batches)
+    parts = []
+    for batch in batches:
+        x, lengths = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+        x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+        # A copy: an iterator may fill one array again and again.
+        parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths))
+    lengths = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
+    T, B = int(lengths.max(initial=0)), len(lengths)
+    if T == 0:
+        raise ValueError("batches must hold at least one sequence of at least one step, got none")
+    refuse_beyond(made.batch_norm.max_steps, *longest_first(lengths, T, B))
+    x, at = np.zeros((T, B, made.input_size), np.float32), 0
+    for part, n in parts:
+        x[: min(len(part), T), at : at + len(n)] = part[:T]
+        at += len(n)
+    return x, lengths
+
+
+def statistics(snapshot: Snapshot, x: Array, lengths: Array) -> dict[str, StepStatistics]:
+    """Of every layer and direction, by suffix, where all sequences go through time together."""
+    made, (T, B, _) = snapshot.architecture, x.shape
+    seen: list[dict[str, Any]] = []
+
+    def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any], None]:
+        seen.append(blank(made.sides, T))
+        return seen[-1], None
+
+    start = engine.state_arrays(made, "h0", None, B, False)
+    engine.run(snapshot, x, *longest_first(lengths, T, B), start, note)
+    room = made.batch_norm.max_steps or 0 if made.batch_norm else 0
+    nothing = StepStatistics.empty(made.sides, max(T, room))
+    return {end: nothing.updated(batch, None) for end, batch in zip(made.suffixes, seen, strict=True)}

@@ -1,0 +1,321 @@
+"""The base of the recurrent models: parameters, whole sequences, streams, copies. What one layer does is in
+lnrnn.reference, readable, and in pyx/sequence.c, fast."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import bad_type, bad_value, choice, integer, real, shaped
+from ..state import CHANGES, Closed, checked, counted, no_attribute
+from . import calibration, engine, file_format, training
+from .architecture import Architecture, argument_names
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, longest_first
+from .cells import Cell
+from .snapshot import DTYPES, Dtype, Snapshot, frozen
+from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
+from .statistics import StepStatistics, named_shapes
+from .stream import Stream
+from .training import Tape
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array = np.ndarray
+_OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
+DRAWN = 2**16  # values that are drawn at a time, in double precision
+
+
+def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
+    """rng.uniform(-bound, bound, shape) in float32, without a whole array in float64 beside it."""
+    values = np.empty(shape, FLOAT32)
+    flat = values.reshape(-1)
+    for at in range(0, flat.size, DRAWN):
+        part = flat[at : at + DRAWN]
+        part[...] = rng.uniform(-bound, bound, part.size)
+    return values
+
+
+class Network(Closed, Generic[State]):
+    """The base of the models, which say what they compute and how they are made.
+
+    Its type parameter is that of a state: an array, or a pair of arrays (h, c) where the cell has both.
+
+    Attributes: a name that a network does not have raises AttributeError, whether it is read or set. A
+    subclass may have attributes of its own, by any name that does not end as parameters' names do (_l0,
+    _l1_reverse); to have one that does, it defines it in its class.
+
+    Threads: all that is set is set in one step, and a call computes with one version of the network, the one
+    that was there when it began. So `load_state_dict`, `calibrate`, `overrun` and each assignment to a
+    parameter may run beside calls of other threads; parameters that belong together are set together by
+    `load_state_dict` only. `forward_train` adds the statistics of its batch to those that are there when it
+    is done.
+    """
+
+    __slots__ = (
+        "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
+        "num_directions", "_snapshot",
+    )  # fmt: skip
+    _cell: Cell
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    norm: LayerNormSpec | BatchNormSpec | None
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+    num_directions: int
+
+    def _make(self, seed: int | None, **arguments: Any) -> None:
+        """arguments: those of the constructor, less the seed."""
+        made = Architecture.checked(self._cell, **arguments)
+        if seed is not None:
+            seed = integer("seed", seed, 0)
+        for name, value in made.arguments.items():
+            setattr(self, name, value)
+        self.num_directions = made.directions
+        rng = np.random.default_rng(seed)
+        bound = made.hidden_size**-0.5
+        parameters: dict[str, Array] = {}
+        for name, shape in made.shapes.items():
+            if name.startswith("gain"):
+                value = np.ones(shape, np.float32)
+            elif name.startswith("bias") and made.norm is not None:
+                value = np.zeros(shape, np.float32)
+            else:
+                value = _uniform(rng, bound, shape)
+            parameters[name] = frozen(value)
+        batch_norm = made.batch_norm
+        room = batch_norm.max_steps or 0 if batch_norm else 0
+        statistics = {end: StepStatistics.empty(made.sides, room) for end in made.suffixes if made.sides}
+        overrun = batch_norm.overrun if batch_norm else None
+        self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32")
+
+    # --- parameters and state -------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            found = self._state().get(name)
+            if found is not None:
+                return found
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = self._state() if _OF_A_LAYER.search(name) and not hasattr(type(self), name) else {}
+        if not state:
+            super().__setattr__(name, value)
+        elif name in self._snapshot.parameters:
+            new = frozen(np.array(shaped(name, value, state[name].shape, np.float32)))
+            self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
+        elif name in state:
+            raise AttributeError(f"{name} is set by training, calibrate or load_state_dict")
+        else:
+            raise no_attribute(self, name, self._public())
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._state()]
+
+    def _state(self) -> dict[str, Array]:
+        """Parameters and statistics by name, not copied; none while the network is being made."""
+        snapshot = getattr(self, "_snapshot", None)
+        return {} if snapshot is None else snapshot.state()
+
+    def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
+        """Puts another version of the network in the place of the current one."""
+        with CHANGES:
+            self._snapshot = change(self._snapshot)
+
+    @property
+    def _fixed(self) -> tuple[str, ...]:
+        return *argument_names(self._cell), "num_directions"
+
+    def parameters(self) -> dict[str, Array]:
+        """What training changes, by name: read-only arrays, not copies."""
+        return dict(self._snapshot.parameters)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of parameters and statistics, by name."""
+        return {name: np.array(value) for name, value in self._state().items()}
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+        """Sets parameters and statistics, all in one step. Every name must be there, with its shape;
+        statistics may have any number of steps that max_steps allows, and counts up to 2**53. On an error
+        nothing changes."""
+        made = self._snapshot.architecture
+        expected: dict[str, Array] = dict(self._snapshot.parameters)
+        endings = made.suffixes if made.sides else ()
+        for suffix in endings:
+            steps = 0
+            if isinstance(state, Mapping) and f"count{suffix}" in state:
+                count = real(f"count{suffix}", state[f"count{suffix}"])
+                if count.dtype.kind not in "iu":
+                    raise bad_type(f"count{suffix}", "an array of integers", count)
+                if count.ndim != 1:
+                    raise bad_value(f"count{suffix}", "of shape (steps,)", count)
+                steps = len(count)
+            for name, like in StepStatistics.empty(made.sides, steps).arrays.items():
+                expected[name + suffix] = like
+        arrays = checked(state, expected)
+        if made.batch_norm:
+            for suffix in endings:
+                _check_statistics(made, suffix, arrays)
+        parameters = {name: frozen(arrays[name]) for name in self._snapshot.parameters}
+        names = named_shapes(made.sides, 0)
+        statistics = {end: StepStatistics({name: arrays[name + end] for name in names}) for end in endings}
+        self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
+
+    @property
+    def known_steps(self) -> int | None:
+        """Batch norm: for how many time steps there are statistics. None without batch norm."""
+        statistics = self._snapshot.statistics
+        return min(s.known for s in statistics.values()) if statistics else None
+
+    @property
+    def overrun(self) -> Overrun | None:
+        """Batch norm: what happens past the known steps; may be set. None without batch norm."""
+        return self._snapshot.overrun
+
+    @overrun.setter
+    def overrun(self, value: Overrun) -> None:
+        if not self._snapshot.architecture.sides:
+            raise ValueError("overrun belongs to batch norm, and this network has none")
+        new = choice("overrun", value, OVERRUNS)
+        self._change(lambda old: old.changed(overrun=new))
+
+    # --- computing ------------------------------------------------------------------------------------------
+
+    def __call__(self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None) -> tuple[Array, State]:
+        """Whole sequences at inference.
+
+        x (T, B, D), or (B, T, D) with batch_first, or (T, D) for one sequence. h0, the state to begin with:
+        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; with a cell state a
+        pair (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a
+        length is not read.
+        -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own
+        end, which for a sequence of length 0 is its h0.
+
+        Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
+        """
+        snapshot = self._snapshot
+        made = snapshot.architecture
+        x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
+        T, B, _ = x.shape
+        order, ends = longest_first(lengths, T, B)
+        start = engine.state_arrays(made, "h0", h0, B, unbatched)
+        snapshot.refuse_overrun(order, ends)
+        y, end = engine.run(snapshot, x, order, ends, start)
+        return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
+
+    def stream(self, batch_size: int = 1) -> Stream[State]:
+        """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
+        array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
+        if self.bidirectional:
+            raise ValueError(
+                "a bidirectional network cannot stream: its second direction starts at the sequence's end"
+            )
+        batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
+        return Stream(self._snapshot, batch_size)
+
+    def forward_train(
+        self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None
+    ) -> tuple[Array, State, Tape]:
+        """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
+
+        For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no
+        inner bias), and for batch norm, which normalises step t with the statistics of the sequences that
+        live at t and updates the running ones. Other networks are trained with lnrnn.torch; here they raise
+        ValueError.
+        """
+        state: State
+        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths)
+        if seen:  # last of all: who interrupts the call finds the statistics as they were
+            # Added to those that are there now: of batches that several threads train with, none is lost.
+            self._change(lambda old: engine.with_batch(old, seen))
+        return y, state, tape
+
+    def backward(
+        self, tape: Tape, gy: ArrayLike | None, gh: Any = None
+    ) -> tuple[Array, State, dict[str, Array]]:
+        """Back-propagation through time.
+
+        tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
+        length is not read). gh: gradient of h, of h's shape, or None; with a cell state a pair (gh, gc),
+        either of which may be None.
+        -> gx like x, gh0 like h0, and gradients by parameter name.
+        """
+        if not isinstance(tape, Tape) or tape.owner is not self:
+            raise bad_type("tape", "what this network's forward_train returned", tape)
+        return training.backward(tape, gy, gh)
+
+    def calibrate(self, batches: Iterable[Any]) -> None:
+        """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.
+
+        batches yields x, or (x, lengths). All sequences go through time together; each step is normalised by
+        the mean and biased variance over all that live at it, and these are stored, with their number. How
+        the sequences were divided into batches does not matter. All are held in memory at once. Old
+        statistics are replaced. The parameters are those that the network had when it began to compute.
+        """
+        together = calibration.joined(self._snapshot.architecture, batches)
+        found = calibration.statistics(self._snapshot, *together)
+        self._change(lambda old: engine.with_statistics(old, found))
+
+    @property
+    def dtype(self) -> Dtype:
+        """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
+        return self._snapshot.dtype
+
+    def to_dtype(self, dtype: Dtype) -> Self:
+        """A network like this one that computes with weight matrices of another type: a new object.
+
+        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output,
+        max |w| / 127; what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or
+        "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
+        stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
+        For inference; `forward_train` wants float32.
+        """
+        other = copy.copy(self)
+        new = choice("dtype", dtype, DTYPES)
+        other._change(lambda old: old.changed(dtype=new))
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
+
+        Raises OSError; ImportError without the safetensors package."""
+        file_format.write(self._snapshot, path)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights in the form in which they are computed with, which the first call makes; 0
+        before it."""
+        return self._snapshot.packed_bytes
+
+    def __repr__(self) -> str:
+        names = (*argument_names(self._cell)[2:], "dtype", "packed_bytes")
+        named = [f"{name}={getattr(self, name)!r}" for name in names]
+        return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+
+
+def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
+    """Raises ValueError for statistics, in a state dict of the right names, that no training gives."""
+    count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
+    if most is not None and len(count) != most:
+        raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
+    if not np.array_equal(count, arrays["count_l0"]):
+        raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
+    if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
+        raise ValueError(f"count{suffix} must not rise from step to step")
+    for name in named_shapes(made.sides, 0):
+        if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
+            raise ValueError(f"{name}{suffix} must not be negative")
+
+
+def architecture(network: Network[Any]) -> Architecture:
+    """The network's description: for modules that tell, store or rebuild networks."""
+    return network._snapshot.architecture

@@ -1,0 +1,111 @@
+"""What a network computes with at one moment, in one object, and the compiled layers made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from .. import _core
+from .._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
+from .architecture import Architecture
+from .sites import norm_sites
+from .specs import BatchNormSpec, LayerNormSpec, Overrun
+from .statistics import StepStatistics
+
+Array = np.ndarray
+Dtype = Literal["float32", "bfloat16", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+def frozen(array: Array) -> Array:
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """One version of a network: its parameters by name, statistics by suffix, overrun and dtype.
+
+    Nothing in it changes. A network holds its current version in one attribute; whoever sets something puts
+    another one there, made by `changed`. So a thread that took a version once computes with that one to the
+    end, whatever others set meanwhile, and streams and copies share one, its packed weights included.
+    """
+
+    architecture: Architecture
+    parameters: Mapping[str, Array]
+    statistics: Mapping[str, StepStatistics]
+    overrun: Overrun | None
+    dtype: Dtype
+    # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
+    _layers: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
+
+    def changed(self, **what: Any) -> Snapshot:
+        return replace(self, **what)
+
+    def state(self) -> dict[str, Array]:
+        """Parameters and statistics by name, not copied."""
+        found = dict(self.parameters)
+        for suffix, statistics in self.statistics.items():
+            found |= {name + suffix: array for name, array in statistics.arrays.items()}
+        return found
+
+    def refuse_overrun(self, order: Array, ends: Array) -> None:
+        """Raises SequenceTooLongError for a sequence that has no statistics. order, ends: longest first."""
+        for statistics in self.statistics.values():
+            statistics.refuse_overrun(order, ends, self.overrun)
+
+    def layers(self) -> tuple[Any, ...]:
+        """The compiled form of every layer and direction."""
+        made = self._layers
+        if made is None:
+            made = tuple(map(self._layer, self.architecture.suffixes))
+            object.__setattr__(self, "_layers", made)
+        return made
+
+    @property
+    def packed_bytes(self) -> int:
+        return sum(layer.nbytes for layer in self._layers or ())
+
+    def _layer(self, suffix: str) -> Any:
+        made, cut = self.architecture, len(suffix)
+        norm = made.norm
+        own = {name[:-cut]: value for name, value in self.parameters.items() if name.endswith(suffix)}
+        sites = norm_sites(made.cell, norm)
+        given = {site.side: (own.get(site.gain or ""), own.get(site.bias or "")) for site in sites}
+        options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
+        if isinstance(norm, LayerNormSpec):
+            options = {
+                "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
+                "span": Span[(norm.span or "paper").upper()],
+                "cell_norm": CellNorm[(norm.cell or "none").upper()],
+            }  # fmt: skip
+        elif isinstance(norm, BatchNormSpec):
+            options = {
+                "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
+                "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
+            }  # fmt: skip
+        layer = _core.Layer(
+            CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given,
+            act=Activation[made.nonlinearity.upper()],
+            inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
+            reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()], **options,
+        )  # fmt: skip
+        if isinstance(norm, BatchNormSpec):
+            layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))
+        return layer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Snapshot:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is packed is packed for this machine, and made again where it is needed.
+        return self.__dict__ | {"_layers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for array in self.parameters.values():
+            frozen(array)
+        self.__dict__["statistics"] = {end: StepStatistics(s.arrays) for end, s in self.statistics.items()}

@@ -1,0 +1,143 @@
+"""The statistics that batch norm inside a cell keeps for every time step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import SequenceTooLongError
+from ..state import MOST_COUNTED
+from .sites import SIDES, NormSite
+
+Array = np.ndarray
+
+
+def _names(side: str) -> tuple[str, str]:
+    end = f"_{side}" if side else ""
+    return f"running_mean{end}", f"running_var{end}"
+
+
+def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
+    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
+    sites.statistics_sides has them."""
+    found: dict[str, tuple[int, ...]] = {
+        name: (steps, width) for s, width in sides.items() for name in _names(s)
+    }
+    return found | {"count": (steps,)}
+
+
+def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
+    """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, "count"."""
+    pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
+    return {**pairs, "count": np.zeros(steps, np.int64)}
+
+
+def refuse_beyond(max_steps: int | None, order: Array, ends: Array) -> None:
+    """Raises SequenceTooLongError if there is no room for the statistics of so long a training sequence.
+
+    order, ends: see sequences.longest_first.
+    """
+    if max_steps is not None:
+        _refuse(max_steps, order, ends, "raise max_steps of the BatchNormSpec")
+
+
+def _refuse(known: int, order: Array, ends: Array, hint: str) -> None:
+    """Names the first sequence of the batch that has more than the known steps."""
+    if len(ends) and ends[0] > known:
+        sequence = int(order[ends > known].min())
+        raise SequenceTooLongError(sequence, int(ends[order == sequence][0]), known, hint)
+
+
+class StepStatistics:
+    """Of one layer in one direction: mean and biased variance of each side, float64 (steps, width), and
+    count, int64.
+
+    count[t] is the number of training sequences that were seen alive at step t, whatever the side. Sequences
+    end and never begin again, so counts fall with t and the known steps are the first ones. Nothing here
+    changes: `updated` makes a new one, and a thread that computes with the old one goes on with it.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """Takes the arrays over; they are named as by `named_shapes`."""
+        for array in arrays.values():
+            array.setflags(write=False)
+        self.arrays = dict(arrays)
+        self.count = self.arrays["count"]
+        self.sides = [side for side in SIDES if _names(side)[0] in self.arrays]
+        dead = np.flatnonzero(self.count == 0)
+        self.known = int(dead[0]) if len(dead) else len(self.count)
+
+    @classmethod
+    def empty(cls, sides: Mapping[str, int], steps: int) -> StepStatistics:
+        shapes = named_shapes(sides, steps)
+        return cls(
+            {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
+        )
+
+    def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
+        """Takes in the statistics of one training batch, as `blank` holds them.
+
+        A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch;
+        momentum None pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one
+        batch. Counts end at 2**53.
+        """
+        count = batch["count"]
+        steps = int(np.count_nonzero(count))
+        more = max(steps - len(self.count), 0)
+        new_count = np.minimum(np.pad(self.count, (0, more)), MOST_COUNTED)
+        seen, here = new_count[:steps, None], count[:steps, None]
+        arrays = {}
+        for side in self.sides:
+            names = _names(side)
+            old = [np.pad(self.arrays[name], ((0, more), (0, 0))) for name in names]
+            (mean, var), (m, v) = (o[:steps] for o in old), (n[:steps] for n in batch[side])
+            joined: tuple[Array, ...]
+            if momentum is None:
+                share, apart = here / (seen + here), m - mean
+                joined = mean + share * apart, (1 - share) * var + share * v + share * (1 - share) * apart**2
+            else:
+                joined = tuple(
+                    np.where(seen > 0, (1 - momentum) * o + momentum * n, n) for o, n in ((mean, m), (var, v))
+                )
+            for name, array, values in zip(names, old, joined, strict=True):
+                array[:steps] = values
+                arrays[name] = array
+        new_count[:steps] += np.minimum(count[:steps], MOST_COUNTED - new_count[:steps])
+        return StepStatistics(arrays | {"count": new_count})
+
+    def refuse_overrun(self, order: Array, ends: Array, overrun: str | None) -> None:
+        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest
+        first."""
+        if overrun == "batch" or (overrun != "raise" and self.known):
+            return
+        _refuse(
+            self.known, order, ends,
+            "train on longer sequences or choose overrun='last', 'mean' or 'batch'" if self.known
+            else "train, calibrate, or load statistics first",
+        )  # fmt: skip
+
+    def folded(
+        self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str | None
+    ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
+        """What inference needs: a row of scale and shift for every known step, and the row for the steps
+        beyond.
+
+        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift
+        (rows, width) float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
+        """
+        beyond = -1 if overrun == "batch" else self.known - 1
+        averages = overrun == "mean" and self.known > 0
+        if averages:
+            beyond = self.known
+        tables = {}
+        for site in sites:
+            mean, var = (self.arrays[name][: self.known] for name in _names(site.side))
+            if averages:
+                mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
+            gain, bias = (parameters.get(name or "") for name in site.parameters)
+            scale = gain / np.sqrt(var + eps)
+            shift = (np.float32(0) if bias is None else bias) - mean * scale
+            tables[site.side] = scale.astype(np.float32), shift.astype(np.float32)
+        return tables, self.known, beyond

@@ -1,0 +1,92 @@
+"""Threads and instruction sets: what the environment asks for, and what a user can ask and set."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import PurePath
+from typing import Any
+
+from . import _core
+from .errors import integer
+
+
+def _from_environment() -> None:
+    name = os.environ.get("LNRNN_ISA")
+    if name:
+        if name not in _core.isa_list():
+            raise ImportError(
+                f"LNRNN_ISA={name!r} is not an instruction set that this machine has; "
+                f"available: {', '.join(_core.isa_list())}"
+            )
+        _core.use_isa(name)
+    _core.set_num_threads(_core.cores())
+    # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes
+    # first.
+    for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(variable)
+        if not text:
+            continue
+        try:
+            set_num_threads(int(text.split(",")[0]))
+            return
+        except ValueError:
+            if variable == "LNRNN_NUM_THREADS":
+                raise ImportError(f"{variable} must be a whole number from 1 to 1024, got {text!r}") from None
+
+
+def set_num_threads(n: int) -> None:
+    """Lets each call use up to `n` threads (1 <= n <= 1024).
+
+    The default is the number of cores that this process may use (affinity mask and control-group quota), or
+    LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it. Without OpenMP it has no effect.
+
+    Where the system has no room for so many threads (limits on processes or memory, as of a container), calls
+    go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. This is
+    tried out before OpenMP starts threads, for OpenMP ends the process when it cannot; so it is not certain
+    where other processes or libraries start threads at the same time.
+    """
+    _core.set_num_threads(integer("n", n, 1, 1024))
+
+
+def get_num_threads() -> int:
+    """How many threads a call may use."""
+    return _core.get_num_threads()
+
+
+def cpu_info() -> dict[str, Any]:
+    """What runs here.
+
+    Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that
+    this build and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see
+    `set_num_threads`), `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND
+    of OpenMP's places, but no more than the quotas of its control groups allow).
+    """
+    return {
+        "isa": _core.isa(),
+        "available": _core.isa_list(),
+        "openmp": _core.has_openmp(),
+        "num_threads": _core.get_num_threads(),
+        "cores": _core.cores(),
+    }
+
+
+def _is_command() -> bool:
+    """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
+    argv = getattr(sys, "argv", None) or [""]
+    if argv[0] != "-m":
+        return PurePath(argv[0]).stem == "lnrnn"
+    # With -m, Python puts this first while it locates and imports the module's package. The module's name is
+    # then the word before the rest of argv, or the end of the option: -mlnrnn.
+    return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None
+
+
+try:
+    _from_environment()
+except ImportError as error:
+    # Both commands import lnrnn before any line of lnrnn.cli runs, so the message cannot be left to that.
+    if not _is_command():
+        raise
+    print(f"lnrnn: error: {error}", file=sys.stderr)
+    raise SystemExit(2) from None

@@ -1,0 +1,114 @@
+"""How the modules of lnrnn depend on each other: imports go one way, and private attributes stay at home.
+Read from the source, so imports inside functions and for type checkers alone count as well."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import lnrnn
+
+ROOT = Path(lnrnn.__file__).parent
+
+# Private names of others that there is no way around: the standard library's and torch's.
+FOREIGN = {("copyreg", "_slotnames"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks")}
+
+
+def sources() -> dict[str, tuple[ast.Module, bool]]:
+    """By module name: its syntax tree, and whether it is a package."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ["lnrnn", *path.relative_to(ROOT).with_suffix("").parts]
+        package = parts[-1] == "__init__"
+        found[".".join(parts[:-1] if package else parts)] = ast.parse(path.read_text()), package
+    return found
+
+
+def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> set[str]:
+    """Which of the modules a module imports: by a statement, wherever it stands, or by a string that is a
+    module's name, as importlib takes it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = name.split(".")
+            home = ".".join(parts[: len(parts) - node.level + package]) if node.level else ""
+            base = ".".join(part for part in (home, node.module) if part)
+            # `from . import x`: the module x if there is one, else a name in the package.
+            found |= {x if (x := f"{base}.{alias.name}") in modules else base for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("."):
+            found.add(node.value)
+    return (found & modules) - {name}
+
+
+def graph(files: dict[str, tuple[ast.Module, bool]]) -> dict[str, set[str]]:
+    modules = {*files, "lnrnn._core"}
+    return {name: imported(name, tree, package, modules) for name, (tree, package) in files.items()}
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """Modules each of which imports the next, and the last the first; empty if there is no such circle."""
+    left = {name: set(targets) for name, targets in edges.items()}
+    while free := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in free:
+            del left[name]
+    path: list[str] = []
+    name = next(iter(sorted(left)), "")
+    while name and name not in path:
+        path.append(name)
+        name = min(left[name] & left.keys())
+    return path[path.index(name) :] if path else []
+
+
+def foreign_attributes(tree: ast.Module) -> Iterator[str]:
+    """Reads and writes of `x._private` where x is not self or cls, and no class of this module has such an
+    attribute; and imports of private names, but for the compiled module's."""
+    own = set()
+    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(made):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                own |= {node.attr} if getattr(node.value, "id", "") in ("self", "cls") else set()
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                own |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if any(name.startswith("_") and name != "_core" for name in names):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+            continue
+        of = node.value.id if isinstance(node.value, ast.Name) else "..."
+        is_super = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
+        known = of in ("self", "cls") or is_super or node.attr in own or node.attr == "_core"
+        if not known and (of, node.attr) not in FOREIGN:
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_imports_form_no_circle():
+    edges = graph(sources())
+    assert {"lnrnn.rnn.engine", "lnrnn._core"} <= edges["lnrnn.rnn.network"] | edges["lnrnn.rnn.engine"]
+    assert not circle(edges), " -> ".join(circle(edges))
+
+
+def test_no_module_but_the_compiled_one_has_a_private_name():
+    last = (name.rpartition(".")[2] for name in sources())
+    assert [name for name in last if name.startswith("_")] == ["__main__"]
+
+
+def test_private_attributes_are_used_where_they_are_defined():
+    found = {name: list(foreign_attributes(tree)) for name, (tree, _) in sources().items()}
+    assert not {name: lines for name, lines in found.items() if lines}
+
+
+def test_norms_and_the_reference_know_no_network():
+    for name, targets in graph(sources()).items():
+        if name.startswith("lnrnn.norm"):
+            assert not [other for other in targets if other.startswith("lnrnn.rnn")], name
+        if name.startswith("lnrnn.reference"):
+            known = ("lnrnn.reference", "lnrnn.errors")
+            assert all(other.startswith(known) for other in targets), (name, targets)

@@ -1,0 +1,138 @@
+"""Streams that are copied and pickled, and networks by every protocol."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import lnrnn
+from networks import NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
+
+same = np.testing.assert_array_equal
+T = 9
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{
+        f"pickle {p}": lambda s, p=p: pickle.loads(pickle.dumps(s, p))
+        for p in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+}
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+def equal(rnn, stream, state, step):
+    assert stream.step == step
+    for got, want in zip(parts(rnn, stream.state), parts(rnn, state), strict=True):
+        same(got, want)
+
+
+@each_way
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_copied_stream_goes_its_own_way(rng, name, way):
+    """From the same state, step and parameters; neither moves the other, whatever the network has become."""
+    rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[name])
+    x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
+    stream = rnn.stream(2)
+    stream.state = drawn_state(rng, rnn, 2)
+    start = stream.state
+    for row in x[:4]:
+        stream(row)
+    rnn.weight_hh_l0 = -rnn.weight_hh_l0
+    twin, state = WAYS[way](stream), stream.state
+    assert type(twin) is type(stream)
+    equal(rnn, twin, state, 4)
+    gone = [twin(row) for row in other[4:]]  # the twin runs ahead, the stream stays
+    equal(rnn, stream, state, 4)
+    went = [stream(row) for row in x[4:]]
+    rnn.weight_hh_l0 = -rnn.weight_hh_l0
+    for rows, got in ((other, gone), (x, went)):
+        again = rnn.stream(2)
+        again.state = start
+        for row in x[:4]:
+            again(row)
+        same([again(row) for row in rows[4:]], got)
+    twin.reset()
+    assert stream.step == T and twin.step == 0 and any(s.any() for s in parts(rnn, stream.state))
+
+
+@each_way
+@pytest.mark.parametrize("overrun", ["raise", "last", "mean"])
+def test_a_copied_stream_past_the_known_steps(rng, way, overrun):
+    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun=overrun, max_steps=20), trained=4)
+    x, stream = normal(rng, T, 3), rnn.stream()
+    for row in x[:4]:
+        stream(row)
+    twin = WAYS[way](stream)
+    if overrun == "raise":
+        with pytest.raises(lnrnn.SequenceTooLongError) as caught:
+            twin(x[4])
+        assert caught.value.length == 5 and twin.step == 4
+    else:
+        same([twin(row) for row in x[4:]], rnn(x)[0][4:])
+
+
+def test_copies_share_what_is_packed(rng):
+    """A copy of a stream is small: its state, and the network's version."""
+    rnn = network(3, 64)
+    stream = rnn.stream()
+    packed = rnn.packed_bytes
+    assert packed > 0
+    copies = [copy.copy(stream) for _ in range(3)] + [rnn.stream(2), rnn.stream(5)]
+    assert rnn.packed_bytes == copy.copy(rnn).packed_bytes == packed
+    for twin in copies:
+        assert twin._snapshot.packed_bytes == packed
+    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # packed for the machine that loads it
+    assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_pickled_stream_in_another_process(rng, tmp_path, dtype):
+    rnn = network(3, 17, cell="LSTM", norm="batch", trained=T).to_dtype(dtype)
+    x, stream = normal(rng, T, 3), rnn.stream()
+    for row in x[:4]:
+        stream(row)
+    (tmp_path / "stream").write_bytes(pickle.dumps(stream))
+    np.save(tmp_path / "x.npy", x)
+    done = run_python(f"""
+import pickle, numpy as np
+stream = pickle.load(open({str(tmp_path / "stream")!r}, "rb"))
+np.save({str(tmp_path / "y.npy")!r}, [stream(row) for row in np.load({str(tmp_path / "x.npy")!r})[4:]])
+""")
+    assert done.returncode == 0, done.stderr
+    same(np.load(tmp_path / "y.npy"), [stream(row) for row in x[4:]])
+
+
+@each_way
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_copied_network_is_read_only_and_alone(rng, norm, way):
+    rnn = network(3, 17, norm=norm, num_layers=2, trained=T)
+    x = normal(rng, T, 2, 3)
+    want, state = rnn(x)[0], rnn.state_dict()
+    twin = WAYS[way](rnn)
+    same(twin(x)[0], want)
+    for name, value in twin.state_dict().items():
+        same(value, state[name])
+        assert not getattr(twin, name).flags.writeable
+    twin.weight_hh_l0 = -twin.weight_hh_l0
+    twin.forward_train(normal(rng, T, 4, 3))
+    same(rnn(x)[0], want)
+    for name, value in rnn.state_dict().items():
+        same(value, state[name])
+
+
+@each_way
+def test_copied_layers(way):
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    layer = lnrnn.BatchNorm(4, momentum=None, eps=0.5)
+    layer(x)
+    twin = WAYS[way](layer)
+    assert (twin.eps, twin.momentum, twin.training, int(twin.num_batches_tracked)) == (0.5, None, True, 1)
+    same(twin(2 * x), layer(2 * x))
+    for name, value in layer.state_dict().items():
+        same(getattr(twin, name), value)
+    twin(3 * x)  # a shallow copy, too, learns for itself
+    assert (twin.running_mean != layer.running_mean).all() and layer.num_batches_tracked == 2

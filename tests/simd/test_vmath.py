@@ -1,0 +1,219 @@
+"""exp, tanh and sigmoid in float32: within 2 units in the last place on every ISA, and IEEE at the edges."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lnrnn
+from helpers import NOT_REAL, bad_outs, layouts, named, ulp_error
+from lnrnn import reference as ref
+
+FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}  # in float64
+
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def truth(name, x):
+    with np.errstate(over="ignore", under="ignore"):
+        return FUNCTIONS[name](x.astype(np.float64))
+
+
+@cache
+def sweep():
+    """5.5 million floats of both signs: every 1009th from 0 to infinity; every 97th of 2^-9 to 16, where the
+    functions bend; all around the multiples and odd half multiples of ln 2, where exp changes its power of
+    two, around the saturation of tanh, and around the bounds of exp's range.
+    """
+    everywhere = np.arange(0, 0x7F800001, 1009, dtype=np.uint32).view(np.float32)
+    first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
+    bend = np.arange(first, last, 97, dtype=np.uint32).view(np.float32)
+    positive = np.concatenate([everywhere, bend])
+    edges = np.concatenate(
+        [
+            np.arange(-151, 129) * np.log(2),
+            (np.arange(-151, 129) + 0.5) * np.log(2),
+            [9.0108, 9.5, 88.722839, 89, -87.336544, -103.27893, -103.97208, -104, -105, 104],
+        ]
+    )
+    edges = edges[edges != 0].astype(np.float32)
+    edges = (edges.view(np.int32)[:, None] + np.arange(-500, 500, dtype=np.int32)).ravel().view(np.float32)
+    return np.concatenate([positive, -positive, edges])
+
+
+@cache
+def sweep_truth(name):
+    return truth(name, sweep())
+
+
+@each_function
+def test_within_two_ulp_on_a_dense_sweep(isa, name):
+    got = getattr(lnrnn, name)(sweep())
+    assert got.dtype == np.float32
+    with np.errstate(all="ignore"):
+        assert ulp_error(got, sweep_truth(name)) <= 2
+    if name == "tanh":
+        assert np.nanmax(np.abs(got)) == 1
+    elif name == "sigmoid":
+        assert np.nanmin(got) == 0 and np.nanmax(got) == 1
+    else:
+        assert np.nanmin(got) == 0
+
+
+INF = np.inf
+
+
+@pytest.mark.parametrize(
+    "name, x, want",
+    [
+        ("exp", [0.0, -0.0, INF, -INF, 89, -104, 3e38, -3e38], [1, 1, INF, 0, INF, 0, INF, 0]),
+        ("tanh", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.0, -0.0, 1, -1, 1, -1]),
+        ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
+    ],
+)
+def test_edges_as_ieee_says(isa, name, x, want):
+    x, want = np.array(x, np.float32), np.array(want, np.float32)
+    x, want = np.tile(x, 5), np.tile(want, 5)  # whole vectors and tails
+    got = getattr(lnrnn, name)(x)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@each_function
+def test_nan_stays_nan_and_stays_alone(isa, name):
+    f = getattr(lnrnn, name)
+    nans = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32).view(np.float32)
+    assert np.isnan(f(nans)).all()
+    for n in range(1, 51):
+        x = np.linspace(-3, 3, n, dtype=np.float32)
+        clean = f(x)
+        for at in {0, n // 2, n - 1}:
+            poisoned = x.copy()
+            poisoned[at] = np.nan
+            got = f(poisoned)
+            assert np.isnan(got[at])
+            np.testing.assert_array_equal(np.delete(got, at), np.delete(clean, at))
+
+
+@each_function
+def test_denormals(isa, name):
+    """tanh of a denormal is itself; the others cannot tell it from 0."""
+    x = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32)
+    x = np.concatenate([x, -x])
+    want = {"exp": np.ones_like(x), "tanh": x, "sigmoid": np.full_like(x, 0.5)}[name]
+    np.testing.assert_array_equal(getattr(lnrnn, name)(x), want)
+
+
+def test_tanh_is_odd_and_exp_never_negative(isa):
+    x = sweep()[::17]
+    np.testing.assert_array_equal(lnrnn.tanh(-x), -lnrnn.tanh(x))
+    y = lnrnn.exp(x)
+    assert not np.signbit(y[~np.isnan(x)]).any()
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh"])  # NumPy has no sigmoid
+def test_numpys_vectors(isa, name):
+    """NumPy's own validation set, in its wheel: hex inputs and outputs of glibc in higher precision."""
+    table = files("numpy") / "_core" / "tests" / "data" / f"umath-validation-set-{name}.csv"
+    if not table.is_file():
+        pytest.skip("this NumPy came without its test data")
+    lines = (line for line in table.read_text().splitlines() if line and not line.startswith("#"))
+    rows = [row for row in csv.DictReader(lines) if row["dtype"] == "np.float32"]
+    assert len(rows) > 100
+    x, want = (
+        np.array([int(r[k], 16) for r in rows], np.uint32).view(np.float32) for k in ("input", "output")
+    )
+    with np.errstate(all="ignore"):
+        assert ulp_error(getattr(lnrnn, name)(x), want) <= 2
+
+
+@each_function
+def test_a_value_does_not_depend_on_its_place(isa, name):
+    """Tails give the bits of whole vectors, and write nothing behind their end."""
+    f = getattr(lnrnn, name)
+    x = np.random.default_rng(0).uniform(-12, 12, 200).astype(np.float32)
+    whole = f(x)
+    for n in range(51):
+        room = np.full(n + 16, 7, np.float32)
+        f(x[n : 2 * n], out=room[3 : n + 3])
+        np.testing.assert_array_equal(room[3 : n + 3], whole[n : 2 * n])
+        assert (room[:3] == 7).all() and (room[n + 3 :] == 7).all()
+
+
+@each_function
+def test_layouts(isa, name):
+    f = getattr(lnrnn, name)
+    x = np.random.default_rng(1).uniform(-5, 5, (3, 4, 7)).astype(np.float32)
+    want = f(x)
+    assert want.shape == x.shape
+    for layout, y in layouts(x).items():
+        np.testing.assert_array_equal(f(y), want, err_msg=layout)
+        if y.flags.writeable and layout != "foreign byte order":
+            out = y.copy() if layout == "misaligned" else y
+            assert f(y, out=out) is out
+            np.testing.assert_array_equal(out, want, err_msg=f"{layout}, in place")
+    empty = f(np.zeros((3, 0), np.float32))
+    assert empty.shape == (3, 0) and empty.dtype == np.float32
+    assert np.shape(f(0.25)) == ()
+
+
+@each_function
+def test_out_that_overlaps(isa, name):
+    f = getattr(lnrnn, name)
+    room = np.random.default_rng(2).uniform(-5, 5, 120).astype(np.float32)
+    for shift in (-17, -5, -1, 1, 5, 17):
+        r = room.copy()
+        x, out = r[20:100], r[20 + shift : 100 + shift]
+        want = f(x.copy())
+        f(x, out=out)
+        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
+
+
+@given(st.lists(st.floats(width=32), max_size=40))
+def test_any_floats(values):
+    x = np.array(values, np.float32)
+    for name in FUNCTIONS:
+        with np.errstate(all="ignore"):
+            assert ulp_error(getattr(lnrnn, name)(x), truth(name, x)) <= 2
+
+
+@each_function
+@pytest.mark.parametrize(
+    "x",
+    [
+        [1, 2],
+        (0.5,),
+        np.array([1, 0], bool),
+        np.array([0.5], np.float16),
+        np.array([0.5, -3], np.float64),
+        np.arange(3),
+    ],
+    ids=repr,
+)
+def test_real_numbers_are_converted_to_float32(name, x):
+    f = getattr(lnrnn, name)
+    got = f(x)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, f(np.asarray(x).astype(np.float32)))
+
+
+@each_function
+@pytest.mark.parametrize("x", NOT_REAL, ids=lambda v: str(v)[:40])
+def test_what_is_not_real_is_refused(name, x):
+    with pytest.raises(TypeError, match=named("x")):
+        getattr(lnrnn, name)(x)
+
+
+@each_function
+@pytest.mark.parametrize("error, out", bad_outs(np.ones((3, 4), np.float32)), ids=lambda v: str(v)[:40])
+def test_bad_out_is_refused(name, error, out):
+    before = np.array(out)
+    with pytest.raises(error, match=named("out")):
+        getattr(lnrnn, name)(np.ones((3, 4), np.float32), out=out)
+    np.testing.assert_array_equal(out, before)

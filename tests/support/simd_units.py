@@ -1,0 +1,83 @@
+"""The vocabulary of include/lnrnn/simd/simd.h as programs, one for each instruction set, whose operations are
+asked for by name.
+
+A program and not a library: what reads past an array ends this program and fails its test, not the run of all
+tests; and the same program runs in an emulator.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+
+import numpy as np
+import pytest
+
+from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
+from helpers import available_isas
+
+END = -1  # a place: operands and result end where their pages do
+
+EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
+
+
+def unit_names() -> list[str]:
+    return [*available_isas(), *EMULATED]
+
+
+class Unit:
+    """The operations of one instruction set. `lanes`: of v32, v64, v16 and vi32. `operations`: by name the
+    sizes of the result and of each operand, (bytes, whether that is of one element of n)."""
+
+    def __init__(self, name: str) -> None:
+        self.isa, emulator = EMULATED.get(name, name), []
+        macro = f"-DLNRNN_ISA_{self.isa.upper()}"
+        source, flags = ROOT / "tests/simd/operations.c", [*ISAS[self.isa][2], macro]
+        if name in EMULATED:
+            if not emulates_aarch64():
+                pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
+            machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]
+            flags.append("-static")
+        else:
+            machine, compiler = platform.machine(), native_compiler()
+        self.command = [*emulator, str(built(f"simd-{machine}-{self.isa}", compiler, source, flags))]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        lines = iter(self.process.stdout.readline, b"\n")
+        v32, v64 = map(int, next(lines).split())
+        self.lanes = {"v32": v32, "v64": v64, "v16": v32, "vi32": v32}
+        self.operations = {}
+        for name, *sizes in (line.decode().split() for line in lines):
+            self.operations[name] = [(int(size.lstrip("n")), size.startswith("n")) for size in sizes]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def run(self, operation: str, *operands: np.ndarray, n: int = 0, place: int = 0, count: int = 1) -> bytes:
+        """Runs an operation `count` times, on consecutive vectors, and gives the bytes of the results.
+        `place`: the bytes between the beginning of its page and each operand and result, or END."""
+        result, *wanted = (size * n if per_n else size for size, per_n in self.operations[operation])
+        sent = [np.ascontiguousarray(operand).tobytes() for operand in operands]
+        assert [len(bytes_) for bytes_ in sent] == [count * size for size in wanted], operation
+        self.process.stdin.write(f"{operation} {count} {n} {place}\n".encode() + b"".join(sent))
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().decode().strip()
+        if not answer:
+            self.close()
+            answer = f"ended by signal {-self.process.returncode}: it read or wrote past its operands"
+            self.start()
+        assert answer == "ok", f"{operation}, n = {n}, place {place}: {answer}"
+        return self.process.stdout.read(count * result)
+
+    def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
+        """An operation lane by lane: arrays of one length -> an array of that length, of the first one's
+        dtype unless another is named."""
+        (size, _), *_ = self.operations[operation]
+        dtype = np.dtype(dtype or operands[0].dtype)
+        lanes, length = size // dtype.itemsize, len(operands[0])
+        padded = [np.concatenate([a, np.zeros(-length % lanes, a.dtype)]) for a in operands]
+        return np.frombuffer(self.run(operation, *padded, count=len(padded[0]) // lanes), dtype)[:length]
