@@ -1,6 +1,6 @@
-/* All kernels, for a unit of an instruction set: it defines LNRNN_ISA_<NAME>, for simd.h, and LNRNN_ISA_SUFFIX, and gets the
- * tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix>, lnrnn_int8_<suffix>; dispatch.c puts them
- * together.
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
+ * LNRNN_ISA_SUFFIX, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
+ * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -9,9 +9,10 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* A unit of the compiler is one of four parts of an instruction set, or all: a change of a header compiles only the parts
- * that include it. */
-#if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) && !defined(LNRNN_PART_INT8)
+/* The file is compiled once for each of four parts, or once for all of them: a change of a header compiles
+ * only the parts that include it. */
+#if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
+    && !defined(LNRNN_PART_INT8)
 #define LNRNN_PART_NORM
 #define LNRNN_PART_CELLS
 #define LNRNN_PART_PRODUCT
@@ -61,19 +62,19 @@
 #define real_sqrt sqrtf
 #include "lnrnn/kernels/norm.h"
 
-#define LNRNN_NORM_TABLE(t)                                           \
-    {                                                                 \
-        .layer_norm = layer_norm_kernel_##t,                          \
-        .layer_norm_backward = layer_norm_backward_kernel_##t,        \
-        .batch_probe = batch_probe_kernel_##t,                        \
-        .batch_sums = batch_sums_kernel_##t,                          \
-        .batch_moments = batch_moments_kernel_##t,                    \
-        .batch_scales = batch_scales_kernel_##t,                      \
-        .batch_slopes = batch_slopes_kernel_##t,                      \
-        .batch_affine = batch_affine_kernel_##t,                      \
-        .fold = fold_kernel_##t,                                      \
-        .gx_columns = gx_columns_kernel_##t,                          \
-        .gx_planes = gx_planes_kernel_##t,                            \
+#define LNRNN_NORM_TABLE(t)                                    \
+    {                                                          \
+        .layer_norm = layer_norm_kernel_##t,                   \
+        .layer_norm_backward = layer_norm_backward_kernel_##t, \
+        .batch_probe = batch_probe_kernel_##t,                 \
+        .batch_sums = batch_sums_kernel_##t,                   \
+        .batch_moments = batch_moments_kernel_##t,             \
+        .batch_scales = batch_scales_kernel_##t,               \
+        .batch_slopes = batch_slopes_kernel_##t,               \
+        .batch_affine = batch_affine_kernel_##t,               \
+        .fold = fold_kernel_##t,                               \
+        .gx_columns = gx_columns_kernel_##t,                   \
+        .gx_planes = gx_planes_kernel_##t,                     \
     }
 
 const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {

@@ -1,17 +1,17 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
  *
- * Rows are taken in groups of four: the dependent sum, square root and division at the end of one row's statistics overlap
- * with those of the next rows, and gain and bias, which wide rows evict from L1, are loaded once for the four. The result of
- * a row does not depend on its group.
+ * Rows are taken in groups of four: the dependent sum, square root and division at the end of one row's
+ * statistics overlap with those of the next rows, and gain and bias, which wide rows evict from L1, are
+ * loaded once for the four. The result of a row does not depend on its group.
  *
- * Where the squares of a row overflow or underflow (out_of_range in norm.h) the row is taken by itself and multiplied by a
- * power of two s: (x s - mean s) / sqrt(var s^2 + eps s^2) is (x - mean) / sqrt(var + eps).
+ * Where the squares of a row overflow or underflow (out_of_range in norm.h) the row is taken by itself and
+ * multiplied by a power of two s: (x s - mean s) / sqrt(var s^2 + eps s^2) is (x - mean) / sqrt(var + eps).
  *
- * `form`, a sum of LNRNN_CENTRED and so on (names.h), says which kind of norm it is. It is a constant where it decides
- * what is done with every vector: there is a copy of the loops for each.
+ * `form`, a sum of LNRNN_CENTRED and so on (names.h), says which kind of norm it is. It is a constant where
+ * it decides what is done with every vector: there is a copy of the loops for each.
  */
 
-/* --- forward ----------------------------------------------------------------------------------------------------- */
+/* --- forward -------------------------------------------------------------------------------------------- */
 
 /* The rows that a kernel is at: lnrnn_layer_norm_rows with types. */
 typedef struct {
@@ -71,8 +71,8 @@ LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_ro
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite variances
-     * overflows, each row's scale is 1. */
+    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite
+     * variances overflows, each row's scale is 1. */
     int rescale = !(spread < INFINITY);
     if (r->eps < least_spread())
         for (int j = 0; j < rows; j++)
@@ -95,8 +95,8 @@ LNRNN_INLINE void scale_part(size_t i, size_t k, const int whole, const elem *x,
     put(y + i, v_mul(get(x + i, k, whole), v_set1(scale)), k, whole);
 }
 
-/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot hold every
- * scaled row, but has no values whose squares leave the range of float. */
+/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot
+ * hold every scaled row, but has no values whose squares leave the range of float. */
 static void layer_norm_scaled(norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -107,8 +107,8 @@ static void layer_norm_scaled(norm_rows r, int form, real scale)
     layer_norm_group(1, form, &r, 1);
 }
 
-/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead, or a page if
- * that is more. */
+/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead,
+ * or a page if that is more. */
 LNRNN_INLINE void layer_norm_nontemporal(const int form, const norm_rows *r)
 {
     moments_of_4 m;
@@ -183,7 +183,7 @@ static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------------- */
 
 /* The rows that a kernel is at: lnrnn_layer_norm_gradients with types. */
 typedef struct {
@@ -226,8 +226,8 @@ LNRNN_INLINE void row_sums_part(size_t i, size_t k, const int whole, const int a
     accumulate(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
-/* One row -> what its gradient needs, from gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. In one pass over the row,
- * or two, as moments_about. scale: 1 unless LNRNN_SCALED. */
+/* One row -> what its gradient needs, from gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. In one pass
+ * over the row, or two, as moments_about. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE row_gradient row_sums(const int form, const gradient_rows *r, double eps, real scale)
 {
     const size_t n = r->n;
@@ -273,7 +273,8 @@ LNRNN_INLINE row_gradient row_sums(const int form, const gradient_rows *r, doubl
     return g;
 }
 
-/* Values i .. i+k-1 of each row: gx, and what they add to ggain, sum gy z, and gbias, sum gy. rows: 1 or 4. */
+/* Values i .. i+k-1 of each row: gx, and what they add to ggain, sum gy z, and gbias, sum gy. rows: 1 or
+ * 4. */
 LNRNN_INLINE void layer_norm_gx_part(size_t i, size_t k, const int whole, const int rows, const int form,
                                      const gradient_rows *r, const row_gradient *g)
 {
@@ -348,7 +349,8 @@ LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gr
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of double. */
+/* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of
+ * double. */
 static void layer_norm_backward_kernel(const lnrnn_layer_norm_gradients *a)
 {
     real *const partial = a->partial;

@@ -1,12 +1,16 @@
-/* The names of norm.h and of what it includes, which are one text for four types in memory. A function or type there is
- * written by its plain name, and compiled under that name with a suffix: moments is moments_f32, moments_f64, moments_bf16
- * and moments_f16. A new one is added to the list here.
+/* The names of norm.h and of what it includes, which are one text for four types in memory. A function or
+ * type there is written by its plain name, and compiled under that name with a suffix: moments is
+ * moments_f32, moments_f64, moments_bf16 and moments_f16. A new one is added to the list here.
  *
  * Defined for each type, before norm.h is included for it:
- *     LNRNN_TYPE    the suffix                        LANES        values in a vector
- *     elem          the type in memory                real         the type of the arithmetic, float or double
- *     vreal         a vector of real                  real_sqrt    the square root of real
- *     LNRNN_V(op)   the vector operation of real      LNRNN_E(op)  a load or store of elem, converted from or to real
+ *     LNRNN_TYPE    the suffix
+ *     elem          the type in memory
+ *     real          the type of the arithmetic, float or double
+ *     real_sqrt     its square root
+ *     vreal         a vector of real
+ *     LANES         values in a vector
+ *     LNRNN_V(op)   the vector operation of real
+ *     LNRNN_E(op)   a load or store of elem, converted from or to real
  */
 #ifndef LNRNN_NAMES_H
 #define LNRNN_NAMES_H
@@ -15,8 +19,9 @@
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
 #define LNRNN_T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
 
-/* part(i, k, whole, ...) for all n values of a row, k of them from i on: first `head` values, then whole vectors, for which
- * k is LANES and whole the constant 1, then what is left. part is always inlined: what it is given stays in registers. */
+/* part(i, k, whole, ...) for all n values of a row, k of them from i on: first `head` values, then whole
+ * vectors, for which k is LANES and whole the constant 1, then what is left. part is always inlined: what it
+ * is given stays in registers. */
 #define LNRNN_FOR_ROW(head, n, part, ...)            \
     do {                                             \
         const size_t n_ = (n);                       \
@@ -29,8 +34,8 @@
             part(i_, n_ - i_, 0, __VA_ARGS__);       \
     } while (0)
 
-/* The number of values whose sum is kept in real, in `ways` accumulators. Longer sums are continued in double: in real their
- * last terms would be rounded to the size of the sum. */
+/* The number of values whose sum is kept in real, in `ways` accumulators. Longer sums are continued in
+ * double: in real their last terms would be rounded to the size of the sum. */
 #define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
 /* Which layer norm: bits of a `form`. */

@@ -1,5 +1,5 @@
-/* The tables of kernels: every instruction set has one of each, and all other C calls a kernel through them, never by name.
- * all.h fills them in. What a kernel does, and the shapes it takes, stands above it.
+/* The tables of kernels. Every instruction set has one of each, which all.h fills in; all other C calls
+ * kernels through them and never by name.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H
@@ -9,13 +9,14 @@
 
 #include "lnrnn.h"
 
-/* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory ----------------------------------------
+/* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory ------------------------------
  *
- * x, y, gy and gx are arrays of that type. `real` is the type of the arithmetic, double for LNRNN_FLOAT64 and else float.
- * An array that may be NULL is then not used: a gain of 1, a bias of 0. Strides count values.
+ * x, y, gy and gx are arrays of that type. `real` is the type of the arithmetic, double for LNRNN_FLOAT64 and
+ * else float. An array that may be NULL is then not used: a gain of 1, a bias of 0. Strides count values.
  */
 
-/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each row. */
+/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
+ * row. */
 typedef struct {
     size_t rows, n;
     const void *x; /* (rows, n), row stride xs; n >= 1 */
@@ -79,7 +80,8 @@ typedef struct {
                             double *var);
     /* -> whether channels must be scaled, and then: scales (n), mean, scale and shift of `out` */
     int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
-    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one value */
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one
+     * value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
     /* -> mean, scale and shift of `out` */
@@ -106,8 +108,8 @@ typedef struct {
     ptrdiff_t hs, as;
 } lnrnn_gate_gradients;
 
-/* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A panel is what
- * separate threads never share. */
+/* matmul.h: the product with packed weights. One table for float32 and bfloat16 weights, one for int8. A
+ * panel is what separate threads never share. */
 typedef struct lnrnn_product {
     size_t (*panels)(size_t);
     size_t (*start)(size_t, size_t);
