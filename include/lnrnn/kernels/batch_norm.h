@@ -40,7 +40,7 @@ static void batch_probe_kernel(size_t N, size_t C, size_t L, const void *x_, voi
     }
 }
 
-/* Rows of a batch with L = 1: those a kernel is at. */
+/* lnrnn_batch_block with types, from the row that comes next, if L is 1. */
 typedef struct {
     const elem *x, *gy; /* (rows, n), row stride C */
     size_t C, n;
@@ -84,7 +84,14 @@ LNRNN_INLINE void batch_columns_group(size_t head, const int rows, const int has
 LNRNN_INLINE void batch_columns_sums(const lnrnn_batch_block *a, const int has_gy)
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
-    column_block b = {a->x, has_gy ? a->gy : NULL, C, n, a->pivot, a->partial};
+    column_block b = {
+        .x = a->x,
+        .gy = has_gy ? a->gy : NULL,
+        .C = C,
+        .n = n,
+        .pivot = a->pivot,
+        .partial = a->partial,
+    };
     /* Rows a multiple of 4 KiB apart share the sets of L1, whose ways do not suffice for eight rows of two
      * arrays. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : to_whole_lines(b.x, n);
@@ -286,7 +293,7 @@ static void batch_slopes_kernel(const lnrnn_channels *a, double dmean, const dou
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* The rows that a kernel is at. */
+/* The rows of a pass, from the one that comes next. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy: backward */
     elem *out;          /* y or gx, likewise; may be x or gy */
@@ -422,7 +429,7 @@ static void gx_columns_kernel(size_t rows, size_t n, const void *gy, const void 
                               const lnrnn_coefficients *a, void *gx)
 {
     const coefficient_row c = coefficients_from(a, 0, 1);
-    pass_rows r = {gy, x, gx, stride};
+    pass_rows r = {.gy = gy, .x = x, .out = gx, .stride = stride};
     for (; rows >= 2; rows -= 2, r.gy += 2 * stride, r.x += 2 * stride, r.out += 2 * stride)
         gx_rows(n, 2, &r, &c);
     if (rows)
@@ -433,7 +440,7 @@ static void gx_columns_kernel(size_t rows, size_t n, const void *gy, const void 
 static void gx_planes_kernel(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                              const lnrnn_coefficients *a, void *gx)
 {
-    pass_rows r = {gy, x, gx, stride};
+    pass_rows r = {.gy = gy, .x = x, .out = gx, .stride = stride};
     for (size_t c = 0; c < rows; c++, r.gy += stride, r.x += stride, r.out += stride) {
         const coefficients plane = plane_coefficients(a, c, 1);
         LNRNN_FOR_ROW(0, n, gx_part, 1, &r, &plane, NULL);

@@ -13,7 +13,7 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The rows that a kernel is at: lnrnn_layer_norm_rows with types. */
+/* lnrnn_layer_norm_rows with types, from the row that comes next. */
 typedef struct {
     size_t n;
     const elem *x; /* row stride xs */
@@ -36,7 +36,7 @@ LNRNN_INLINE norm_rows norm_row(const norm_rows *r, int j)
     return row;
 }
 
-/* x (LANES) of row j -> y. */
+/* x (LANES), values of row j -> y (LANES). */
 LNRNN_INLINE vreal layer_norm_value(const int form, vreal x, const row_statistics *s, int j, vreal gain,
                                     vreal bias)
 {
@@ -60,7 +60,7 @@ LNRNN_INLINE void layer_norm_part(size_t i, size_t k, const int whole, const int
 
 LNRNN_SELDOM void layer_norm_scaled(norm_rows r, int form, real scale);
 
-/* 1 or 4 rows. final: they are not scaled any more. */
+/* The next 1 or 4 rows. final: they are taken as they are, whatever their squares. */
 LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_rows *r, const int final)
 {
     moments_of_4 m;
@@ -174,7 +174,16 @@ LNRNN_INLINE void layer_norm_any(size_t rows, const int centred, const norm_rows
 /* Layer norm, or RMS norm if not centred: x (rows, n) -> y (rows, n). */
 static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
 {
-    norm_rows r = {a->n, a->x, a->y, a->xs, a->ys, a->gain, a->bias, a->eps};
+    norm_rows r = {
+        .n = a->n,
+        .x = a->x,
+        .y = a->y,
+        .xs = a->xs,
+        .ys = a->ys,
+        .gain = a->gain,
+        .bias = a->bias,
+        .eps = a->eps,
+    };
     if (a->centred)
         layer_norm_any(a->rows, LNRNN_CENTRED, &r, a->nontemporal);
     else {
@@ -185,7 +194,7 @@ static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
 
 /* --- backward ------------------------------------------------------------------------------------------- */
 
-/* The rows that a kernel is at: lnrnn_layer_norm_gradients with types. */
+/* lnrnn_layer_norm_gradients with types, from the row that comes next. */
 typedef struct {
     size_t n;
     const elem *gy, *x; /* row strides gys, xs */
@@ -311,7 +320,7 @@ LNRNN_SELDOM void layer_norm_backward_scaled(gradient_rows r, real scale)
     layer_norm_gx(1, form, &r, &g);
 }
 
-/* 1 or 4 rows. */
+/* The next 1 or 4 rows. */
 LNRNN_INLINE void layer_norm_backward_group(const int rows, const int form, const gradient_rows *r)
 {
     row_gradient g[4];
@@ -354,8 +363,19 @@ LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gr
 static void layer_norm_backward_kernel(const lnrnn_layer_norm_gradients *a)
 {
     real *const partial = a->partial;
-    const gradient_rows r = {a->n,   a->gy,   a->x,   a->gx,   a->gys,        a->xs,
-                             a->gxs, a->gain, a->eps, partial, partial + a->n};
+    const gradient_rows r = {
+        .n = a->n,
+        .gy = a->gy,
+        .x = a->x,
+        .gx = a->gx,
+        .gys = a->gys,
+        .xs = a->xs,
+        .gxs = a->gxs,
+        .gain = a->gain,
+        .eps = a->eps,
+        .ggain = partial,
+        .gbias = partial + a->n,
+    };
 #ifdef LNRNN_FEW_COPIES
     layer_norm_backward_rows(a->rows, r.gain ? LNRNN_GAIN : 0, &r, a->ggain, a->gbias);
 #else
