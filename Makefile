@@ -11,7 +11,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
 
-SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*.h pyx/*.c pyx/*.pyx pyx/*.pxd pyx/*.pxi)
+SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
 .PHONY: demo test lint build bench peers clean
 

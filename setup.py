@@ -28,9 +28,12 @@ from setuptools.command.build_ext import build_ext
 sys.path.insert(0, "pyx")
 from build_flags import CFLAGS, ISAS  # noqa: E402
 
+# Compiled once; the kernels in pyx/isa are compiled once per instruction set.
 ONCE = [
-    "dispatch.c", "cores.c", "threads.c", "blocks.c", "layer_norm.c", "batch_norm.c", "map.c", "parts.c",
-    "config.c", "plan.c", "sequence.c", "step.c", "backward.c",
+    "runtime/dispatch.c", "runtime/cores.c", "runtime/backoff.c", "runtime/barrier.c", "runtime/team.c",
+    "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c", "runtime/caches.c",
+    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
+    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
 ]  # fmt: skip
 
 
@@ -98,13 +101,16 @@ class BuildExt(build_ext):
                 units += [
                     (
                         f"{isa}_{part.lower()}",
-                        f"pyx/isa_{isa}.c",
+                        f"pyx/isa/{isa}.c",
                         [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
                         ["include"],
                     )
                     for part in parts
                 ]
-        units += [(name.removesuffix(".c"), f"pyx/{name}", [*CFLAGS, *openmp], ["include"]) for name in ONCE]
+        units += [
+            (name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
+            for name in ONCE
+        ]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), units))
         ext.sources = []
@@ -132,7 +138,7 @@ class BuildExt(build_ext):
 core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],
-    include_dirs=["include", numpy.get_include()],
+    include_dirs=["include", "pyx", numpy.get_include()],
     define_macros=[
         ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
         ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),

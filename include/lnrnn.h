@@ -1,9 +1,10 @@
 /* lnrnn in C: what the Cython module calls, and what a C program may.
  *
- * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory, also the
- * working memory, whose size a function named ..._work or a plan tells. Sizes count elements, strides count
- * elements too and may be any value unless a function says more. Inputs are only read. Outputs may not overlap inputs
- * or each other except where "may be" says so. `threads` is the most a call may use; 1 makes it run in the caller.
+ * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory,
+ * also the working memory, whose size a function named ..._work or a plan tells. Sizes count elements,
+ * strides count elements too and may be any value unless a function says more. Inputs are only read. Outputs
+ * may not overlap inputs or each other except where "may be" says so. `threads` is the most a call may use; 1
+ * makes it run in the caller.
  */
 #ifndef LNRNN_H
 #define LNRNN_H
@@ -11,88 +12,69 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* --- dispatch.c: which kernels ------------------------------------------------------------------------------ */
+/* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
-/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 .. n-1]. */
+/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
+ * n-1]. */
 size_t lnrnn_isa_list(const char *names[8]);
 /* The one in use. Until lnrnn_isa_use has been called: the best. */
 const char *lnrnn_isa_name(void);
 /* 0, or -1 if the name is not in the list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
 
-/* --- cores.c, threads.c: how many threads ------------------------------------------------------------------- */
+/* --- caches.c: what the tuning goes by ----------------------------------------------------------------- */
+
+/* Bytes of the data caches that a core reads through: its L1, its L2, and the L3 that it shares. caches.c
+ * asks the machine. */
+typedef struct {
+    size_t l1, l2, l3;
+} lnrnn_caches;
+
+/* Those of this machine, or what lnrnn_set_caches has set. */
+lnrnn_caches lnrnn_get_caches(void);
+/* For tests: no result may depend on them. Not while another thread computes. */
+void lnrnn_set_caches(lnrnn_caches caches);
+
+/* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
-/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places) and the
- * control group's quota, at least 1. */
+/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
+ * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
-/* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks that run at
- * the same time have the same worker. */
-void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx);
-
-/* Has a call waited for a thread that had lost its core, just now? Then short work is better done alone. */
-int lnrnn_crowded(void);
-/* body(ctx, worker, team) once in each thread of a team, all at the same time: team <= threads of them, worker < team. */
-void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx);
-/* Where a team waits for its last; all zeros before its first use. Each counter has a cache line of its own. */
-typedef struct {
-    int arrived;
-    char apart[60];
-    unsigned round;
-    int late; /* set when somebody waited for so long that another process must have the partner's core */
-    char more[56];
-} lnrnn_barrier;
-void lnrnn_meet(lnrnn_barrier *b, int team);
-
-/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and so do the
- * later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is called after each such call
- * by the thread that made it. Best effort: threads.c says what OpenMP leaves open. */
+/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and
+ * so do the later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is
+ * called after each such call by the thread that made it. Best effort: team.c says what OpenMP leaves open.
+ */
 void lnrnn_on_shortage(void (*tell)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
-/* What the tests look at, and set.
- *
- * cpus, but no more than the quotas of the control groups in a file like /proc/self/cgroup allow, whose directories are below
- * root. */
-int lnrnn_cores_of(int cpus, const char *groups, const char *root);
-/* The largest teams that the calls of this thread have had since it last asked, where tasks were divided (lnrnn_parallel)
- * and where units were (lnrnn_team); 0: all ran alone. */
-typedef struct {
-    int tasks, units;
-} lnrnn_teams;
-lnrnn_teams lnrnn_teams_had(void);
-/* How threads meet. NORMAL: as fast as they can; and a call that waited for long is remembered, so that short ones after it
- * run alone. In all other modes no call is remembered, and threads that divide tasks begin together. APART: after a meeting
- * they go on one later than the other. LATE: every wait counts as a long one. */
-enum { LNRNN_NORMAL, LNRNN_TOGETHER, LNRNN_APART, LNRNN_LATE };
-void lnrnn_set_meetings(int mode);
-
-/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------------- */
+/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
-/* --- layer_norm.c, batch_norm.c: the norms over threads ------------------------------------------------------
+/* --- layer_norm.c, batch_norm.c: the norms over threads ---
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has 16 bits is
- * computed in float and rounded to nearest even at the end.
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has
+ * 16 bits is computed in float and rounded to nearest even at the end.
  */
 
 enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
 
 /* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm,
  * without bias. n >= 1. */
-void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain, const void *bias,
-                      double eps, void *y, ptrdiff_t ys, int centred, int threads);
+void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
+                      const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), which may be gy or x, ggain, gbias (n);
  * work: lnrnn_layer_norm_work(rows, n) doubles. */
-void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void *gain,
-                               double eps, void *gx, double *ggain, double *gbias, double *work, int threads);
+void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
+                               const void *gain, double eps, void *gx, double *ggain, double *gbias,
+                               double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean and biased
- * var (C): those of the batch, and written, if `training`; else given, and read.
- * work: lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
+/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean
+ * and biased var (C): those of the batch, and written, if `training`; else given, and read. work:
+ * lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -105,9 +87,10 @@ size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
 /* -> y (N, C, L), which may be x. */
 void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
-void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias, int training);
+void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias,
+                               int training);
 
-/* --- config.c, plan.c, sequence.c, backward.c: the recurrent layer -----------------------------------------
+/* --- config.c, plan.c, forward.c, backward.c: the recurrent layer -----------------------------------------
  *
  * What a layer is stands in a configuration, made once; how calls of one shape are done in a plan, made once
  * for that shape; what one call reads and writes in the call.
@@ -148,9 +131,9 @@ typedef struct {
     float eps;
     const float *mean, *gain, *bias; /* (G*H) */
     int cell_norm, cell_how;         /* LSTM */
-    int late;                        /* LSTM: h is only the output gate, its product with c is still to come */
+    int deferred_output; /* LSTM: h is only the output gate, its product with c is still to come */
     const float *mean_c, *gain_c, *bias_c; /* (H) */
-} lnrnn_gates;
+} lnrnn_gate_norm;
 
 typedef struct {
     const float *gain, *bias; /* (width); without a norm only bias */
@@ -158,8 +141,8 @@ typedef struct {
      * (rows, width). */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
-    size_t width;             /* values: G*H, of c H; 0: the layer has no such site */
-    lnrnn_gates read;         /* what its kernel gets; batch norm: but for the scale and shift of a step */
+    size_t width;         /* values: G*H, of c H; 0: the layer has no such site */
+    lnrnn_gate_norm norm; /* what its kernel gets; batch norm: but for the scale and shift of a step */
 } lnrnn_site;
 
 struct lnrnn_kernels;
@@ -170,11 +153,11 @@ struct lnrnn_step_rows;
  * the equations. */
 typedef struct lnrnn_rnn_config {
     /* Set by the caller. */
-    size_t D, H;              /* inputs, units */
+    size_t D, H;                                     /* inputs, units */
     int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
     float eps;
-    int reverse;              /* read every sequence from its own end to its start */
-    int dtype;                /* of the packed weights */
+    int reverse;                      /* read every sequence from its own end to its start */
+    int dtype;                        /* of the packed weights */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm */
     lnrnn_site site[LNRNN_SITES];
     /* Batch norm at inference: the tables have rows for `known` steps; `overrun_row` is the row for later
@@ -182,17 +165,17 @@ typedef struct lnrnn_rnn_config {
     size_t known;
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
-    size_t gates, outputs;    /* G, and G*H: values of a product */
-    int separate_products;    /* W h is kept apart from W x until the cell adds them */
-    int input_side;           /* W x has a norm, or a bias, of its own */
-    int cell_state;           /* there is a c */
-    int saved_gates;          /* the tape keeps the gates */
-    int own_input_gradient;   /* the gradients of the two products differ before their norms */
-    int direct_h;             /* h depends on the h before it by another way than W h, too */
-    size_t cell_scratch;      /* floats that cell_step needs */
+    size_t num_gates, outputs; /* G, and G*H: values of a product */
+    int separate_products;     /* W h is kept apart from W x until the cell adds them */
+    int input_side;            /* W x has a norm, or a bias, of its own */
+    int cell_state;            /* there is a c */
+    int saved_gates;           /* the tape keeps the gates */
+    int own_input_gradient;    /* the gradients of the two products differ before their norms */
+    int direct_h;              /* h depends on the h before it by another way than W h, too */
+    size_t cell_scratch;       /* floats that cell_step needs */
     /* From the products of a step to the states of its rows. */
     void (*cell_step)(const struct lnrnn_kernels *k, const struct lnrnn_rnn_config *config,
-                      const lnrnn_gates *read, const struct lnrnn_step_rows *rows);
+                      const lnrnn_gate_norm *norm, const struct lnrnn_step_rows *rows);
 } lnrnn_rnn_config;
 
 /* Once, when the caller has set all that is his. gain, bias, scale, shift, known, overrun_row, inner_ih
@@ -204,10 +187,10 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* What lies where in the memory of a call, in floats. */
 typedef struct {
     size_t hidden, input, statistics, cell, product, worker; /* a worker's parts, and all of a worker */
-    size_t shared;            /* with `split`: floats that all workers share, W x and `hidden`; then the workers */
-    size_t own_c;             /* with `split`: where a worker's c begins; its h is at 0 */
-    size_t positions;         /* the steps that each group has taken */
-    size_t floats;            /* all of it */
+    size_t shared;    /* with `split`: floats that all workers share, W x and `hidden`; then the workers */
+    size_t own_c;     /* with `split`: where a worker's c begins; its h is at 0 */
+    size_t positions; /* the steps that each group has taken */
+    size_t floats;    /* all of it */
 } lnrnn_rnn_scratch;
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
@@ -215,14 +198,16 @@ typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
-    int split;                /* threads divide the units of a step instead of the sequences */
-    size_t group, groups;     /* sequences that go through time together; how many such groups there are */
-    size_t chunk;             /* steps that are projected by one product */
-    size_t wide, narrow;      /* floats from row to row of what has G*H values, of what has H */
-    /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX: none. */
+    int split;            /* threads divide the units of a step instead of the sequences */
+    size_t group, groups; /* sequences that go through time together; how many such groups there are */
+    size_t chunk;         /* steps that are projected by one product */
+    size_t wide, narrow;  /* floats from row to row of what has G*H values, of what has H */
+    /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
+     * none. */
     size_t batch_from;
-    int synchronous;          /* some do: then one group has all sequences */
-    int deferred_input;       /* the input side is normalised step by step, not when it is projected */
+    lnrnn_caches caches;
+    int synchronous;    /* some do: then one group has all sequences */
+    int deferred_input; /* the input side is normalised step by step, not when it is projected */
     struct {
         /* A record of the tape: where W h (or the sum), the gates and c begin; W x is at 0. */
         size_t h, gates, c, width;
@@ -237,27 +222,27 @@ typedef struct {
 typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
-    size_t T, B;              /* steps, sequences */
+    size_t T, B;                 /* steps, sequences */
     const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the ISA of the plan */
-    const float *x;           /* (T, B, D), the last axis contiguous */
-    ptrdiff_t xt, xb;         /* its strides */
-    float *y;                 /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
+    const float *x;              /* (T, B, D), the last axis contiguous */
+    ptrdiff_t xt, xb;            /* its strides */
+    float *y;                    /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;     /* (B, H); c0, cn: LSTM, NULL in the others */
-    float *hn, *cn;           /* (B, H): the state at each sequence's own end; may be h0, c0 */
-    const int64_t *order;     /* (B) the sequences, longest first */
-    const int64_t *length;    /* (B) their lengths in that order, 0 .. T */
-    size_t start;             /* steps before this call; matters to batch norm only */
-    size_t ends;              /* start + T of the last call that uses the plan; SIZE_MAX: not known */
+    const float *h0, *c0;  /* (B, H); c0, cn: LSTM, NULL in the others */
+    float *hn, *cn;        /* (B, H): the state at each sequence's own end; may be h0, c0 */
+    const int64_t *order;  /* (B) the sequences, longest first */
+    const int64_t *length; /* (B) their lengths in that order, 0 .. T */
+    size_t start;          /* steps before this call; matters to batch norm only */
+    size_t ends;           /* start + T of the last call that uses the plan; SIZE_MAX: not known */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
-    int64_t *count;           /* batch norm in training, else NULL: (T) active sequences, written */
+    int64_t *count; /* batch norm in training, else NULL: (T) active sequences, written */
     /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
     float *tape;
-    /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does all
-     * of it. A step of a group of sequences is always finished. */
+    /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
+     * all of it. A step of a group of sequences is always finished. */
     double part;
-    int resumed;              /* 0; 1 in a call that goes on with the work of one that has returned 0 */
-    float *scratch;           /* plan->scratch.floats floats, kept while one work is done in parts */
+    int resumed;    /* 0; 1 in a call that goes on with the work of one that has returned 0 */
+    float *scratch; /* plan->scratch.floats floats, kept while one work is done in parts */
 } lnrnn_rnn_call;
 
 /* r: all set but plan, scratch, and what may change from call to call: pointers, start, part and resumed.
@@ -277,17 +262,17 @@ typedef struct {
 } lnrnn_site_gradients;
 
 typedef struct {
-    const float *gy;              /* (T, B, H), the last axis contiguous; read only inside the lengths */
+    const float *gy; /* (T, B, H), the last axis contiguous; read only inside the lengths */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn;       /* (B, H) gradients of hn, cn, or NULL */
-    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float */
-    float *gx;                    /* (T, B, D) contiguous; written only inside the lengths */
-    float *gh0, *gc0;             /* (B, H) */
-    float *gw_ih, *gw_hh;         /* (G*H, D), (G*H, H) */
+    const float *ghn, *gcn;                 /* (B, H) gradients of hn, cn, or NULL */
+    const uint32_t *w_ih_t, *w_hh_t;        /* packed (D, G*H), (H, G*H): the transposes, float */
+    float *gx;                              /* (T, B, D) contiguous; written only inside the lengths */
+    float *gh0, *gc0;                       /* (B, H) */
+    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
-    const float **rows;           /* 2 * sum of lengths pointers */
-    float **gx_rows;              /* sum of lengths pointers */
-    float *work;                  /* lnrnn_rnn_backward_work(r) floats */
+    const float **rows;                     /* 2 * sum of lengths pointers */
+    float **gx_rows;                        /* sum of lengths pointers */
+    float *work;                            /* lnrnn_rnn_backward_work(r) floats */
 } lnrnn_rnn_gradients;
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);

@@ -52,6 +52,12 @@ def cores():
     return lnrnn_cores()
 
 
+def caches():
+    """Bytes of the data caches of a core: L1, L2, L3."""
+    cdef lnrnn_caches found = lnrnn_get_caches()
+    return found.l1, found.l2, found.l3
+
+
 def get_num_threads():
     return num_threads
 
@@ -97,7 +103,7 @@ cdef void note_shortage(int wanted, int given) noexcept nogil:
 lnrnn_on_shortage(note_shortage)
 
 
-# What the tests look at, and set: lnrnn.h says what these are.
+# What the tests read and set: lnrnn.h and threads.h say what these are.
 
 def cores_of(int cpus, groups, root):
     return lnrnn_cores_of(cpus, os.fsencode(groups), os.fsencode(root))
@@ -108,8 +114,12 @@ def teams_had():
     return had.tasks, had.units
 
 
-def set_meetings(str mode):
-    lnrnn_set_meetings({"normal": LNRNN_NORMAL, "together": LNRNN_TOGETHER, "apart": LNRNN_APART, "late": LNRNN_LATE}[mode])
+def set_caches(size_t l1, size_t l2, size_t l3):
+    lnrnn_set_caches(lnrnn_caches(l1, l2, l3))
+
+
+def set_barrier_mode(str mode):
+    lnrnn_set_barrier_mode({"normal": LNRNN_BARRIER_NORMAL, "together": LNRNN_BARRIER_TOGETHER, "staggered": LNRNN_BARRIER_STAGGERED, "slow": LNRNN_BARRIER_SLOW}[mode])
 
 
 # --- pointers ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # Arrays for results. Part of _core.pyx. Large ones live in the blocks of blocks.h, by way of NumPy's own interface for it
 # (NEP 49): each array remembers who is to free its memory, so that views and other owners keep it as they do any other.
 
-cdef extern from "lnrnn/blocks.h" nogil:
+cdef extern from "runtime/blocks.h" nogil:
     enum:
         LNRNN_BLOCK_BYTES
     int lnrnn_blocks()

@@ -8,22 +8,14 @@ cdef extern from "lnrnn.h" nogil:
     int lnrnn_isa_use(const char *name)
     int lnrnn_has_openmp()
     int lnrnn_cores()
-    int lnrnn_cores_of(int cpus, const char *groups, const char *root)
     void lnrnn_on_shortage(void (*tell)(int wanted, int given) noexcept)
     void lnrnn_try_threads_again()
 
-    ctypedef struct lnrnn_teams:
-        int tasks, units
+    ctypedef struct lnrnn_caches:
+        size_t l1, l2, l3
 
-    lnrnn_teams lnrnn_teams_had()
-
-    enum:
-        LNRNN_NORMAL
-        LNRNN_TOGETHER
-        LNRNN_APART
-        LNRNN_LATE
-
-    void lnrnn_set_meetings(int mode)
+    lnrnn_caches lnrnn_get_caches()
+    void lnrnn_set_caches(lnrnn_caches caches)
 
     enum:
         LNRNN_MAP_EXP
@@ -174,3 +166,19 @@ cdef extern from "lnrnn.h" nogil:
 
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
     int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)
+
+cdef extern from "runtime/threads.h" nogil:
+    int lnrnn_cores_of(int cpus, const char *groups, const char *root)
+
+    ctypedef struct lnrnn_teams:
+        int tasks, units
+
+    lnrnn_teams lnrnn_teams_had()
+
+    enum:
+        LNRNN_BARRIER_NORMAL
+        LNRNN_BARRIER_TOGETHER
+        LNRNN_BARRIER_STAGGERED
+        LNRNN_BARRIER_SLOW
+
+    void lnrnn_set_barrier_mode(int mode)

@@ -86,13 +86,13 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     from lnrnn import _core
 
     with using_threads(n):
-        _core.set_meetings("together")
+        _core.set_barrier_mode("together")
         _core.teams_had()
         try:
             yield
             teams = dict(zip(("tasks", "units"), _core.teams_had()))
         finally:
-            _core.set_meetings("normal")
+            _core.set_barrier_mode("normal")
     had = n if had is None else had
     if lnrnn.cpu_info()["openmp"]:
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]

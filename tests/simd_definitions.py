@@ -1,4 +1,4 @@
-"""What the operations of include/lnrnn/simd.h mean in plain NumPy, and the numbers they are tried with."""
+"""What the operations of include/lnrnn/simd/simd.h mean in plain NumPy, and the numbers they are tried with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary of include/lnrnn/simd.h as programs, one for each instruction set, whose operations are
+"""The vocabulary of include/lnrnn/simd/simd.h as programs, one for each instruction set, whose operations are
 asked for by name.
 
 A program and not a library: what reads past an array ends this program and fails its test, not the run of all

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARC
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     program = tmp_path_factory.mktemp("aarch64") / "driver"
-    others = sorted(p for p in (ROOT / "pyx").glob("*.c") if not p.name.startswith(("isa_", "_")))
-    units = [ROOT / "pyx/isa_neon.c", ROOT / "pyx/isa_scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
+    others = sorted(p for room in ("runtime", "norm", "rnn") for p in (ROOT / "pyx" / room).glob("*.c"))
+    units = [ROOT / "pyx/isa/neon.c", ROOT / "pyx/isa/scalar.c", *others, ROOT / "tests/aarch64/driver.c"]
     sources = [str(unit) for unit in units]
-    flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}"]
+    flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}", f"-I{ROOT / 'pyx'}"]
     subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)
 
     def run(*arguments, isa="neon", dtype=np.float32, **arrays):

@@ -165,17 +165,17 @@ def test_threads(family, rng, model, case):
 
 
 @pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
-@pytest.mark.parametrize("meetings", ["late", "apart"])
+@pytest.mark.parametrize("barrier", ["slow", "staggered"])
 @pytest.mark.parametrize("model", ["layer", "LSTM", "GRU gate"])
-def test_threads_out_of_step(family, rng, model, meetings):
+def test_threads_out_of_step(family, rng, model, barrier):
     """Threads that divide the units. late: one has lost its core, and the first goes on alone, from the middle. apart: now
     this one and now the other is slow from one meeting to the next."""
     rnn, x, h0, ends = busy(rng, model, BUSY[3])
     with using_threads(1):
         want = rnn(x, h0, ends)
-    for threads in (2, 3) if meetings == "late" else (2,):
+    for threads in (2, 3) if barrier == "slow" else (2,):
         with several_threads(threads, divide="units"):
-            lnrnn._core.set_meetings(meetings)
+            lnrnn._core.set_barrier_mode(barrier)
             got = rnn(x, h0, ends)
         equal(rnn, got, want, f"{threads} threads")
 

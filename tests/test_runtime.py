@@ -121,7 +121,7 @@ def test_fewer_threads_than_were_asked_for():
     """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
 import hashlib, lnrnn, test_runtime as t
-lnrnn._core.set_meetings("together")
+lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
 print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 """
@@ -142,7 +142,7 @@ def forks():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
-    lnrnn._core.set_meetings("together")
+    lnrnn._core.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
     assert lnrnn._core.teams_had() == (3, 3)
@@ -169,7 +169,7 @@ def pools():
     import warnings
 
     warnings.simplefilter("ignore", DeprecationWarning)
-    lnrnn._core.set_meetings("together")
+    lnrnn._core.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
     assert lnrnn._core.teams_had() == (3, 3)
@@ -231,7 +231,7 @@ def denormals():
 denormals()
 import lnrnn, test_runtime as t
 denormals()
-lnrnn._core.set_meetings("together")
+lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads(3)
 t.compute()
 denormals()
@@ -262,7 +262,7 @@ with open("/proc/self/maps") as f:
 path = next(p for p in maps if "libgomp" in p or "libomp" in p)
 omp = ctypes.CDLL(path)
 before = omp.omp_get_max_threads()
-lnrnn._core.set_meetings("together")
+lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads(before + 3)
 import test_runtime as t
 t.compute()

@@ -1,4 +1,4 @@
-"""The vocabulary of include/lnrnn/simd.h: every operation on every instruction set, held to plain NumPy."""
+"""The vocabulary of include/lnrnn/simd/simd.h: every operation on every instruction set, held to plain NumPy."""
 
 from __future__ import annotations
 
@@ -365,12 +365,12 @@ TESTED = {
     *(names.format(move) for names, *_ in ARRAYS.values() for move in MOVES),
     *("float_bits", "bits_float", "vi32_zero", "vi32_dot4", "vi32_to_v32", "vi32_less_64", "stream_end"),
 }
-HEADERS = ROOT / "include/lnrnn"
-BACKENDS = sorted(path.name for path in HEADERS.rglob("simd_*.h"))
+HEADERS = ROOT / "include/lnrnn/simd"
+BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h"})
 
 
 def header(name):
-    return next(HEADERS.rglob(name)).read_text()
+    return (HEADERS / name).read_text()
 
 
 def functions(name):

@@ -196,7 +196,7 @@ from test_runtime import compute
 x = np.random.default_rng(2).standard_normal((8192, 512)).astype(np.float32)
 def results():
     return compute(), lnrnn.layer_norm(x, 512).tobytes()            # the latter has work for 256 threads
-lnrnn._core.set_meetings("together")
+lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads(1)
 want = results()
 warnings.simplefilter("always")
@@ -367,7 +367,7 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
     """What `several_threads` asserts with."""
     core, x = lnrnn._core, normal(rng, 1000, 512)
     with using_threads(3):
-        core.set_meetings("together")
+        core.set_barrier_mode("together")
         core.teams_had()
         try:
             lnrnn.layer_norm(x[:10], 512)  # too small
@@ -377,7 +377,7 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
             network(7, 1200)(normal(rng, 4, 3, 7))
             assert core.teams_had() == (0, 3)
         finally:
-            core.set_meetings("normal")
+            core.set_barrier_mode("normal")
     for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
         with (
             pytest.raises(AssertionError, match="were to divide"),

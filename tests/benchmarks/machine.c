@@ -36,7 +36,8 @@ typedef struct {
 
 static volatile uint32_t sink; /* results go here, so that nobody can do without them */
 
-static double now(void) {
+static double now(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + 1e-9 * t.tv_nsec;
@@ -54,23 +55,26 @@ static double now(void) {
 /* Twelve variables and not an array: an array would live on the stack. */
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
 #define BEGIN(c) chain chain##c = begin;
-#define SAME(c) chain##c = STEP(chain##c); OPAQUE(chain##c);
+#define SAME(c)                \
+    chain##c = STEP(chain##c); \
+    OPAQUE(chain##c);
 #define FOLD(c) total += chain##c;
 
 /* A function that runs STEP on all chains and returns the operations done: a multiply-add is two. */
-#define PEAK(name, vector, scalars, first, left, right)                                                     \
-    static double name(long times) {                                                                        \
-        typedef vector chain;                                                                               \
-        vector begin = first, total = begin;                                                                \
-        __typeof__(left) a = left;                                                                          \
-        __typeof__(right) b = right;                                                                        \
-        EACH(BEGIN)                                                                                         \
-        for (long n = 0; n < times * INNER; n++) {                                                          \
-            EACH(SAME)                                                                                      \
-        }                                                                                                   \
-        EACH(FOLD)                                                                                          \
-        memcpy((void *)&sink, &total, sizeof sink);                                                         \
-        return 2.0 * CHAINS * (scalars) * INNER * times;                                                    \
+#define PEAK(name, vector, scalars, first, left, right)  \
+    static double name(long times)                       \
+    {                                                    \
+        typedef vector chain;                            \
+        vector begin = first, total = begin;             \
+        __typeof__(left) a = left;                       \
+        __typeof__(right) b = right;                     \
+        EACH(BEGIN)                                      \
+        for (long n = 0; n < times * INNER; n++) {       \
+            EACH(SAME)                                   \
+        }                                                \
+        EACH(FOLD)                                       \
+        memcpy((void *)&sink, &total, sizeof sink);      \
+        return 2.0 * CHAINS * (scalars) * INNER * times; \
     }
 
 /* chain = chain * a + b tends to 1: never a denormal, never infinite. */
@@ -84,7 +88,11 @@ PEAK(dot_bf16, __m512, 32, _mm512_set1_ps(2), (__m512bh)_mm512_set1_epi32(0x3c00
      (__m512bh)_mm512_set1_epi32(0x10001000))
 #undef STEP
 #else
-static double dot_bf16(long times) { (void)times; return 0; }
+static double dot_bf16(long times)
+{
+    (void)times;
+    return 0;
+}
 #endif
 
 #if defined(__AVX512VNNI__)
@@ -93,13 +101,18 @@ PEAK(dot_int8, __m512i, 64, _mm512_set1_epi32(2), _mm512_set1_epi32(0x01010101),
      _mm512_set1_epi32(0x01010101))
 #undef STEP
 #else
-static double dot_int8(long times) { (void)times; return 0; }
+static double dot_int8(long times)
+{
+    (void)times;
+    return 0;
+}
 #endif
 
 /* Reads every whole vector once. `ahead` > 0 also asks for the line that far ahead: it helps out of L2 and
  * hinders in L1. */
 static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
-                                                            words sum[8]) {
+                                                            words sum[8])
+{
     size_t i = 0;
     for (; i + 8 * WIDTH <= bytes; i += 8 * WIDTH) {
         if (ahead)
@@ -113,7 +126,8 @@ static inline __attribute__((always_inline)) void read_once(const char *from, si
         sum[0] ^= *(const words *)(from + i);
 }
 
-static double read_all(const char *from, size_t bytes, long times, size_t ahead) {
+static double read_all(const char *from, size_t bytes, long times, size_t ahead)
+{
     words sum[8] = {{0}}, total = {0};
     for (long n = 0; n < times; n++) {
         if (ahead)
@@ -128,7 +142,8 @@ static double read_all(const char *from, size_t bytes, long times, size_t ahead)
     return (double)bytes * times;
 }
 
-static double copy_all(char *to, const char *from, size_t bytes, long times) {
+static double copy_all(char *to, const char *from, size_t bytes, long times)
+{
     for (long n = 0; n < times; n++) {
         memcpy(to, from, bytes);
         __asm__ volatile("" ::: "memory");
@@ -136,7 +151,8 @@ static double copy_all(char *to, const char *from, size_t bytes, long times) {
     return (double)bytes * times;
 }
 
-static void *work(void *argument) {
+static void *work(void *argument)
+{
     job *j = argument;
     pthread_barrier_wait(j->start);
     double start = now();
@@ -155,8 +171,8 @@ static void *work(void *argument) {
 /* Does `kind` `times` times with `threads` threads, each on its slice of the `bytes` at `from` (and `to`).
  * Returns the seconds of the slowest; *done is the work of all: operations, or bytes read or copied.
  * A thread keeps its slice for all repetitions, so that it stays in the cache of the core that reads it. */
-double machine_time(int kind, char *to, const char *from, size_t bytes, long times, int threads,
-                    double *done) {
+double machine_time(int kind, char *to, const char *from, size_t bytes, long times, int threads, double *done)
+{
     pthread_t handle[MAX_THREADS];
     job jobs[MAX_THREADS];
     pthread_barrier_t start;
@@ -167,8 +183,8 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     for (int t = 0; t < threads; t++) {
         size_t first = t * slice < bytes ? t * slice : bytes;
         size_t last = first + slice < bytes ? first + slice : bytes;
-        jobs[t] = (job){kind, to ? to + first : NULL, from ? from + first : NULL,
-                        last - first, times, 0, 0, &start};
+        jobs[t] = (job){kind,  to ? to + first : NULL, from ? from + first : NULL, last - first, times, 0, 0,
+                        &start};
     }
     for (int t = 1; t < threads; t++)
         if (pthread_create(&handle[t], NULL, work, &jobs[t]))

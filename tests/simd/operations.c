@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lnrnn/simd.h"
+#include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
 #define PER_N ((size_t)1 << 16) /* of a size: it is that of one element, of which there are n */
@@ -80,47 +80,47 @@ static void bf16_pair(const char *p, char *out)
 #define V64 (V64_LANES * sizeof(double))
 #define V16 (V32_LANES * sizeof(uint16_t))
 
-#define RESULT(value)                                                                                       \
-    do {                                                                                                    \
-        __typeof__(value) r_ = (value);                                                                     \
-        memcpy(out, &r_, sizeof r_);                                                                        \
+#define RESULT(value)                   \
+    do {                                \
+        __typeof__(value) r_ = (value); \
+        memcpy(out, &r_, sizeof r_);    \
     } while (0)
 
 /* OPERATION(name, bytes of the result, what to do with in[0], in[1], out and n, bytes of each operand). */
-#define MEMORY(T, S, SIZE)                                                                                  \
-    OPERATION(T##_load, SIZE, RESULT(T##_load((const S *)in[0])), SIZE)                                     \
-    OPERATION(T##_load_n, SIZE, RESULT(T##_load_n((const S *)in[0], n)), PER_N | sizeof(S))                 \
-    OPERATION(T##_store, SIZE, T##_store((S *)out, T##_of(in[0])), SIZE)                                    \
-    OPERATION(T##_store_n, PER_N | sizeof(S), T##_store_n((S *)out, T##_of(in[0]), n), SIZE)                \
+#define MEMORY(T, S, SIZE)                                                                   \
+    OPERATION(T##_load, SIZE, RESULT(T##_load((const S *)in[0])), SIZE)                      \
+    OPERATION(T##_load_n, SIZE, RESULT(T##_load_n((const S *)in[0], n)), PER_N | sizeof(S))  \
+    OPERATION(T##_store, SIZE, T##_store((S *)out, T##_of(in[0])), SIZE)                     \
+    OPERATION(T##_store_n, PER_N | sizeof(S), T##_store_n((S *)out, T##_of(in[0]), n), SIZE) \
     OPERATION(T##_stream, SIZE, T##_stream((S *)out, T##_of(in[0])), SIZE)
 
-#define BINARY(T, op, SIZE)                                                                                 \
+#define BINARY(T, op, SIZE) \
     OPERATION(T##_##op, SIZE, RESULT(T##_##op(T##_of(in[0]), T##_of(in[1]))), SIZE, SIZE)
 
-#define BOTH(T, S, SIZE)                                                                                    \
-    MEMORY(T, S, SIZE)                                                                                      \
-    OPERATION(T##_zero, SIZE, RESULT(T##_zero()))                                                           \
-    OPERATION(T##_set1, SIZE, RESULT(T##_set1(*(const S *)in[0])), sizeof(S))                               \
-    OPERATION(T##_keep_n, SIZE, RESULT(T##_keep_n(T##_of(in[0]), n)), SIZE)                                 \
-    BINARY(T, add, SIZE)                                                                                    \
-    BINARY(T, sub, SIZE)                                                                                    \
-    BINARY(T, mul, SIZE)                                                                                    \
-    BINARY(T, div, SIZE)                                                                                    \
-    BINARY(T, min, SIZE)                                                                                    \
-    BINARY(T, max, SIZE)                                                                                    \
+#define BOTH(T, S, SIZE)                                                                                     \
+    MEMORY(T, S, SIZE)                                                                                       \
+    OPERATION(T##_zero, SIZE, RESULT(T##_zero()))                                                            \
+    OPERATION(T##_set1, SIZE, RESULT(T##_set1(*(const S *)in[0])), sizeof(S))                                \
+    OPERATION(T##_keep_n, SIZE, RESULT(T##_keep_n(T##_of(in[0]), n)), SIZE)                                  \
+    BINARY(T, add, SIZE)                                                                                     \
+    BINARY(T, sub, SIZE)                                                                                     \
+    BINARY(T, mul, SIZE)                                                                                     \
+    BINARY(T, div, SIZE)                                                                                     \
+    BINARY(T, min, SIZE)                                                                                     \
+    BINARY(T, max, SIZE)                                                                                     \
     OPERATION(T##_fma, SIZE, RESULT(T##_fma(T##_of(in[0]), T##_of(in[1]), T##_of(in[2]))), SIZE, SIZE, SIZE) \
-    OPERATION(T##_sqrt, SIZE, RESULT(T##_sqrt(T##_of(in[0]))), SIZE)                                        \
+    OPERATION(T##_sqrt, SIZE, RESULT(T##_sqrt(T##_of(in[0]))), SIZE)                                         \
     OPERATION(T##_sum, sizeof(S), RESULT(T##_sum(T##_of(in[0]))), SIZE)
 
-#define SHORT_FLOATS(t)                                                                                     \
-    OPERATION(v32_from_##t, V32, RESULT(v32_from_##t(v16_of(in[0]))), V16)                                  \
-    OPERATION(v32_to_##t, V16, RESULT(v32_to_##t(v32_of(in[0]))), V32)                                      \
-    OPERATION(v32_load_##t, V32, RESULT(v32_load_##t((const uint16_t *)in[0])), V16)                        \
-    OPERATION(v32_load_n_##t, V32, RESULT(v32_load_n_##t((const uint16_t *)in[0], n)), PER_N | 2)           \
-    OPERATION(v32_store_##t, V16, v32_store_##t((uint16_t *)out, v32_of(in[0])), V32)                       \
-    OPERATION(v32_store_n_##t, PER_N | 2, v32_store_n_##t((uint16_t *)out, v32_of(in[0]), n), V32)          \
-    OPERATION(v32_stream_##t, V16, v32_stream_##t((uint16_t *)out, v32_of(in[0])), V32)                     \
-    OPERATION(t##_to_float, 4, RESULT(t##_to_float(*(const uint16_t *)in[0])), 2)                           \
+#define SHORT_FLOATS(t)                                                                            \
+    OPERATION(v32_from_##t, V32, RESULT(v32_from_##t(v16_of(in[0]))), V16)                         \
+    OPERATION(v32_to_##t, V16, RESULT(v32_to_##t(v32_of(in[0]))), V32)                             \
+    OPERATION(v32_load_##t, V32, RESULT(v32_load_##t((const uint16_t *)in[0])), V16)               \
+    OPERATION(v32_load_n_##t, V32, RESULT(v32_load_n_##t((const uint16_t *)in[0], n)), PER_N | 2)  \
+    OPERATION(v32_store_##t, V16, v32_store_##t((uint16_t *)out, v32_of(in[0])), V32)              \
+    OPERATION(v32_store_n_##t, PER_N | 2, v32_store_n_##t((uint16_t *)out, v32_of(in[0]), n), V32) \
+    OPERATION(v32_stream_##t, V16, v32_stream_##t((uint16_t *)out, v32_of(in[0])), V32)            \
+    OPERATION(t##_to_float, 4, RESULT(t##_to_float(*(const uint16_t *)in[0])), 2)                  \
     OPERATION(float_to_##t, 2, RESULT(float_to_##t(*(const float *)in[0])), 4)
 
 #define OPERATIONS                                                                                          \
@@ -135,8 +135,8 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_abs, V32, RESULT(v32_abs(v32_of(in[0]))), V32)                                            \
     BINARY(v32, copysign, V32)                                                                              \
     OPERATION(v32_select_lt, V32,                                                                           \
-              RESULT(v32_select_lt(v32_of(in[0]), v32_of(in[1]), v32_of(in[2]), v32_of(in[3]))),            \
-              V32, V32, V32, V32)                                                                           \
+              RESULT(v32_select_lt(v32_of(in[0]), v32_of(in[1]), v32_of(in[2]), v32_of(in[3]))), V32, V32,  \
+              V32, V32)                                                                                     \
     SHORT_FLOATS(bf16)                                                                                      \
     SHORT_FLOATS(f16)                                                                                       \
     OPERATION(float_bits, 4, RESULT(float_bits(*(const float *)in[0])), 4)                                  \
@@ -145,16 +145,16 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_store_u8, V32_LANES, v32_store_u8((uint8_t *)out, v32_of(in[0])), V32)                    \
     OPERATION(vi32_zero, V32, RESULT(vi32_zero()))                                                          \
     OPERATION(vi32_dot4, V32,                                                                               \
-              RESULT(vi32_dot4(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])),         \
-              V32, 4, V32)                                                                                  \
+              RESULT(vi32_dot4(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])), V32, 4, \
+              V32)                                                                                          \
     OPERATION(vi32_to_v32, V32, RESULT(vi32_to_v32(vi32_of(in[0]))), V32)                                   \
     OPERATION(vi32_less_64, V32, RESULT(vi32_less_64(vi32_of(in[0]), (const int32_t *)in[1])), V32, V32)
 
-#define OPERATION(name, result, action, ...)                                                                \
-    static void run_##name(const char *const *in, char *out, size_t n)                                      \
-    {                                                                                                       \
-        (void)in, (void)out, (void)n;                                                                       \
-        action;                                                                                             \
+#define OPERATION(name, result, action, ...)                           \
+    static void run_##name(const char *const *in, char *out, size_t n) \
+    {                                                                  \
+        (void)in, (void)out, (void)n;                                  \
+        action;                                                        \
     }
 OPERATIONS
 #undef OPERATION
@@ -165,7 +165,7 @@ typedef struct {
     size_t result, operands[MOST_OPERANDS];
 } operation;
 
-#define OPERATION(name_, result_, action, ...)                                                              \
+#define OPERATION(name_, result_, action, ...) \
     {.name = #name_, .run = run_##name_, .result = result_, .operands = {__VA_ARGS__}},
 static const operation operations[] = {OPERATIONS};
 #undef OPERATION

@@ -1,0 +1,146 @@
+/* All kernels, for a unit of an instruction set: it defines LNRNN_ISA_<NAME>, for simd.h, and
+ * LNRNN_ISA_SUFFIX, and gets the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix>,
+ * lnrnn_int8_<suffix>; dispatch.c puts them together.
+ */
+#ifndef LNRNN_ALL_H
+#define LNRNN_ALL_H
+
+#include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/table.h"
+#include "lnrnn/simd/simd.h"
+
+/* A unit of the compiler is one of four parts of an instruction set, or all: a change of a header compiles
+ * only the parts that include it. */
+#if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
+    && !defined(LNRNN_PART_INT8)
+#define LNRNN_PART_NORM
+#define LNRNN_PART_CELLS
+#define LNRNN_PART_PRODUCT
+#define LNRNN_PART_INT8
+#endif
+
+#if defined(LNRNN_PART_NORM) || defined(LNRNN_PART_CELLS)
+#define LNRNN_TYPE f32
+#define elem float
+#define real float
+#define vreal v32
+#define LNRNN_V(op) v32_##op
+#define LNRNN_E(op) v32_##op
+#define LANES V32_LANES
+#define real_sqrt sqrtf
+#include "lnrnn/kernels/norm.h"
+#endif
+
+#ifdef LNRNN_PART_NORM
+#define LNRNN_TYPE f64
+#define elem double
+#define real double
+#define vreal v64
+#define LNRNN_V(op) v64_##op
+#define LNRNN_E(op) v64_##op
+#define LANES V64_LANES
+#define real_sqrt sqrt
+#include "lnrnn/kernels/norm.h"
+
+#define LNRNN_TYPE bf16
+#define elem uint16_t
+#define real float
+#define vreal v32
+#define LNRNN_V(op) v32_##op
+#define LNRNN_E(op) v32_##op##_bf16
+#define LANES V32_LANES
+#define real_sqrt sqrtf
+#include "lnrnn/kernels/norm.h"
+
+#define LNRNN_TYPE f16
+#define elem uint16_t
+#define real float
+#define vreal v32
+#define LNRNN_V(op) v32_##op
+#define LNRNN_E(op) v32_##op##_f16
+#define LANES V32_LANES
+#define real_sqrt sqrtf
+#include "lnrnn/kernels/norm.h"
+
+#define LNRNN_NORM_TABLE(t)                                    \
+    {                                                          \
+        .layer_norm = layer_norm_kernel_##t,                   \
+        .layer_norm_backward = layer_norm_backward_kernel_##t, \
+        .batch_probe = batch_probe_kernel_##t,                 \
+        .batch_sums = batch_sums_kernel_##t,                   \
+        .batch_moments = batch_moments_kernel_##t,             \
+        .batch_scales = batch_scales_kernel_##t,               \
+        .batch_slopes = batch_slopes_kernel_##t,               \
+        .batch_affine = batch_affine_kernel_##t,               \
+        .fold = fold_kernel_##t,                               \
+        .gx_columns = gx_columns_kernel_##t,                   \
+        .gx_planes = gx_planes_kernel_##t,                     \
+    }
+
+const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
+    [LNRNN_FLOAT32] = LNRNN_NORM_TABLE(f32),
+    [LNRNN_FLOAT64] = LNRNN_NORM_TABLE(f64),
+    [LNRNN_BFLOAT16] = LNRNN_NORM_TABLE(bf16),
+    [LNRNN_FLOAT16] = LNRNN_NORM_TABLE(f16),
+};
+#endif
+
+#ifdef LNRNN_PART_CELLS
+#include "lnrnn/kernels/cells.h"
+#include "lnrnn/kernels/gates.h"
+#include "lnrnn/kernels/gates_backward.h"
+#include "lnrnn/kernels/step_norm.h"
+#include "lnrnn/simd/vmath.h"
+
+const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
+    .rnn_layer = rnn_layer,
+    .rnn_affine = rnn_affine,
+    .rnn_act_backward = rnn_act_backward,
+    .input_side = input_side,
+    .rnn_separate = rnn_separate,
+    .lstm = lstm,
+    .lstm_out = lstm_out,
+    .gru = gru,
+    .gru_gate = gru_gate,
+    .lstm_out_backward = lstm_out_backward,
+    .lstm_backward = lstm_backward,
+    .gru_backward = gru_backward,
+    .exp = exp_f32,
+    .tanh = tanh_f32,
+    .sigmoid = sigmoid_f32,
+    .moments_columns = moments_columns,
+    .sums_columns = sums_columns,
+};
+#endif
+
+#ifdef LNRNN_PART_PRODUCT
+#include "lnrnn/kernels/matmul_float.h"
+
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = {
+    .panels = mm_panels,
+    .start = mm_start,
+    .width = mm_width,
+    .size = mm_size,
+    .scratch = mm_scratch,
+    .pack = mm_pack,
+    .pack_rows = mm_pack_rows,
+    .matmul = matmul_float,
+};
+#endif
+
+#ifdef LNRNN_PART_INT8
+#include "lnrnn/kernels/matmul_int8.h"
+
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = {
+    .panels = mm_panels,
+    .start = mm_start,
+    .width = mm_width,
+    .size = mm_size,
+    .scratch = mm_scratch,
+    .pack = mm_pack,
+    .pack_rows = mm_pack_rows,
+    .matmul = matmul_int8,
+};
+#endif
+
+#endif

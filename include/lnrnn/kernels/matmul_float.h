@@ -1,0 +1,104 @@
+/* Rows times packed weights of float32 or bfloat16. */
+#ifndef LNRNN_MATMUL_FLOAT_H
+#define LNRNN_MATMUL_FLOAT_H
+
+#include "lnrnn/kernels/matmul_tile.h"
+
+/* a: rows pointers to (k) floats -> c (rows, the tile's outputs), row stride cs, from output o on. bf16, the
+ * counts and prefetch are constants where this is called: the loops unroll and acc stays in registers.
+ * MM_PREFETCH_ROWS: as many rows as the tile has, those that follow it in a. */
+LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int prefetch,
+                             const mm_job *job, const float *const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    const int vecs = wide * NR_VECS + tails * tail;
+    const size_t whole = bf16 ? job->k / 2 : job->words;
+    v32 acc[MR][MM_MOST_VECS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++)
+            acc[i][v] = job->add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    for (size_t j = 0; j < whole; j++) {
+        if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                v32_prefetch(a[rows + i] + (bf16 ? 2 * j : j));
+                if (bf16)
+                    v32_prefetch(a[rows + i] + 2 * j + MM_LINE);
+            }
+        v32 b[MM_MOST_VECS], odd[MM_MOST_VECS];
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            const uint32_t *p = mm_at(job, o, wide, tail, v, j);
+            b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
+            if (prefetch == MM_PREFETCH_WEIGHTS)
+                v32_prefetch((const float *)p + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const v32 s = v32_set1(a[i][bf16 ? 2 * j : j]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                acc[i][v] = v32_fma(s, b[v], acc[i][v]);
+        }
+        if (!bf16)
+            continue;
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const v32 s = v32_set1(a[i][2 * j + 1]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                acc[i][v] = v32_fma(s, odd[v], acc[i][v]);
+        }
+    }
+    if (bf16 && job->k % 2) /* the last input, alone in its word */
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            v32 odd;
+            const v32 b = v32_bf16_pair(mm_at(job, o, wide, tail, v, whole), &odd);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
+                acc[i][v] = v32_fma(v32_set1(a[i][job->k - 1]), b, acc[i][v]);
+        }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++)
+            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+}
+
+LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                           const float *const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    float_tile(0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+}
+
+LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                            const float *const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    float_tile(1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+}
+
+#define TILE_ROWS MR
+#define activations const float *
+#define LNRNN_WEIGHTS f32
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#define LNRNN_WEIGHTS bf16
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#undef TILE_ROWS
+#undef activations
+
+/* a: rows pointers to (k) floats -> c (rows, mm_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j] w[o][j]
+ * for the outputs o of the panels; outputs past n become what they were (add) or 0. */
+static void matmul_float(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+{
+    const mm_job job = mm_job_of(m);
+    if (m->dtype == LNRNN_WEIGHT_F32)
+        f32_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
+    else
+        bf16_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* What the tiles of a product have in common, whatever the weights are.
+ *
+ * A tile is some rows times some vectors of outputs whose sums stay in registers. Every output is one chain
+ * of multiply-adds over the inputs j = 0 .. k-1 that starts from what c holds, or from 0. Tiles differ only
+ * in how many chains run side by side: so the result for a row does not depend on the rows around it, nor on
+ * which thread computes which panel. The guarantee of equal bits rests on this.
+ */
+#ifndef LNRNN_MATMUL_TILE_H
+#define LNRNN_MATMUL_TILE_H
+
+#include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/packed.h"
+#include "lnrnn/kernels/table.h"
+#include "lnrnn/tuning.h"
+
+/* What a tile prefetches: nothing, the weights that come, or the rows that follow its own. */
+enum { MM_PREFETCH_NONE, MM_PREFETCH_WEIGHTS, MM_PREFETCH_ROWS };
+
+/* Floats in a cache line. */
+enum { MM_LINE = 16 };
+
+/* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
+enum { MM_MOST_VECS = 3 * NR_VECS + 4 };
+
+/* Rows in int8's tiles, which have two accumulators for an output. */
+enum { MM_I8_ROWS = MR / 2 };
+
+/* One product, as its tiles see it. */
+typedef struct {
+    size_t k, words;   /* inputs, and words to an output */
+    const uint32_t *w; /* packed (n, k) */
+    int add;           /* to what c holds */
+    int prefetch;      /* the weights do not stay in L2 */
+    int backwards;     /* from the last panel to the first */
+    int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
+    lnrnn_caches caches;
+    const float *scale;  /* int8: of the outputs */
+    const int32_t *sums; /* int8: of the outputs' weights */
+} mm_job;
+
+LNRNN_INLINE mm_job mm_job_of(const lnrnn_matmul *m)
+{
+    const size_t words = mm_words(m->dtype, m->k), bytes = mm_width(m->n) * words * sizeof(uint32_t);
+    return (mm_job){
+        .k = m->k,
+        .words = words,
+        .w = m->w,
+        .add = m->add,
+        .prefetch = bytes > lnrnn_prefetch_from(m->caches),
+        .backwards = m->backwards,
+        .may_halve = m->dtype == LNRNN_WEIGHT_F32,
+        .caches = m->caches,
+    };
+}
+
+/* The words j of vector v of a tile that starts at output o: `wide` whole panels, then panels of `tail`
+ * vectors. */
+LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int tail, int v, size_t j)
+{
+    const int size = v < wide * NR_VECS ? NR_VECS : tail, in = v < wide * NR_VECS ? v : v - wide * NR_VECS;
+    const size_t first = o + (size_t)(v - in % size) * V32_LANES; /* output of this vector's panel */
+    return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
+}
+
+/* Words of scratch that a product needs for rows of k activations: int8's, two of 7 bits each. */
+static size_t mm_scratch(int dtype, size_t k)
+{
+    const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
+    return dtype == LNRNN_WEIGHT_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
+}
+
+#endif

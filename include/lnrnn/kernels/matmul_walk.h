@@ -1,0 +1,147 @@
+/* From tiles to a product: one text for one type of weights, included once for each of f32, bf16 and i8 with
+ *     LNRNN_WEIGHTS  its name: mm_walk is compiled as f32_walk    TILE_ROWS  rows of the tallest tile
+ *     activations    a row of them
+ * and with the tile <name>_tile defined.
+ */
+#ifndef LNRNN_MATMUL_WALK_NAMES
+#define LNRNN_MATMUL_WALK_NAMES
+#define mm_tile LNRNN_CAT(LNRNN_WEIGHTS, _tile)
+#define mm_row_end LNRNN_CAT(LNRNN_WEIGHTS, _row_end)
+#define mm_row LNRNN_CAT(LNRNN_WEIGHTS, _row)
+#define mm_tile_of LNRNN_CAT(LNRNN_WEIGHTS, _tile_of)
+#define mm_rows LNRNN_CAT(LNRNN_WEIGHTS, _rows)
+#define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
+#endif
+
+/* One row: its last outputs, o .. end - 1, at most four panels. */
+LNRNN_OUTLINE void mm_row_end(int prefetch, const mm_job *job, activations const *a, size_t o, size_t end,
+                              float *c)
+{
+    switch ((end - o) / V32_LANES) {
+#if NR_VECS == 3
+    case 1: mm_tile(1, 0, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 2: mm_tile(1, 0, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 3: mm_tile(1, 1, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 4: mm_tile(1, 0, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 5: mm_tile(1, 1, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 6: mm_tile(1, 2, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 7: mm_tile(1, 1, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 8: mm_tile(1, 2, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 9: mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 10: mm_tile(1, 2, 2, 2, prefetch, job, a, o, c + o, 0); return;
+    case 11: mm_tile(1, 3, 1, 2, prefetch, job, a, o, c + o, 0); return;
+    case 12: mm_tile(1, 4, 0, 1, prefetch, job, a, o, c + o, 0); return;
+#else
+    case 1: mm_tile(1, 0, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 2: mm_tile(1, 1, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 3: mm_tile(1, 1, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 4: mm_tile(1, 2, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 5: mm_tile(1, 2, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 6: mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0); return;
+    case 7: mm_tile(1, 3, 1, 1, prefetch, job, a, o, c + o, 0); return;
+    case 8: mm_tile(1, 4, 0, 1, prefetch, job, a, o, c + o, 0); return;
+#endif
+    }
+}
+
+/* One row: the outputs start .. end - 1, several panels at a time, for one has too few chains to hide the
+ * latency of a multiply-add. */
+LNRNN_INLINE void mm_row(int prefetch, const mm_job *job, activations const *a, size_t start, size_t end,
+                         float *c)
+{
+    const size_t step = 3 * NR, half = (end - start) / 2 / NR * NR;
+    const size_t bytes = (end - start) * job->words * sizeof(uint32_t);
+    size_t last = start;
+    if (!prefetch && job->may_halve && half && end - start <= 4 * NR && lnrnn_by_halves(job->caches, bytes)) {
+        for (int i = 0; i < 2; i++)
+            if (i == job->backwards)
+                mm_row_end(0, job, a, start, start + half, c);
+            else
+                mm_row_end(0, job, a, start + half, end, c);
+        return;
+    }
+    while (end - last > 4 * NR)
+        last += step;
+    if (job->backwards)
+        mm_row_end(prefetch, job, a, last, end, c);
+    for (size_t done = 0; done < last - start; done += step) {
+        const size_t o = job->backwards ? last - step - done : start + done;
+        mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0);
+    }
+    if (!job->backwards)
+        mm_row_end(prefetch, job, a, last, end, c);
+}
+
+/* m rows, a constant, of one panel of vecs vectors. */
+LNRNN_INLINE void mm_tile_of(const int m, int prefetch, const mm_job *job, int vecs, activations const *a,
+                             size_t o, float *c, ptrdiff_t cs)
+{
+    const int rows =
+        m <= TILE_ROWS ? m : 1; /* so that no tile is too tall where the compiler cannot see what follows */
+    if (m > TILE_ROWS)
+        return;
+    if (vecs == NR_VECS && prefetch == MM_PREFETCH_WEIGHTS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_WEIGHTS, job, a, o, c, cs);
+    else if (vecs == NR_VECS && prefetch == MM_PREFETCH_ROWS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_ROWS, job, a, o, c, cs);
+    else if (vecs == NR_VECS)
+        mm_tile(rows, 1, 0, 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else if (vecs == 1)
+        mm_tile(rows, 0, 1, 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else
+        mm_tile(rows, 0, 1, NR_VECS - 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+}
+
+/* 1 to TILE_ROWS rows, one panel of vecs vectors. MM_PREFETCH_ROWS: a whole tile of rows follows. */
+static void mm_rows(int prefetch, const mm_job *job, int rows, int vecs, activations const *a, size_t o,
+                    float *c, ptrdiff_t cs)
+{
+    switch (rows) {
+    case 1: mm_tile_of(1, prefetch, job, vecs, a, o, c, cs); return;
+    case 2: mm_tile_of(2, prefetch, job, vecs, a, o, c, cs); return;
+#if MR > 2
+    case 3: mm_tile_of(3, prefetch, job, vecs, a, o, c, cs); return;
+    case 4: mm_tile_of(4, prefetch, job, vecs, a, o, c, cs); return;
+#endif
+#if MR > 4
+    case 5: mm_tile_of(5, prefetch, job, vecs, a, o, c, cs); return;
+    case 6: mm_tile_of(6, prefetch, job, vecs, a, o, c, cs); return;
+#endif
+#if MR > 6
+    case 7: mm_tile_of(7, prefetch, job, vecs, a, o, c, cs); return;
+    case 8: mm_tile_of(8, prefetch, job, vecs, a, o, c, cs); return;
+#endif
+    }
+}
+
+/* Panels p0 .. p1 - 1 of the n outputs of (rows, k). */
+static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t n, size_t p0, size_t p1,
+                    float *c, ptrdiff_t cs)
+{
+    if (rows == 1) {
+        if (job->prefetch)
+            mm_row(MM_PREFETCH_WEIGHTS, job, a, mm_start(n, p0), mm_start(n, p1), c);
+        else
+            mm_row(MM_PREFETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
+        return;
+    }
+    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. Of weights that do not stay
+     * in L2 the first tile of a panel prefetches the panel's. In the first panel each tile prefetches the
+     * rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
+    const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (size_t i = p0; i < p1; i++) {
+        const size_t p = job->backwards ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
+                     m = mm_start(n, p + 1) - o;
+        for (size_t t = 0, r = 0; t < tiles; t++) {
+            const size_t height = (rows - r) / (tiles - t);
+            int prefetch = MM_PREFETCH_NONE;
+            if (job->prefetch && t == 0)
+                prefetch = MM_PREFETCH_WEIGHTS;
+            else if (i == p0 && t + 1 < tiles)
+                prefetch = MM_PREFETCH_ROWS;
+            mm_rows(prefetch, job, (int)height, (int)(m / V32_LANES), a + r, o,
+                    c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
+            r += height;
+        }
+    }
+}

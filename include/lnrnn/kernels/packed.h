@@ -1,0 +1,122 @@
+/* Packed weights.
+ *
+ * W (n, k) is packed into panels of NR_VECS vectors of outputs: panel p holds, for every input j in turn, the
+ * weights of its outputs side by side, so that a product reads it with full-width loads from end to end. The
+ * last panels may be narrower, and the last vector is filled up with zero weights. A word of 32 bits holds
+ * one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j + 3 (the rest of the last
+ * word 0): a panel is read alike in all three, and has mm_words(k) words to an output.
+ */
+#ifndef LNRNN_PACKED_H
+#define LNRNN_PACKED_H
+
+#include "lnrnn.h"
+#include "lnrnn/simd/simd.h"
+
+/* Outputs of a whole panel. */
+enum { NR = NR_VECS * V32_LANES };
+
+/* n outputs, filled up to whole vectors. */
+static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
+
+/* Outputs of the panel that starts where `left` outputs remain. Four vectors become two and two where a panel
+ * has three: a tile of one vector alone has more loads than multiply-adds. */
+LNRNN_INLINE size_t mm_panel(size_t left)
+{
+    if (NR_VECS == 3 && left == 4 * V32_LANES)
+        return 2 * V32_LANES;
+    return left < NR ? left : NR;
+}
+
+/* How many panels n outputs have; and the output that panel p starts at, at most mm_width(n). */
+static size_t mm_panels(size_t n)
+{
+    const size_t vecs = mm_width(n) / V32_LANES;
+    return (vecs + NR_VECS - 1) / NR_VECS;
+}
+
+LNRNN_INLINE size_t mm_start(size_t n, size_t p)
+{
+    const size_t width = mm_width(n), at = p * NR;
+    if (at >= width)
+        return width;
+    return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
+}
+
+/* Words of an output of k inputs. */
+static size_t mm_words(int dtype, size_t k)
+{
+    return dtype == LNRNN_WEIGHT_F32 ? k : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+}
+
+/* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights, (mm_width(n))
+ * each, behind the panels. */
+static size_t mm_size(int dtype, size_t n, size_t k)
+{
+    return mm_width(n) * (mm_words(dtype, k) + (dtype == LNRNN_WEIGHT_I8 ? 2 : 0));
+}
+
+/* w (k), stride cs: the weights of one output -> its word j. inverse: 1 / scale, for int8. */
+LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
+{
+    uint32_t word = 0;
+    if (dtype == LNRNN_WEIGHT_F32)
+        memcpy(&word, w + (ptrdiff_t)j * cs, sizeof word);
+    else if (dtype == LNRNN_WEIGHT_BF16) {
+        for (size_t i = 0; i < 2 && 2 * j + i < k; i++)
+            word |= (uint32_t)float_to_bf16(w[(ptrdiff_t)(2 * j + i) * cs]) << 16 * i;
+    } else
+        for (size_t i = 0; i < 4 && 4 * j + i < k; i++)
+            word |= (uint32_t)(uint8_t)(int8_t)lrintf(w[(ptrdiff_t)(4 * j + i) * cs] * inverse) << 8 * i;
+    return word;
+}
+
+/* w (n, k) float, strides rs, cs -> packed, mm_size words. int8: an output has the scale max |w| / 127. */
+static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
+                    uint32_t *packed)
+{
+    const size_t width = mm_width(n), words = mm_words(dtype, k);
+    float *scale = (float *)(packed + width * words);
+    int32_t *sums = (int32_t *)(scale + width);
+    if (dtype == LNRNN_WEIGHT_I8)
+        for (size_t o = 0; o < width; o++) {
+            float most = 0, check = 0;
+            for (size_t j = 0; o < n && j < k; j++) {
+                const float v = w[(ptrdiff_t)o * rs + (ptrdiff_t)j * cs];
+                most = fmaxf(most, fabsf(v));
+                check += v * 0;
+            }
+            /* Below 2^-100, 1 / scale would overflow: such weights count as 0. A NaN or an infinity among the
+             * weights makes the output NaN. */
+            scale[o] = check != 0 ? NAN : most < 0x1p-100f ? 0 : most / 127;
+            sums[o] = 0;
+        }
+    for (size_t p = 0, m; p < width; p += m) {
+        m = mm_panel(width - p);
+        for (size_t j = 0; j < words; j++)
+            for (size_t i = 0; i < m; i++) {
+                const size_t o = p + i;
+                const float inverse = dtype == LNRNN_WEIGHT_I8 && scale[o] > 0 ? 1 / scale[o] : 0;
+                *packed = o < n ? mm_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
+                if (dtype == LNRNN_WEIGHT_I8)
+                    for (int b = 0; b < 4; b++)
+                        sums[o] += (int8_t)(*packed >> 8 * b);
+                packed++;
+            }
+    }
+}
+
+/* x: k pointers to rows of n floats -> packed (n, k), the transpose of x: w[i][j] = x[j][i]. */
+static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *packed)
+{
+    const size_t width = mm_width(n);
+    for (size_t p = 0, m; p < width; p += m) {
+        m = mm_panel(width - p);
+        const size_t real = n - p < m ? n - p : m;
+        for (size_t j = 0; j < k; j++, packed += m) {
+            memcpy(packed, x[j] + p, real * sizeof *packed);
+            memset(packed + real, 0, (m - real) * sizeof *packed);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,175 @@
+/* The vocabulary of simd.h in AVX2 + FMA + F16C: eight floats, four doubles. */
+#include <immintrin.h>
+
+#define V32_LANES 8
+#define V64_LANES 4
+#define MR 6
+#define NR_VECS 2
+
+typedef __m256 v32;
+typedef __m256d v64;
+
+LNRNN_INLINE __m256i v32_mask_n(size_t n)
+{
+    static const int32_t mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+    return _mm256_loadu_si256((const __m256i *)(mask + 8 - n));
+}
+
+LNRNN_INLINE v32 v32_zero(void) { return _mm256_setzero_ps(); }
+LNRNN_INLINE v32 v32_set1(float s) { return _mm256_set1_ps(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return _mm256_loadu_ps(p); }
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, v32_mask_n(n)); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { _mm256_storeu_ps(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm256_stream_ps(p, v); }
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm256_maskstore_ps(p, v32_mask_n(n), v); }
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm256_and_ps(v, _mm256_castsi256_ps(v32_mask_n(n))); }
+LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm256_add_ps(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm256_sub_ps(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm256_mul_ps(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm256_div_ps(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm256_fmadd_ps(a, b, c); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm256_sqrt_ps(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm256_min_ps(a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return _mm256_max_ps(a, b); }
+
+LNRNN_INLINE float v32_sum(v32 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)
+{
+    v32 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, v), _mm256_and_ps(sign, s));
+}
+
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+typedef __m128i v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm_storeu_si128((__m128i *)p, v); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm_stream_si128((__m128i *)p, v); }
+
+/* AVX2 has no masked access to 16 bits: a part of a vector goes through the stack. */
+LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    uint16_t t[8] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return v16_load(t);
+}
+
+LNRNN_OUTLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+{
+    uint16_t t[8];
+    v16_store(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_from_bf16(v16 h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+LNRNN_INLINE v16 v32_to_bf16(v32 v)
+{
+    const __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
+    const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i near =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i r = _mm256_blendv_epi8(near, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08));
+}
+
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm256_cvtph_ps(h); }
+LNRNN_INLINE v16 v32_to_f16(v32 v)
+{
+    return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+LNRNN_INLINE __m256i v64_mask_n(size_t n)
+{
+    static const int64_t mask[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+    return _mm256_loadu_si256((const __m256i *)(mask + 4 - n));
+}
+
+LNRNN_INLINE v64 v64_zero(void) { return _mm256_setzero_pd(); }
+LNRNN_INLINE v64 v64_set1(double s) { return _mm256_set1_pd(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return _mm256_loadu_pd(p); }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm256_maskload_pd(p, v64_mask_n(n)); }
+LNRNN_INLINE void v64_store(double *p, v64 v) { _mm256_storeu_pd(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm256_stream_pd(p, v); }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm256_maskstore_pd(p, v64_mask_n(n), v); }
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm256_and_pd(v, _mm256_castsi256_pd(v64_mask_n(n))); }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm256_add_pd(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm256_sub_pd(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm256_mul_pd(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm256_div_pd(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm256_fmadd_pd(a, b, c); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm256_sqrt_pd(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm256_min_pd(a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm256_max_pd(a, b); }
+
+LNRNN_INLINE double v64_sum(v64 v)
+{
+    __m128d s = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+
+LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    const __m256i n = _mm256_cvtps_epi32(v);
+    const __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(s, s));
+}
+
+typedef __m256i vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
+    return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return _mm256_cvtepi32_ps(
+        _mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));
+}

@@ -1,0 +1,155 @@
+/* The vocabulary of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of rows. */
+#include <immintrin.h>
+
+#define V32_LANES 16
+#define V64_LANES 8
+#define MR 8
+#define NR_VECS 3
+
+typedef __m512 v32;
+typedef __m512d v64;
+
+/* bzhi, not a shift: n may be the whole width. */
+LNRNN_INLINE __mmask16 v32_mask_n(size_t n) { return (__mmask16)_bzhi_u32(0xffffu, (unsigned)n); }
+
+LNRNN_INLINE v32 v32_zero(void) { return _mm512_setzero_ps(); }
+LNRNN_INLINE v32 v32_set1(float s) { return _mm512_set1_ps(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return _mm512_loadu_ps(p); }
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v32_mask_n(n), p); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { _mm512_storeu_ps(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm512_stream_ps(p, v); }
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm512_mask_storeu_ps(p, v32_mask_n(n), v); }
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm512_maskz_mov_ps(v32_mask_n(n), v); }
+LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm512_add_ps(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm512_sub_ps(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm512_mul_ps(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm512_div_ps(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm512_fmadd_ps(a, b, c); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm512_sqrt_ps(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm512_min_ps(a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return _mm512_max_ps(a, b); }
+
+LNRNN_INLINE float v32_sum(v32 v)
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+LNRNN_INLINE v32 v32_pow2(v32 v) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), v); }
+LNRNN_INLINE v32 v32_abs(v32 v) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), v); }
+
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)
+{
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000u);
+    /* 0xd8: the bits of s where sign is set, those of v elsewhere */
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(_mm512_castps_si512(v), _mm512_castps_si512(s), sign, 0xd8));
+}
+
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+
+typedef __m256i v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    return _mm256_maskz_loadu_epi16(v32_mask_n(n), p);
+}
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm256_storeu_si256((__m256i *)p, v); }
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n) { _mm256_mask_storeu_epi16(p, v32_mask_n(n), v); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm256_stream_si256((__m256i *)p, v); }
+LNRNN_INLINE v32 v32_from_bf16(v16 h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* Not vcvtneps2bf16: it takes subnormal numbers for 0. */
+LNRNN_INLINE v16 v32_to_bf16(v32 v)
+{
+    const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
+    const __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i near =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(near, nan, high, _mm512_set1_epi32(0x40)));
+}
+
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm512_cvtph_ps(h); }
+LNRNN_INLINE v16 v32_to_f16(v32 v)
+{
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+LNRNN_INLINE __mmask8 v64_mask_n(size_t n) { return (__mmask8)_bzhi_u32(0xffu, (unsigned)n); }
+
+LNRNN_INLINE v64 v64_zero(void) { return _mm512_setzero_pd(); }
+LNRNN_INLINE v64 v64_set1(double s) { return _mm512_set1_pd(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return _mm512_loadu_pd(p); }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm512_maskz_loadu_pd(v64_mask_n(n), p); }
+LNRNN_INLINE void v64_store(double *p, v64 v) { _mm512_storeu_pd(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm512_stream_pd(p, v); }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm512_mask_storeu_pd(p, v64_mask_n(n), v); }
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm512_maskz_mov_pd(v64_mask_n(n), v); }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm512_add_pd(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm512_sub_pd(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm512_mul_pd(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm512_div_pd(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm512_fmadd_pd(a, b, c); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm512_sqrt_pd(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm512_min_pd(a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm512_max_pd(a, b); }
+
+LNRNN_INLINE double v64_sum(v64 v)
+{
+    __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
+    __m128d s = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+
+LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const __m512i w = _mm512_loadu_si512(p);
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+
+typedef __m512i vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return _mm512_setzero_si512(); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
+#ifdef __AVX512VNNI__
+    /* Not the intrinsic: gcc 12 copies and spills accumulators around it (mm_rows of int8: three times slower). */
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
+    return v;
+#else
+    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    return _mm512_add_epi32(v, _mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1)));
+#endif
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm512_cvtepi32_ps(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_slli_epi32(_mm512_loadu_si512(p), 6)));
+}

@@ -1,0 +1,163 @@
+/* The vocabulary of simd.h in NEON (aarch64): four floats, two doubles, fused multiply-add. */
+#include <arm_neon.h>
+
+#define V32_LANES 4
+#define V64_LANES 2
+#define MR 8
+#define NR_VECS 3
+
+typedef float32x4_t v32;
+typedef float64x2_t v64;
+
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
+{
+    float t[4] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return vld1q_f32(t);
+}
+
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
+{
+    float t[4];
+    vst1q_f32(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n)
+{
+    static const uint32_t mask[8] = {~0u, ~0u, ~0u, ~0u, 0, 0, 0, 0};
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vld1q_u32(mask + 4 - n)));
+}
+
+LNRNN_INLINE v32 v32_zero(void) { return vdupq_n_f32(0.0f); }
+LNRNN_INLINE v32 v32_set1(float s) { return vdupq_n_f32(s); }
+LNRNN_INLINE v32 v32_load(const float *p) { return vld1q_f32(p); }
+LNRNN_INLINE void v32_store(float *p, v32 v) { vst1q_f32(p, v); }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { vst1q_f32(p, v); }
+LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return vaddq_f32(a, b); }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return vsubq_f32(a, b); }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return vdivq_f32(a, b); }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return vfmaq_f32(c, a, b); }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
+/* Not vminq/vmaxq: those return NaN for a NaN in either place, and the vocabulary says b. */
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
+LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)), 23));
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return vabsq_f32(v); }
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return vbslq_f32(vdupq_n_u32(0x80000000u), s, v); }
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+
+typedef uint16x4_t v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return vld1_u16(p); }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { vst1_u16(p, v); }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { vst1_u16(p, v); }
+
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
+{
+    uint16_t t[4] = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i] = p[i];
+    return vld1_u16(t);
+}
+
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+{
+    uint16_t t[4];
+    vst1_u16(t, v);
+    for (size_t i = 0; i < n; i++)
+        p[i] = t[i];
+}
+
+LNRNN_INLINE v32 v32_from_bf16(v16 h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
+
+LNRNN_INLINE v16 v32_to_bf16(v32 v)
+{
+    const uint32x4_t u = vreinterpretq_u32_f32(v), high = vshrq_n_u32(u, 16);
+    const uint32x4_t even = vandq_u32(high, vdupq_n_u32(1));
+    const uint32x4_t near = vshrq_n_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), even), 16);
+    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), near, vorrq_u32(high, vdupq_n_u32(0x40))));
+}
+
+LNRNN_INLINE v32 v32_from_f16(v16 h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
+LNRNN_INLINE v16 v32_to_f16(v32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+
+LNRNN_INLINE v64 v64_zero(void) { return vdupq_n_f64(0.0); }
+LNRNN_INLINE v64 v64_set1(double s) { return vdupq_n_f64(s); }
+LNRNN_INLINE v64 v64_load(const double *p) { return vld1q_f64(p); }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
+{
+    return n >= 2 ? vld1q_f64(p) : n ? vsetq_lane_f64(*p, vdupq_n_f64(0.0), 0) : vdupq_n_f64(0.0);
+}
+
+LNRNN_INLINE void v64_store(double *p, v64 v) { vst1q_f64(p, v); }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { vst1q_f64(p, v); }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
+{
+    if (n >= 2)
+        vst1q_f64(p, v);
+    else if (n)
+        *p = vgetq_lane_f64(v, 0);
+}
+
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n)
+{
+    return n >= 2 ? v : n ? vsetq_lane_f64(0.0, v, 1) : vdupq_n_f64(0.0);
+}
+
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return vaddq_f64(a, b); }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return vsubq_f64(a, b); }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return vmulq_f64(a, b); }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return vdivq_f64(a, b); }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return vfmaq_f64(c, a, b); }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return vsqrtq_f64(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return vbslq_f64(vcltq_f64(a, b), a, b); }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
+LNRNN_INLINE double v64_sum(v64 v) { return vaddvq_f64(v); }
+
+LNRNN_INLINE void stream_end(void) {}
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const uint32x4_t w = vld1q_u32(p);
+    *odd = vreinterpretq_f32_u32(vandq_u32(w, vdupq_n_u32(0xffff0000u)));
+    return vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+{
+    const uint16x4_t s = vmovn_u32(vcvtq_u32_f32(v));
+    const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(s, s))), 0);
+    memcpy(p, &bytes, sizeof bytes);
+}
+
+typedef int32x4_t vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return vdupq_n_s32(0); }
+
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    const int8x16_t w = vreinterpretq_s8_u32(vld1q_u32(p));
+    const int8x8_t s = vreinterpret_s8_u32(vdup_n_u32(a));
+    const int32x4_t low = vpaddlq_s16(vmull_s8(s, vget_low_s8(w))),
+                    high = vpaddlq_s16(vmull_s8(s, vget_high_s8(w)));
+    return vaddq_s32(v, vpaddq_s32(low, high));
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return vcvtq_f32_s32(v); }
+
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+{
+    return vcvtq_f32_s32(vsubq_s32(v, vshlq_n_s32(vld1q_s32(p), 6)));
+}

@@ -1,0 +1,116 @@
+/* The vocabulary of simd.h in plain C: one lane. The baseline that runs everywhere and that a reader can step through. */
+#define V32_LANES 1
+#define V64_LANES 1
+#define MR 2
+#define NR_VECS 2
+#define LNRNN_FEW_COPIES
+
+typedef float v32;
+typedef double v64;
+
+LNRNN_INLINE v32 v32_zero(void) { return 0.0f; }
+LNRNN_INLINE v32 v32_set1(float s) { return s; }
+LNRNN_INLINE v32 v32_load(const float *p) { return *p; }
+LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
+LNRNN_INLINE void v32_store(float *p, v32 v) { *p = v; }
+LNRNN_INLINE void v32_stream(float *p, v32 v) { *p = v; }
+LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
+{
+    if (n)
+        *p = v;
+}
+LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return n ? v : 0.0f; }
+LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return a + b; }
+LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return a - b; }
+LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return a * b; }
+LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return a / b; }
+LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return a * b + c; }
+LNRNN_INLINE v32 v32_sqrt(v32 v) { return sqrtf(v); }
+LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return a < b ? a : b; }
+LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return a > b ? a : b; }
+LNRNN_INLINE float v32_sum(v32 v) { return v; }
+
+LNRNN_INLINE v32 v32_round(v32 v)
+{
+    const float big = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits below 1 */
+    return (v + big) - big;
+}
+
+LNRNN_INLINE v32 v32_pow2(v32 v)
+{
+    /* A NaN has no integer: any power will do, for the caller's other factor is NaN too. */
+    int32_t bits = v == v ? ((int32_t)v + 127) << 23 : 0;
+    float r;
+    memcpy(&r, &bits, sizeof r);
+    return r;
+}
+
+LNRNN_INLINE v32 v32_abs(v32 v) { return fabsf(v); }
+LNRNN_INLINE v32 v32_copysign(v32 v, v32 s) { return copysignf(v, s); }
+LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y) { return a < b ? x : y; }
+
+typedef uint16_t v16;
+
+LNRNN_INLINE v16 v16_load(const uint16_t *p) { return *p; }
+LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n) { return n ? *p : 0; }
+LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { *p = v; }
+LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { *p = v; }
+LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
+{
+    if (n)
+        *p = v;
+}
+LNRNN_OUTLINE v32 v32_from_bf16(v16 h) { return bf16_to_float(h); }
+LNRNN_OUTLINE v16 v32_to_bf16(v32 v) { return float_to_bf16(v); }
+LNRNN_OUTLINE v32 v32_from_f16(v16 h) { return f16_to_float(h); }
+LNRNN_OUTLINE v16 v32_to_f16(v32 v) { return float_to_f16(v); }
+
+LNRNN_INLINE v64 v64_zero(void) { return 0.0; }
+LNRNN_INLINE v64 v64_set1(double s) { return s; }
+LNRNN_INLINE v64 v64_load(const double *p) { return *p; }
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return n ? *p : 0.0; }
+LNRNN_INLINE void v64_store(double *p, v64 v) { *p = v; }
+LNRNN_INLINE void v64_stream(double *p, v64 v) { *p = v; }
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
+{
+    if (n)
+        *p = v;
+}
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return n ? v : 0.0; }
+LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return a + b; }
+LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return a - b; }
+LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return a * b; }
+LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return a / b; }
+LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return a * b + c; }
+LNRNN_INLINE v64 v64_sqrt(v64 v) { return sqrt(v); }
+LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return a < b ? a : b; }
+LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return a > b ? a : b; }
+LNRNN_INLINE double v64_sum(v64 v) { return v; }
+
+LNRNN_INLINE void stream_end(void) {}
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const uint32_t low = *p << 16, high = *p & 0xffff0000u;
+    v32 even;
+    memcpy(&even, &low, sizeof even);
+    memcpy(odd, &high, sizeof *odd);
+    return even;
+}
+
+LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v) { *p = v > 0 ? (uint8_t)v : 0; }
+
+typedef int32_t vi32;
+
+LNRNN_INLINE vi32 vi32_zero(void) { return 0; }
+
+LNRNN_OUTLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+{
+    for (int b = 0; b < 32; b += 8)
+        v += (int32_t)(a >> b & 0xff) * (int8_t)(*p >> b);
+    return v;
+}
+
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return (float)v; }
+LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p) { return (float)(v - 64 * *p); }

@@ -1,0 +1,109 @@
+/* The vocabulary: every vector operation the kernels may use, documented once.
+ *
+ * A translation unit defines LNRNN_ISA_<NAME> and includes this file; it gets one backend. v32 holds V32_LANES
+ * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h and what it
+ * includes are one text for the two types and spell them V(op).
+ *
+ *   (both)  zero()            all lanes 0
+ *           set1(s)           all lanes s
+ *           load(p)           LANES values from p, any alignment
+ *           load_n(p, n)      the first n values, 0 <= n <= LANES; the other lanes are 0 and are not read
+ *           store(p, v)       LANES values to p, any alignment
+ *           store_n(p, v, n)  the first n lanes; nothing else is written
+ *           stream(p, v)      as store, past the caches where the ISA can; p aligned to the vector
+ *           keep_n(v, n)      the first n lanes of v, the other lanes 0
+ *           add sub mul div   one rounding each, IEEE
+ *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2 and scalar
+ *           sqrt(v)           correctly rounded
+ *           min(a, b)         a < b ? a : b; if either is NaN, b (so a NaN in b survives)
+ *           max(a, b)         a > b ? a : b; likewise
+ *           sum(v)            all lanes added, in one order that is fixed for the ISA
+ *
+ *   (v32)   prefetch(p)       asks for the cache line at p; any address will do
+ *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
+ *           pow2(v)           2^v for integer-valued v in [-126, 127]
+ *           abs(v)            sign bit cleared
+ *           copysign(v, s)    magnitude of v, sign of s
+ *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)
+ *
+ *   (v16)   load(p)  load_n(p, n)  store(p, v)  store_n(p, v, n)  stream(p, v)     V32_LANES uint16_t, as above
+ *   (v32)   from_bf16(h)  to_bf16(v)  from_f16(h)  to_f16(v)     between v32 and v16: bfloat16 and IEEE float16; to 16
+ *                             bits rounds to nearest, ties to even, past the largest to infinity; a NaN stays one
+ *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)     both in one,
+ *           and the same with f16: what v32 has for float arrays, for arrays of 16 bits
+ *
+ *           bf16_pair(p, odd) LANES words of two bfloat16: the low ones as floats, the high ones in *odd
+ *           store_u8(p, v)    LANES bytes to p, v whole numbers 0 .. 127; a NaN becomes any byte
+ *
+ *   (vi32, LANES integers of 32 bits)
+ *           zero()
+ *           dot4(v, a, p)     v + the sum over four bytes of a (0 .. 127, one word for all lanes) times those of the word at
+ *                             p (-127 .. 127, a word for each lane)
+ *           to_v32(v)         nearest floats
+ *           less_64(v, p)     v - 64 p, exact, then to floats
+ *
+ * stream_end() orders streamed stores before all that follows.
+ *
+ * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
+ * accumulators, which with NR_VECS loaded weights and one broadcast fill the register file. LNRNN_FEW_COPIES: a backend that
+ * hardly any machine needs, for which kernels leave out copies of theirs that only make them faster.
+ *
+ * Everything here is static: a function shared between objects of different ISAs could be merged by the linker
+ * into the one copy that the machine cannot run.
+ */
+#ifndef LNRNN_SIMD_H
+#define LNRNN_SIMD_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LNRNN_INLINE static inline __attribute__((always_inline, unused))
+/* Compiled to be small, away from what is called often. */
+#define LNRNN_SELDOM static __attribute__((noinline, cold))
+
+/* For what a kernel calls in many places and rarely or slowly enough that a call costs nothing beside it: a copy in each
+ * place is what most of the compiler's time and the module's size would go to. */
+#define LNRNN_OUTLINE static __attribute__((noinline, unused))
+
+#include "lnrnn/simd/half.h"
+
+#if defined(LNRNN_ISA_AVX512)
+#include "lnrnn/simd/avx512.h"
+#elif defined(LNRNN_ISA_AVX512VNNI)
+#include "lnrnn/simd/avx512.h"
+#elif defined(LNRNN_ISA_AVX2)
+#include "lnrnn/simd/avx2.h"
+#elif defined(LNRNN_ISA_SSE2)
+#include "lnrnn/simd/sse2.h"
+#elif defined(LNRNN_ISA_NEON)
+#include "lnrnn/simd/neon.h"
+#elif defined(LNRNN_ISA_SCALAR)
+#include "lnrnn/simd/scalar.h"
+#else
+#error "define LNRNN_ISA_<NAME> before including simd.h"
+#endif
+
+/* Keeps v in a register: GCC would rather load it again for each of its uses, and a load that crosses a line takes two. */
+#if defined(__aarch64__)
+#define LNRNN_LOADED(v) __asm__("" : "+w"(v))
+#elif defined(__AVX512F__)
+#define LNRNN_LOADED(v) __asm__("" : "+v"(v))
+#elif defined(__x86_64__) || defined(__SSE2__)
+#define LNRNN_LOADED(v) __asm__("" : "+x"(v))
+#else
+#define LNRNN_LOADED(v) ((void)(v))
+#endif
+
+#define LNRNN_NARROW(t)                                                                                     \
+    LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \
+    LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); } \
+    LNRNN_INLINE void v32_store_##t(uint16_t *p, v32 v) { v16_store(p, v32_to_##t(v)); }                    \
+    LNRNN_INLINE void v32_store_n_##t(uint16_t *p, v32 v, size_t n) { v16_store_n(p, v32_to_##t(v), n); }   \
+    LNRNN_INLINE void v32_stream_##t(uint16_t *p, v32 v) { v16_stream(p, v32_to_##t(v)); }
+LNRNN_NARROW(bf16)
+LNRNN_NARROW(f16)
+#undef LNRNN_NARROW
+
+#endif

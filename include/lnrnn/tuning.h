@@ -1,0 +1,55 @@
+/* Every threshold that makes things faster and changes no result, in one place. Each names the benchmark of
+ * tests/benchmarks that it was set by; a run of that one tells whether it is right for another machine.
+ *
+ * What depends on the sizes of caches is computed from those of this machine (lnrnn_caches). What follows
+ * from the order of sums does not: how rows are blocked where gradients and statistics are summed is part of
+ * the result, and stands beside these sums. */
+#ifndef LNRNN_TUNING_H
+#define LNRNN_TUNING_H
+
+#include "lnrnn.h"
+
+/* --- the product with packed weights: matmul.h --------------------------------------------------------- */
+
+/* Weights of more bytes than this do not stay in L2, beside the rows and what else is in use: then it helps
+ * to prefetch them; where they do stay, a prefetch only takes the place of a load (rnn B1, H from 256 to
+ * 1024). */
+static inline size_t lnrnn_prefetch_from(lnrnn_caches c) { return c.l2 / 8 * 5; }
+
+/* Words by which a prefetch runs ahead of a load, for one row and for several, which do more between two
+ * loads of a weight (rnn B1-H1024, lstm B8-H1024). */
+enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
+
+/* Weights of one row's product that are larger than L1, up to a third, go through it by halves, one step
+ * forwards and the next backwards: the half that ended a step is still in L1 when the next begins. Each half
+ * has half the chains of multiply-adds, which for float still keep up with L2 (rnn B1-H128). */
+static inline int lnrnn_by_halves(lnrnn_caches c, size_t bytes)
+{
+    return bytes > c.l1 && bytes <= c.l1 / 3 * 4;
+}
+
+/* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
+
+/* Bytes of projected rows that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128);
+ * or, where the weights do not stay there, one float to so many weights, so that W_ih is not read again after
+ * a few steps (lstm B8-H1024). */
+static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
+enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
+
+/* Multiply-adds that are worth waking another thread for, some 50 us of one core; those, some 10 ms, from
+ * which on a lost time slice no longer decides; and those of a step that are worth a barrier (rnn, lstm and
+ * gru with two threads). */
+enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30, LNRNN_BARRIER_WORK = 1 << 15 };
+
+/* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
+
+/* Below SERIAL elements a second thread costs more than it brings; below LARGE it is not worth it where cores
+ * are oversubscribed (layer_norm and batch_norm with two threads). */
+enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
+
+/* An output of this many bytes is written by non-temporal stores, which do not read it into the caches first.
+ * Below, the caller finds it in L3; above, it would only displace what is there (layer_norm 4096x1024 and
+ * 16384x1024). */
+static inline size_t lnrnn_nontemporal_from(lnrnn_caches c) { return c.l3 / 8 * 3; }
+
+#endif

@@ -1,0 +1,6 @@
+/* The kernels for neon: aarch64 baseline. build_flags.py holds the flags. */
+#if defined(__aarch64__)
+#define LNRNN_ISA_NEON
+#define LNRNN_ISA_SUFFIX neon
+#include "lnrnn/kernels/all.h"
+#endif

@@ -1,0 +1,498 @@
+/* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
+ *
+ * A group goes back through its steps. Each step turns the gradient of the state into those of W x and
+ * W h, kept for all rows, and hands W_hh's share of the latter to the step before. What these rows then
+ * give is the same for every cell and needs no order in time: each row its gradient of x, all of them
+ * together those of the weights, summed over the packed rows in their order, whatever the threads. */
+#include <math.h>
+#include <string.h>
+
+#include "lnrnn.h"
+#include "lnrnn/kernels/table.h"
+#include "rnn/rows.h"
+#include "runtime/threads.h"
+
+/* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
+enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
+
+typedef struct {
+    const lnrnn_rnn_call *r;
+    const lnrnn_rnn_config *c;
+    const lnrnn_rnn_plan *p;
+    const lnrnn_kernels *k;
+    const lnrnn_rnn_gradients *g;
+    size_t rows;         /* of all sequences */
+    size_t wide, narrow; /* floats from row to row of what has G*H values, of what has H */
+    double *sums;        /* (groups + 1, group_sums): each group's, and their total */
+    float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
+    float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
+    size_t *back;   /* (groups) steps that each has gone back */
+    size_t *tasks;  /* (tasks_after) how far each of the products over all rows is */
+    float *work;    /* (threads, worker) */
+    size_t worker;
+} backward_job;
+
+/* The memory of a worker that has a group: its rows of the state's gradient, and what a step needs. */
+typedef struct {
+    float *gh, *gc; /* (group, narrow) */
+    float *u, *gu;  /* (group, narrow): see lnrnn_gate_gradients; gu: LSTM */
+    float *zeros;   /* (2, G*H), as the kernels want them and leave them */
+    float *batch;   /* batch_work(j) */
+} scratch;
+
+/* --- the norms ------------------------------------------------------------------------------------------ */
+
+/* A group's share of ggain and gbias, site after site. */
+static lnrnn_site_gradients site_sums(const lnrnn_rnn_config *c, double *sums, int site)
+{
+    for (int i = 0; i < site; i++)
+        sums += 2 * c->site[i].width;
+    return (lnrnn_site_gradients){sums, sums + c->site[site].width};
+}
+
+static size_t group_sums(const lnrnn_rnn_config *c)
+{
+    size_t n = 0;
+    for (int i = 0; i < LNRNN_SITES; i++)
+        n += 2 * c->site[i].width;
+    return n;
+}
+
+/* For the widest site two doubles and four floats a value. */
+static size_t batch_work(const backward_job *j) { return j->p->synchronous ? 8 * j->c->outputs + 2 : 0; }
+
+/* Batch norm's site_backward: step t was normalised with the statistics that the forward call has written. */
+static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum,
+                           const scratch *m)
+{
+    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    const float *const gain = j->c->site[site].gain;
+    const size_t N = j->c->site[site].width;
+    const double *mean = found->mean + t * N, *var = found->var + t * N, n = (double)active;
+    double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
+    float *at = (float *)(s1 + N), *c1 = at + N, *c2 = c1 + N, *scale = c2 + N;
+    for (size_t o = 0; o < N; o++)
+        at[o] = (float)mean[o];
+    memset(s0, 0, 2 * N * sizeof *s0);
+    j->k->cells->sums_columns(active, N, g, gs, a, as, at, s0, s1, m->zeros);
+    for (size_t o = 0; o < N; o++) {
+        const double low = mean[o] - at[o], rvar = 1 / (var[o] + j->c->eps);
+        const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
+        sum.gain[o] += sgx * rstd;
+        sum.bias[o] += s0[o];
+        scale[o] = (float)(gain[o] * rstd);
+        c1[o] = (float)(s0[o] / n - low * slope);
+        c2[o] = (float)slope;
+    }
+    for (size_t i = 0; i < active; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
+}
+
+/* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
+ * values mean and variance are taken together. */
+static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
+{
+    if (norm->spans == LNRNN_SPANS_EACH)
+        return from + norm->H;
+    return norm->spans == LNRNN_SPANS_LAST && from == 0 ? n - norm->H : n;
+}
+
+/* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which
+ * may be g: that of the input; adds to the site's sums. */
+static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                          ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
+                          const scratch *m)
+{
+    const lnrnn_gate_norm *norm = &j->c->site[site].norm;
+    const size_t n = j->c->site[site].width;
+    const lnrnn_site_gradients sum = site_sums(j->c, sums, site);
+    if (norm->how == LNRNN_PLAIN) {
+        for (size_t i = 0; i < active; i++)
+            for (size_t o = 0; o < n; o++)
+                sum.bias[o] += g[(ptrdiff_t)i * gs + (ptrdiff_t)o];
+    } else if (norm->how == LNRNN_AFFINE) {
+        batch_backward(j, site, active, t, a, as, g, to, gs, sum, m);
+    } else
+        for (size_t from = 0, end; from < n; from = end) {
+            end = span_end(norm, from, n);
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
+                                                          norm->gain + from, norm->eps, to + from, gs,
+                                                          sum.gain + from, sum.bias + from, m->zeros);
+        }
+}
+
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to what c holds
+ * (add) or alone. */
+static void product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
+                    const uint32_t *w, int add, float *c, size_t cs)
+{
+    const lnrnn_product *table = j->k->product;
+    const lnrnn_matmul job = {.dtype = LNRNN_WEIGHT_F32,
+                              .n = n,
+                              .k = k,
+                              .w = w,
+                              .p1 = table->panels(n),
+                              .add = add,
+                              .caches = j->p->caches};
+    table->matmul(&job, m, rows, c, (ptrdiff_t)cs);
+}
+
+/* --- through time --------------------------------------------------------------------------------------- */
+
+/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. ->
+ * how many floats. */
+static size_t layout_scratch(const backward_job *j, size_t r0, float *base, scratch *m)
+{
+    const size_t state = j->p->group * j->narrow, gu = j->c->saved_gates ? state : 0;
+    const size_t zeros = gu + (j->c->cell_state ? state : 0), batch = zeros + 2 * j->c->outputs;
+    if (base)
+        *m = (scratch){
+            j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
+    return batch + batch_work(j);
+}
+
+/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on ->
+ * m->u. */
+static void recompute_norm(const backward_job *j, int site, size_t from, size_t n, size_t t, const float *a,
+                           ptrdiff_t as, const scratch *m)
+{
+    const lnrnn_site *at = &j->c->site[site];
+    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    lnrnn_gate_norm g = at->norm;
+    g.spans = LNRNN_SPANS_ALL;
+    if (g.how == LNRNN_AFFINE) {
+        const size_t row = t * at->width + from, H = j->c->H;
+        float *mean = m->batch, *scale = mean + H, *shift = scale + H;
+        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
+                                       at->bias + from, g.eps, NULL, mean, scale, shift);
+        g.mean = mean, g.gain = scale, g.bias = shift;
+    } else {
+        g.bias += from;
+        if (g.how == LNRNN_NORMED)
+            g.gain += from;
+    }
+    j->k->cells->input_side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+}
+
+/* Some rows of a step on the way back: they stand at packed row pos, those of the step before from
+ * `earlier` on. */
+typedef struct {
+    size_t r0, active, t, pos, earlier;
+} back_step;
+
+/* lstm_backward, a tile of rows at a time: the c before the step are named by pointers. */
+static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gate_gradients b)
+{
+    const lnrnn_rnn_call *r = j->r;
+    const lnrnn_rnn_plan *p = j->p;
+    const float *c_prev[TILE];
+    b.state_prev = c_prev;
+    for (size_t i = 0; i < s->active; i += TILE) {
+        b.rows = s->active - i < TILE ? s->active - i : TILE;
+        for (size_t q = i; q < i + b.rows; q++)
+            c_prev[q - i] = s->t ? r->tape + (s->earlier + q) * p->tape.width + p->tape.c
+                                 : r->c0 + (size_t)r->order[s->r0 + q] * j->c->H;
+        j->k->cells->lstm_backward(&b);
+        b.saved_gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
+    }
+}
+
+/* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before,
+ * what does not come by way of W h. tape: the records of these rows. */
+typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                           lnrnn_gate_gradients b, double *sums, const scratch *m);
+
+static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gate_gradients b, double *sums, const scratch *m)
+{
+    (void)tape, (void)sums;
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->rnn_act_backward(j->c->act, j->c->H, m->gh + i * j->narrow, y_row(j->r, s->r0 + i, s->t),
+                                      b.ga + i * j->wide);
+}
+
+static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                               lnrnn_gate_gradients b, double *sums, const scratch *m)
+{
+    const float *c = tape + j->p->tape.c;
+    const ptrdiff_t as = (ptrdiff_t)j->p->tape.width;
+    if (j->c->cell_norm)
+        recompute_norm(j, LNRNN_SITE_CELL, 0, s->active, s->t, c, as, m);
+    else
+        b.u = c, b.us = as;
+    j->k->cells->lstm_out_backward(&b);
+    if (j->c->cell_norm)
+        site_backward(j, LNRNN_SITE_CELL, s->active, s->t, c, as, m->gu, m->gu, b.hs, sums, m);
+    carry_backward(j, s, b);
+}
+
+static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
+                              lnrnn_gate_gradients b, double *sums, const scratch *m)
+{
+    const size_t n = 2 * j->c->H; /* the gate n, behind r and z: what r multiplied */
+    (void)sums;
+    b.state_prev = j->g->rows + j->rows + s->pos;
+    recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n,
+                   (ptrdiff_t)j->p->tape.width, m);
+    j->k->cells->gru_backward(&b);
+}
+
+static cell_backward *const CELL_BACKWARD[LNRNN_CELLS] = {
+    [LNRNN_RNN] = rnn_cell_backward,
+    [LNRNN_LSTM] = lstm_cell_backward,
+    [LNRNN_GRU] = gru_cell_backward,
+};
+
+/* From m's gradient of the state to gx and ga of these rows: the gradients of W x and W h; and that of the
+ * state before. */
+static void step_backward(const backward_job *j, const back_step *s, double *sums, const scratch *m)
+{
+    const lnrnn_rnn_config *c = j->c;
+    const lnrnn_rnn_plan *p = j->p;
+    const float *tape = j->r->tape + s->pos * p->tape.width;
+    const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide, hs = (ptrdiff_t)j->narrow;
+    float *gx = j->gx + s->pos * j->wide, *ga = j->ga + s->pos * j->wide;
+    const lnrnn_gate_gradients b = {.H = c->H,
+                                    .rows = s->active,
+                                    .saved_gates = tape + p->tape.gates,
+                                    .ks = as,
+                                    .u = m->u,
+                                    .us = hs,
+                                    .gh = m->gh,
+                                    .gc = m->gc,
+                                    .gu = m->gu,
+                                    .hs = hs,
+                                    .gx = gx,
+                                    .ga = ga,
+                                    .as = gs};
+    CELL_BACKWARD[c->cell](j, s, tape, b, sums, m);
+    if (c->input_side)
+        site_backward(j, LNRNN_SITE_INPUT, s->active, s->t, tape, as, c->own_input_gradient ? gx : ga, gx, gs,
+                      sums, m);
+    site_backward(j, LNRNN_SITE_HIDDEN, s->active, s->t, tape + p->tape.h, as, ga, ga, gs, sums, m);
+    for (size_t i = 0; i < s->active; i += TILE) {
+        const size_t n = s->active - i < TILE ? s->active - i : TILE;
+        const float *rows[TILE];
+        for (size_t q = 0; q < n; q++)
+            rows[q] = ga + (i + q) * j->wide;
+        product(j, n, c->H, c->outputs, rows, j->g->w_hh_t, c->direct_h, m->gh + i * j->narrow, j->narrow);
+    }
+}
+
+static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
+{
+    const backward_job *j = ctx;
+    const lnrnn_rnn_call *r = j->r;
+    const lnrnn_rnn_gradients *g = j->g;
+    const size_t H = j->c->H, D = j->c->D, narrow = j->narrow, r0 = index * j->p->group,
+                 bytes = H * sizeof(float);
+    const size_t count = r->B - r0 < j->p->group ? r->B - r0 : j->p->group;
+    const int cell_state = j->c->cell_state;
+    double *sums = j->sums + index * group_sums(j->c);
+    float *const work = j->work + (size_t)worker * j->worker;
+    scratch m;
+    memset(work, 0, layout_scratch(j, r0, work, &m) * sizeof *work);
+    if (j->back[index] == 0) {
+        memset(sums, 0, group_sums(j->c) * sizeof *sums);
+        memset(m.gh, 0, count * narrow * sizeof *m.gh);
+        if (cell_state)
+            memset(m.gc, 0, count * narrow * sizeof *m.gc);
+    }
+    for (size_t i = 0; j->back[index] == 0 && i < count; i++) {
+        const size_t row = (size_t)r->order[r0 + i] * H;
+        if (g->ghn)
+            memcpy(m.gh + i * narrow, g->ghn + row, bytes);
+        if (g->gcn && cell_state)
+            memcpy(m.gc + i * narrow, g->gcn + row, bytes);
+    }
+    back_step s = {.r0 = r0, .t = (size_t)r->length[r0] - j->back[index]};
+    s.pos = rows_before(r, r0) + rows_until(r, r0, count, s.t);
+    while (s.t > 0 && remaining(left) > 0) {
+        const size_t t = --s.t;
+        while (s.active < count && (size_t)r->length[r0 + s.active] > t)
+            s.active++;
+        s.pos -= s.active;
+        size_t more = s.active; /* active a step before */
+        while (t && more < count && (size_t)r->length[r0 + more] >= t)
+            more++;
+        s.earlier = s.pos - more;
+        for (size_t i = 0; i < s.active; i++) {
+            const size_t q = r0 + i;
+            const ptrdiff_t own = at_step(r, q, t);
+            const float *gy = g->gy + own * g->gyt + r->order[q] * g->gyb;
+            for (size_t o = 0; o < H; o++)
+                m.gh[i * narrow + o] += gy[o];
+            g->rows[s.pos + i] = x_row(r, q, t);
+            g->rows[j->rows + s.pos + i] = h_row(r, q, t);
+            g->gx_rows[s.pos + i] = g->gx + ((size_t)own * r->B + (size_t)r->order[q]) * D;
+        }
+        step_backward(j, &s, sums, &m);
+        spend(left, step_cost(r, (double)s.active, H));
+    }
+    j->back[index] = s.t ? (size_t)r->length[r0] - s.t : LNRNN_DONE;
+    for (size_t i = 0; s.t == 0 && i < count; i++) {
+        const size_t row = (size_t)r->order[r0 + i] * H;
+        memcpy(g->gh0 + row, m.gh + i * narrow, bytes);
+        if (cell_state)
+            memcpy(g->gc0 + row, m.gc + i * narrow, bytes);
+    }
+}
+
+/* --- the products over all rows ------------------------------------------------------------------------- */
+
+/* A tile of packed rows: their gx, which goes to the caller's array. */
+static void input_gradient(const backward_job *j, size_t index, float *tile)
+{
+    const lnrnn_kernels *k = j->k;
+    const size_t D = j->c->D, wide = k->product->width(D), first = index * TILE;
+    const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
+    const float *rows[TILE];
+    for (size_t i = 0; i < n; i++)
+        rows[i] = j->gx + (first + i) * j->wide;
+    product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
+    for (size_t i = 0; i < n; i++)
+        memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
+}
+
+static size_t blocks(const lnrnn_rnn_config *c) { return (c->outputs + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
+
+/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in
+ * order, g the gradient of the product and v its input. Begins at row p of these, stops when *left is used
+ * up. -> where. */
+static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work,
+                              int64_t *left)
+{
+    const lnrnn_kernels *k = j->k;
+    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS;
+    const size_t m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
+    const size_t n = hidden ? j->c->H : j->c->D, wide = k->product->width(n);
+    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH,
+          *sum = packed + GRADIENT_DEPTH * wide;
+    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
+    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
+    const float *columns[GRADIENT_ROWS];
+    for (size_t o = 0; o < m; o++)
+        columns[o] = turned + o * GRADIENT_DEPTH;
+    memset(sum, 0, m * wide * sizeof *sum);
+    for (size_t o = 0; p && o < m; o++)
+        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
+    for (size_t depth; p < j->rows && remaining(left) > 0; p += depth) {
+        depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
+        for (size_t d = 0; d < depth; d++)
+            for (size_t o = 0; o < m; o++)
+                turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
+        k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
+        product(j, m, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
+        spend(left, (double)depth * (double)m * (double)n);
+    }
+    for (size_t o = 0; o < m; o++)
+        memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
+    return p;
+}
+
+static size_t tasks_after(const lnrnn_rnn_config *c, size_t rows)
+{
+    return 2 * blocks(c) + (rows + TILE - 1) / TILE;
+}
+
+static void products(void *ctx, size_t index, int worker, int64_t *left)
+{
+    const backward_job *j = ctx;
+    const size_t n = blocks(j->c);
+    float *work = j->work + (size_t)worker * j->worker;
+    size_t row = j->rows;
+    if (index < 2 * n)
+        row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
+    else {
+        input_gradient(j, index - 2 * n, work);
+        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
+    }
+    j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
+}
+
+/* What `products` wants. */
+static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c)
+{
+    const size_t widest = k->product->width(c->D > c->H ? c->D : c->H), tile = TILE * k->product->width(c->D);
+    const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
+    return tile > weights ? tile : weights;
+}
+
+/* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
+static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
+                            size_t *floats)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_rnn_plan *p = r->plan;
+    backward_job j = {.r = r,
+                      .c = c,
+                      .p = p,
+                      .k = p->kernels,
+                      .g = g,
+                      .rows = all_rows(r),
+                      .wide = p->wide,
+                      .narrow = p->narrow};
+    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = products_work(j.k, c);
+    const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
+    const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
+                 at = p->groups + tasks_after(c, j.rows);
+    j.worker = through > after ? through : after;
+    *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
+              + (size_t)p->threads * j.worker;
+    if (work) {
+        j.sums = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7);
+        j.ga = work + sums;
+        j.gx = c->separate_products ? j.ga + rows : j.ga;
+        j.gh = j.gx + rows;
+        j.gc = j.gh + cell_state;
+        j.back = sizes_at(j.gc + state);
+        j.tasks = j.back + p->groups;
+        j.work = j.gc + state + 2 * at + 2;
+    }
+    return j;
+}
+
+size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
+{
+    size_t floats;
+    prepare(r, NULL, NULL, &floats);
+    return floats;
+}
+
+/* The sites' gradients: the sums of all groups. */
+static void sum_groups(const backward_job *j)
+{
+    const size_t n = group_sums(j->c), groups = j->p->groups;
+    double *total = j->sums + groups * n;
+    memset(total, 0, n * sizeof *total);
+    for (size_t i = 0; i < groups; i++)
+        for (size_t o = 0; o < n; o++)
+            total[o] += j->sums[i * n + o];
+    for (int site = 0; site < LNRNN_SITES; site++) {
+        const lnrnn_site_gradients sum = site_sums(j->c, total, site), *out = &j->g->site[site];
+        const size_t bytes = j->c->site[site].width * sizeof *total;
+        if (out->gain)
+            memcpy(out->gain, sum.gain, bytes);
+        if (out->bias)
+            memcpy(out->bias, sum.bias, bytes);
+    }
+}
+
+int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
+{
+    size_t floats;
+    backward_job j = prepare(r, g, g->work, &floats);
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_rnn_plan *p = r->plan;
+    const size_t after = tasks_after(c, j.rows);
+    const double products_cost = (double)j.rows * (double)c->outputs * (double)(2 * c->D + c->H);
+    if (!r->resumed)
+        memset(j.back, 0, (p->groups + after) * sizeof *j.back);
+    const double steps_cost = all_steps_cost(r, c->H);
+    if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, steps_cost, r->part, backward_group, &j)
+        || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, products, &j))
+        return 0;
+    sum_groups(&j);
+    return 1;
+}

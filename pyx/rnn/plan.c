@@ -1,0 +1,117 @@
+/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and what lies where
+ * in memory.
+ *
+ * A group goes through time together; groups are independent, and threads take groups. With few sequences
+ * threads divide the units instead: see split_units in forward.c. Batch norm that takes its statistics
+ * from the batch needs all rows of a step at once: then there is one group. */
+#include "lnrnn.h"
+#include "lnrnn/kernels/table.h"
+#include "lnrnn/tuning.h"
+#include "rnn/rows.h"
+#include "runtime/threads.h"
+
+/* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
+static size_t first_from_batch(const lnrnn_rnn_call *r)
+{
+    const lnrnn_rnn_config *c = r->config;
+    if (c->norm != LNRNN_NORM_BATCH)
+        return SIZE_MAX;
+    if (r->count)
+        return 0;
+    return c->overrun_row >= 0 || r->ends <= c->known ? SIZE_MAX : c->known;
+}
+
+/* A record of the tape: W x, where it is kept apart; W h, or the sum; the gates; c. */
+static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
+{
+    p->wide = p->kernels->product->width(c->outputs);
+    p->narrow = p->kernels->product->width(c->H);
+    p->tape.h = c->separate_products ? p->wide : 0;
+    p->tape.gates = p->tape.h + p->wide;
+    p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
+    p->tape.width = p->tape.c + (c->cell_state ? p->narrow : 0);
+}
+
+size_t lnrnn_tape_width(const lnrnn_rnn_config *config)
+{
+    lnrnn_rnn_plan p = {.kernels = lnrnn_active()};
+    layout_tape(config, &p);
+    return p.tape.width;
+}
+
+static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const double products = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
+    p->threads = threads;
+    if (p->threads > 1 + products / LNRNN_THREAD_WORK)
+        p->threads = 1 + (int)(products / LNRNN_THREAD_WORK);
+    if (p->threads > 1 && products < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
+        p->threads = 1;
+    /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a
+     * step, if the step is long enough (tests/benchmarks, rnn with two threads). */
+    p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
+               && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
+               && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
+}
+
+static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
+{
+    p->group = p->synchronous || p->split ? r->B : TILE;
+    /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's
+     * order, and backward, which may have another number of threads, must find the same. */
+    if (!p->synchronous && r->tape)
+        p->group = TILE / 2;
+    else if (!p->synchronous && !p->split && (size_t)p->threads * TILE > r->B)
+        p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
+    if (p->group < 1)
+        p->group = 1;
+    p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
+    const size_t of_weights = p->wide * (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK;
+    const size_t of_cache = lnrnn_chunk_bytes(p->caches) / sizeof(float);
+    p->chunk = (of_weights > of_cache ? of_weights : of_cache) / (p->group * p->wide);
+    if (p->chunk > r->T)
+        p->chunk = r->T;
+    if (p->chunk < 1)
+        p->chunk = 1;
+}
+
+/* Threads that divide the units have W x of a chunk, and W h if that is separate for two steps, in common;
+ * each has states of its own. Threads that divide the sequences have nothing in common. With a tape W x
+ * and W h are in the tape. */
+static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
+                 rows = p->group * p->wide;
+    p->scratch.hidden = r->tape ? 0 : p->chunk * rows;
+    if (p->split) {
+        p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
+        p->scratch.own_c = r->B * p->narrow;
+        p->scratch.cell = p->scratch.own_c + (c->cell_state ? r->B * p->narrow : 0);
+    } else {
+        p->scratch.shared = 0;
+        p->scratch.input = p->scratch.hidden + (c->separate_products && !r->tape ? rows : 0);
+        p->scratch.statistics = p->scratch.input + (p->deferred_input ? rows : 0);
+        p->scratch.cell = p->scratch.statistics + (p->synchronous ? lnrnn_statistics_work(c) : 0);
+    }
+    p->scratch.product = p->scratch.cell + c->cell_scratch;
+    p->scratch.worker = p->scratch.product + product;
+    p->scratch.positions = p->scratch.shared + (size_t)p->threads * p->scratch.worker;
+    p->scratch.floats = p->scratch.positions + 2 * p->groups + 2;
+}
+
+void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
+{
+    const lnrnn_rnn_config *c = r->config;
+    *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
+    p->product = lnrnn_product_of(p->kernels, c->dtype);
+    p->batch_from = first_from_batch(r);
+    p->synchronous = p->batch_from < SIZE_MAX;
+    /* With a tape W x itself must stay; statistics of the batch are those of a step. */
+    p->deferred_input = c->input_side && (r->tape || p->synchronous);
+    layout_tape(c, p);
+    choose_threads(r, threads, p);
+    choose_groups(r, p);
+    layout_scratch(r, p);
+}

@@ -1,0 +1,57 @@
+/* Exponential back-off from oversubscribed cores.
+ *
+ * Where cores are shared with other processes, a thread that loses its core is away for a time slice of the
+ * scheduler, milliseconds, and a short call that waits for it takes a hundred times what one thread would. So
+ * after a call that was slower than one thread would have been, short calls run on one thread: for 2 ms,
+ * doubling to 400 ms when it happens again soon after. Results do not depend on it. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+
+#include "lnrnn.h"
+#include "runtime/threads.h"
+
+enum { FIRST_BACK_OFF = 2000000, LONGEST_BACK_OFF = 400000000 }; /* ns */
+
+static int64_t back_off_until, back_off_length;
+static int mode = LNRNN_BARRIER_NORMAL;
+
+int lnrnn_barrier_mode(void) { return __atomic_load_n(&mode, __ATOMIC_RELAXED); }
+
+void lnrnn_set_barrier_mode(int new_mode)
+{
+    __atomic_store_n(&mode, new_mode, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_length, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_until, 0, __ATOMIC_RELAXED);
+}
+
+int64_t lnrnn_nanoseconds(void)
+{
+#if defined(__unix__) || defined(__APPLE__)
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+#else
+    return 0;
+#endif
+}
+
+void lnrnn_back_off(void)
+{
+    const int64_t now = lnrnn_nanoseconds(), until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
+    int64_t length = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED);
+    if (now < until || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL)
+        return;
+    if (!length || now - until > 4 * length)
+        length = FIRST_BACK_OFF;
+    else
+        length = 2 * length > LONGEST_BACK_OFF ? LONGEST_BACK_OFF : 2 * length;
+    __atomic_store_n(&back_off_length, length, __ATOMIC_RELAXED);
+    __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
+}
+
+int lnrnn_oversubscribed(void)
+{
+    const int64_t until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
+    return until && lnrnn_nanoseconds() < until;
+}

@@ -1,0 +1,69 @@
+/* The barrier between the steps of a sequence whose units are divided among threads: it spins, for a step
+ * takes microseconds and waking a thread that sleeps takes longer; and it yields the core once a wait shows
+ * that a thread of the team has lost its own. */
+#define _GNU_SOURCE
+#include <stdint.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#define LNRNN_POSIX 1
+#endif
+
+#include "lnrnn.h"
+#include "runtime/threads.h"
+
+static void pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void yield_core(void)
+{
+#if defined(LNRNN_POSIX)
+    sched_yield();
+#endif
+}
+
+/* For LNRNN_BARRIER_STAGGERED: longer than the other threads need to reach their next barrier. */
+static void stagger(void)
+{
+    for (const int64_t start = lnrnn_nanoseconds(); lnrnn_nanoseconds() - start < 200000;)
+        pause_core();
+}
+
+void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
+{
+    /* Spins between two looks at the clock. A thread that yields gives its core away for a whole time slice,
+     * so it does not do that before LNRNN_PREEMPTED has passed. */
+    enum { SPINS = 2000 };
+    int64_t since = 0;
+    const int mode = lnrnn_barrier_mode();
+    const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
+        __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
+        if (mode == LNRNN_BARRIER_STAGGERED && round % 2)
+            stagger();
+        return;
+    }
+    if (mode == LNRNN_BARRIER_SLOW)
+        __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
+    for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
+        pause_core();
+        if (spins % SPINS)
+            continue;
+        const int64_t now = lnrnn_nanoseconds();
+        since = since ? since : now;
+        if (now - since > LNRNN_PREEMPTED) {
+            __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
+            lnrnn_back_off();
+            yield_core();
+        }
+    }
+    if (mode == LNRNN_BARRIER_STAGGERED && round % 2 == 0)
+        stagger();
+}

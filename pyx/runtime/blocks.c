@@ -1,0 +1,117 @@
+/* Memory for large outputs. A block belongs to whoever took its address out of `kept` by an exchange, so
+ * there is no lock that a fork could leave locked. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "runtime/blocks.h"
+
+#if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
+
+enum { HUGE = 2 << 20 }; /* a huge page, and a multiple of every usual page */
+
+/* Stands right before the block, in memory that is not part of a huge page of the block. */
+typedef struct {
+    void *map;
+    size_t mapped, bytes; /* bytes of the mapping, of the block */
+    char more[40];
+} header;
+
+/* A kept block's address, a multiple of HUGE, and below it its size in units of HUGE; or 0. */
+static uintptr_t kept[LNRNN_KEPT];
+static size_t kept_bytes;
+static unsigned turn;
+
+int lnrnn_blocks(void) { return 1; }
+
+static header *of(void *block) { return (header *)block - 1; }
+
+static size_t bytes_of(uintptr_t entry) { return entry % HUGE * HUGE; }
+
+/* An entry that has left `kept` -> its block, or NULL. */
+static void *picked(uintptr_t entry)
+{
+    __atomic_fetch_sub(&kept_bytes, bytes_of(entry), __ATOMIC_RELAXED);
+    return (void *)(entry - entry % HUGE);
+}
+
+static void unmap(void *block)
+{
+    if (block)
+        munmap(of(block)->map, of(block)->mapped);
+}
+
+void lnrnn_block_give(void *block)
+{
+    if (!block)
+        return;
+    const size_t bytes = of(block)->bytes;
+    if (bytes > LNRNN_KEPT_BYTES || (bytes > LNRNN_KEPT_AS_IS && madvise(block, bytes, MADV_FREE))) {
+        unmap(block);
+        return;
+    }
+    const unsigned place = __atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&kept_bytes, bytes, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < LNRNN_KEPT && __atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) > LNRNN_KEPT_BYTES;
+         i++)
+        unmap(picked(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0,
+                                         __ATOMIC_ACQ_REL))); /* the oldest first */
+    uintptr_t entry = (uintptr_t)block + bytes / HUGE;
+    if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES) /* unless others were faster */
+        entry = __atomic_exchange_n(&kept[place % LNRNN_KEPT], entry, __ATOMIC_ACQ_REL);
+    unmap(picked(entry));
+}
+
+static void *map(size_t size)
+{
+    const size_t bytes = (size + HUGE - 1) / HUGE * HUGE, mapped = bytes + HUGE;
+    if (mapped < size)
+        return NULL;
+    char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    char *block = p + (HUGE - (uintptr_t)p % HUGE);
+    *of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
+    madvise(block, size / HUGE * HUGE,
+            MADV_HUGEPAGE); /* the rest in small ones: not a huge one for a few bytes */
+    return block;
+}
+
+void *lnrnn_block_take(size_t size)
+{
+    for (size_t i = 0; i < LNRNN_KEPT; i++) {
+        uintptr_t entry = __atomic_load_n(&kept[i], __ATOMIC_RELAXED);
+        const size_t bytes = bytes_of(entry);
+        if (bytes >= size && bytes - size <= size / 4 + HUGE
+            && __atomic_compare_exchange_n(&kept[i], &entry, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return picked(entry);
+    }
+    return map(size);
+}
+
+void *lnrnn_block_resize(void *block, size_t size)
+{
+    const size_t bytes = block ? of(block)->bytes : 0;
+    if (block && size <= bytes && size >= bytes / 2)
+        return block;
+    void *other = lnrnn_block_take(size);
+    if (other && block) {
+        memcpy(other, block, size < bytes ? size : bytes);
+        lnrnn_block_give(block);
+    }
+    return other;
+}
+
+#else
+
+int lnrnn_blocks(void) { return 0; }
+void *lnrnn_block_take(size_t size) { return malloc(size); }
+void *lnrnn_block_resize(void *block, size_t size) { return realloc(block, size); }
+void lnrnn_block_give(void *block) { free(block); }
+
+#endif

@@ -1,0 +1,93 @@
+/* The sizes of the caches: asked of the CPU or the system, once. */
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__linux__)
+#include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "lnrnn/tuning.h"
+
+/* Where nothing is known, and the least and the most that are believed. */
+static const lnrnn_caches usual = {32 << 10, 512 << 10, 8 << 20}, least = {8 << 10, 64 << 10, 64 << 10},
+                          most = {4 << 20, 128 << 20, (size_t)2 << 30};
+
+#if defined(__x86_64__)
+/* The leaves of CPUID that list caches: Intel's 4, AMD's 0x8000001d, of one form. */
+static lnrnn_caches ask(unsigned leaf)
+{
+    lnrnn_caches found = {0, 0, 0};
+    unsigned a, b, c, d;
+    for (unsigned i = 0; i < 16 && __get_cpuid_count(leaf, i, &a, &b, &c, &d) && (a & 31); i++) {
+        const unsigned type = a & 31, level = a >> 5 & 7;
+        const size_t ways = (b >> 22) + 1, partitions = (b >> 12 & 1023) + 1, line = (b & 4095) + 1,
+                     sets = (size_t)c + 1;
+        if (type == 2) /* instructions */
+            continue;
+        if (level == 1)
+            found.l1 = ways * partitions * line * sets;
+        else if (level == 2)
+            found.l2 = ways * partitions * line * sets;
+        else if (level == 3)
+            found.l3 = ways * partitions * line * sets;
+    }
+    return found;
+}
+
+static lnrnn_caches caches_of_machine(void)
+{
+    const lnrnn_caches found = ask(0x8000001d);
+    return found.l1 ? found : ask(4);
+}
+#elif defined(__linux__) && defined(_SC_LEVEL1_DCACHE_SIZE)
+static size_t size_of(int name)
+{
+    const long n = sysconf(name);
+    return n > 0 ? (size_t)n : 0;
+}
+
+static lnrnn_caches caches_of_machine(void)
+{
+    return (lnrnn_caches){size_of(_SC_LEVEL1_DCACHE_SIZE), size_of(_SC_LEVEL2_CACHE_SIZE),
+                          size_of(_SC_LEVEL3_CACHE_SIZE)};
+}
+#elif defined(__APPLE__)
+static size_t size_of(const char *name)
+{
+    int64_t n = 0;
+    size_t bytes = sizeof n;
+    return sysctlbyname(name, &n, &bytes, NULL, 0) == 0 && n > 0 ? (size_t)n : 0;
+}
+
+static lnrnn_caches caches_of_machine(void)
+{
+    return (lnrnn_caches){size_of("hw.perflevel0.l1dcachesize"), size_of("hw.perflevel0.l2cachesize"), 0};
+}
+#else
+static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0, 0, 0}; }
+#endif
+
+/* A size as the machine says it, or, where that is none or not believed, what is usual. */
+static size_t believed(size_t size, size_t low, size_t high, size_t otherwise)
+{
+    return size >= low && size <= high ? size : otherwise;
+}
+
+static lnrnn_caches caches;
+
+__attribute__((constructor)) static void ask_the_machine(void)
+{
+    const lnrnn_caches found = caches_of_machine();
+    caches.l1 = believed(found.l1, least.l1, most.l1, usual.l1);
+    caches.l2 = believed(found.l2, least.l2, most.l2, usual.l2);
+    /* Without an L3 the L2 is the last cache: the largest of what is known. */
+    caches.l3 =
+        believed(found.l3, least.l3, most.l3, found.l2 && caches.l2 > usual.l3 ? caches.l2 : usual.l3);
+}
+
+lnrnn_caches lnrnn_get_caches(void) { return caches; }
+
+void lnrnn_set_caches(lnrnn_caches new_caches) { caches = new_caches; }

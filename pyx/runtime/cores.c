@@ -1,0 +1,142 @@
+/* How many cores this process may use: CPUs, and the quotas of its control groups. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#include <unistd.h>
+#define LNRNN_POSIX 1
+#endif
+#if defined(_OPENMP) && _OPENMP >= 201511
+#include <omp.h>
+#define HAS_PLACES 1
+#endif
+
+#include "lnrnn.h"
+
+enum {
+    GROUP = 4096,
+    DIRECTORY = 2 * GROUP,
+    FILENAME = DIRECTORY + 32
+}; /* bytes of names; no path is longer than 4096 */
+
+static int affinity(void)
+{
+#if defined(__linux__)
+    for (int cpus = 1024; cpus <= 1 << 20;
+         cpus *= 2) { /* the call fails while the set is smaller than the kernel's */
+        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
+        if (!set)
+            break;
+        const size_t size = CPU_ALLOC_SIZE((size_t)cpus);
+        const int n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+        CPU_FREE(set);
+        if (n > 0)
+            return n;
+    }
+#endif
+#if defined(LNRNN_POSIX)
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n > 0)
+        return (int)n;
+#endif
+    return 1;
+}
+
+/* CPUs that threads of this process may run on. Where OpenMP binds its threads to places (OMP_PROC_BIND,
+ * OMP_PLACES), it has bound the initial thread to the first of them, whose mask then says nothing of the
+ * others; OpenMP still knows. */
+static int processors(void)
+{
+#if HAS_PLACES
+    if (omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0)
+        return omp_get_num_procs();
+#endif
+    return affinity();
+}
+
+/* The first number of a file, or 0. */
+static double number_in(const char *dir, const char *name)
+{
+    char path[FILENAME];
+    double x = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%lf", &x) != 1)
+            x = 0;
+        fclose(f);
+    }
+    return x;
+}
+
+/* Cores that a directory of a control group allows: quota / period, rounded up; at most `cpus`. */
+static int quota_of(const char *dir, int cpus)
+{
+    char path[FILENAME];
+    double quota = 0, period = 0;
+    snprintf(path, sizeof path, "%s/cpu.max",
+             dir); /* version 2: "150000 100000", or "max 100000", which is no number */
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%lf %lf", &quota, &period) != 2)
+            quota = 0;
+        fclose(f);
+    } else { /* version 1: microseconds; a quota of -1 is none */
+        quota = number_in(dir, "cpu.cfs_quota_us");
+        period = number_in(dir, "cpu.cfs_period_us");
+    }
+    if (!(quota > 0 && period > 0 && quota / period < cpus))
+        return cpus;
+    const int whole = (int)(quota / period);
+    return whole < quota / period ? whole + 1 : whole;
+}
+
+/* Is `name` an item of a list that commas separate? */
+static int listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *item = list; item; item = strchr(item, ',') ? strchr(item, ',') + 1 : NULL)
+        if (!strncmp(item, name, n) && (!item[n] || item[n] == ','))
+            return 1;
+    return 0;
+}
+
+int lnrnn_cores_of(int cpus, const char *groups, const char *root)
+{
+    char line[GROUP], dir[DIRECTORY];
+    FILE *f = fopen(groups, "r");
+    while (f && fgets(line, sizeof line, f)) { /* "0::/path" or "4:cpu,cpuacct:/path" */
+        char *controllers = strchr(line, ':');
+        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = 0;
+        controllers++;
+        group[strcspn(group, "\n")] = 0;
+        if (*controllers && !listed(controllers, "cpu"))
+            continue;
+        for (;;) { /* the group itself, and every one above it */
+            snprintf(dir, sizeof dir, "%s%s%s", root, *controllers ? "/cpu" : "",
+                     strcmp(group, "/") ? group : "");
+            cpus = quota_of(dir, cpus);
+            char *slash = strrchr(group, '/');
+            if (!slash)
+                break;
+            *slash = 0;
+        }
+    }
+    if (f)
+        fclose(f);
+    return cpus;
+}
+
+int lnrnn_cores(void)
+{
+#if defined(__linux__)
+    return lnrnn_cores_of(processors(), "/proc/self/cgroup", "/sys/fs/cgroup");
+#else
+    return processors();
+#endif
+}

@@ -1,0 +1,58 @@
+/* Long work in parts, so that a caller can look for an interrupt in between. */
+#include "lnrnn.h"
+#include "rnn/rows.h"
+#include "runtime/threads.h"
+
+typedef struct {
+    size_t n, next;
+    const size_t *at;
+    int64_t
+        left; /* of the part: of all threads together, so that one that has lost its core is not waited for */
+    void (*task)(void *ctx, size_t index, int worker, int64_t *left);
+    void *ctx;
+} parts_job;
+
+/* Without a limit: lnrnn_parallel deals the tasks out, and knows best which thread has whose data in its
+ * cache. */
+static void to_its_end(void *ctx, size_t index, int worker)
+{
+    const parts_job *j = ctx;
+    int64_t left = INT64_MAX;
+    if (j->at[index] != LNRNN_DONE)
+        j->task(j->ctx, index, worker, &left);
+}
+
+/* What one thread does in a part: unfinished tasks, the first ones first, until the part is used up. */
+static void to_the_limit(void *ctx, size_t index, int worker)
+{
+    parts_job *j = ctx;
+    (void)index;
+    for (size_t i; remaining(&j->left) > 0 && (i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->n;)
+        if (j->at[i] != LNRNN_DONE)
+            j->task(j->ctx, i, worker, &j->left);
+}
+
+static size_t unfinished(size_t n, const size_t *at)
+{
+    size_t some = 0;
+    for (size_t i = 0; i < n; i++)
+        some += at[i] != LNRNN_DONE;
+    return some;
+}
+
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
+                        void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx)
+{
+    parts_job j = {.n = n, .at = at, .task = task, .ctx = ctx};
+    const size_t some = unfinished(n, at);
+    if (!some)
+        return 1;
+    if (part > 0 && cost > part) {
+        if ((size_t)threads > some)
+            threads = (int)some;
+        j.left = whole_number(part * threads);
+        lnrnn_parallel((size_t)threads, threads, to_the_limit, &j);
+    } else
+        lnrnn_parallel(n, threads, to_its_end, &j);
+    return !unfinished(n, at);
+}

@@ -1,0 +1,100 @@
+/* Tasks among the threads of a team, and a team without tasks. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lnrnn.h"
+#include "runtime/threads.h"
+
+/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. in a cache line of its own. Worker w takes those of
+ * queue w first, so that the next call on the same data finds them in the same core's cache, and then what is
+ * left in the others. */
+enum { QUEUES = 64 };
+typedef struct {
+    size_t next;
+    char padding[64 - sizeof(size_t)];
+} task_queue;
+
+typedef struct {
+    size_t n, queues;
+    task_queue *queue;
+    void (*task)(void *ctx, size_t index, int worker);
+    void *ctx;
+    int start_together;
+    lnrnn_barrier start;
+    /* Worker 0's tasks: how many, the time they took in all, and the longest of them (ns). */
+    size_t tasks;
+    int64_t time, longest;
+} task_job;
+
+static void take_tasks(void *ctx, int worker, int team)
+{
+    task_job *j = ctx;
+    if (j->start_together && team > 1)
+        lnrnn_barrier_wait(&j->start, team);
+    int64_t now = worker ? 0 : lnrnn_nanoseconds();
+    for (size_t s = 0; s < j->queues; s++) {
+        const size_t q = ((size_t)worker + s) % j->queues;
+        size_t index;
+        while ((index = q + j->queues * __atomic_fetch_add(&j->queue[q].next, 1, __ATOMIC_RELAXED)) < j->n) {
+            j->task(j->ctx, index, worker);
+            if (!worker) {
+                const int64_t begun = now, took = (now = lnrnn_nanoseconds()) - begun;
+                j->tasks++, j->time += took;
+                j->longest = took > j->longest ? took : j->longest;
+            }
+        }
+    }
+}
+
+/* What one thread would have taken for all tasks, from worker 0's; without its longest, in which it may have
+ * lost its core. */
+static int64_t serial_time(const task_job *j)
+{
+    if (j->tasks > 1)
+        return (j->time - j->longest) / (int64_t)(j->tasks - 1) * (int64_t)j->n;
+    return j->time * (int64_t)j->n;
+}
+
+void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index, int worker), void *ctx)
+{
+    if ((size_t)threads > n)
+        threads = (int)n;
+    if (!lnrnn_can_have_team(threads)) {
+        for (size_t i = 0; i < n; i++)
+            task(ctx, i, 0);
+        return;
+    }
+    task_queue queue[QUEUES];
+    task_job j = {.n = n,
+                  .queues = threads < QUEUES ? (size_t)threads : QUEUES,
+                  .queue = queue,
+                  .task = task,
+                  .ctx = ctx,
+                  .start_together = lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL};
+    for (size_t q = 0; q < j.queues; q++)
+        queue[q].next = 0;
+    const int64_t start = lnrnn_nanoseconds();
+    const int team = lnrnn_run_team(threads, take_tasks, &j);
+    lnrnn_teams *had = lnrnn_teams_of_thread();
+    had->tasks = team > had->tasks ? team : had->tasks;
+    if (lnrnn_nanoseconds() - start > LNRNN_PREEMPTED + serial_time(&j))
+        lnrnn_back_off();
+}
+
+void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)
+{
+    if (!lnrnn_can_have_team(threads)) {
+        body(ctx, 0, 1);
+        return;
+    }
+    const int team = lnrnn_run_team(threads, body, ctx);
+    lnrnn_teams *had = lnrnn_teams_of_thread();
+    had->units = team > had->units ? team : had->units;
+}
+
+lnrnn_teams lnrnn_teams_had(void)
+{
+    lnrnn_teams *of_thread = lnrnn_teams_of_thread(), had = *of_thread;
+    *of_thread = (lnrnn_teams){0, 0};
+    return had;
+}
