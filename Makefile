@@ -2,7 +2,8 @@
 #   make test [K=pattern]    only the tests whose names fit
 #   make build               after a change of C or Cython; compiles what has changed (make test does it too)
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
-#   make lint                types, style and spelling: mypy, ruff, codespell
+#   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
+#   make warnings            every C unit through gcc and clang with warnings on
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,9 +12,11 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
 
+PYTHONS = lnrnn setup.py examples tests pyx
+C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint build bench peers clean
+.PHONY: demo test lint types style spelling format warnings build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -22,10 +25,27 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
 
-lint: $(VENV)/.lint
+lint: types style spelling
+
+types: $(VENV)/.lint $(VENV)/.user
 	$(BIN)/python -m mypy
-	$(BIN)/python -m ruff check lnrnn setup.py examples
+	$(BIN)/python -m pyright --project tests/package --pythonpath $(VENV)/user/bin/python
+
+style: $(VENV)/.lint
+	$(BIN)/python -m ruff check $(PYTHONS)
+	$(BIN)/python -m ruff format --check $(PYTHONS)
+	$(BIN)/clang-format --dry-run -Werror $(C)
+
+spelling: $(VENV)/.lint
 	$(BIN)/codespell
+
+format: $(VENV)/.lint
+	$(BIN)/python -m ruff check --fix --select I $(PYTHONS)
+	$(BIN)/python -m ruff format $(PYTHONS)
+	$(BIN)/clang-format -i $(C)
+
+warnings:
+	$(PYTHON) tests/check_warnings.py
 
 build: $(VENV)/.build
 
@@ -40,6 +60,16 @@ peers: $(VENV)/.bench
 # a change of one header compiles what includes it and nothing else.
 $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	$(PIP) install --quiet --no-build-isolation --no-deps -e .
+	touch $@
+
+# The package as a user installs it, for type checkers: what py.typed promises, with no source folder around it. Beside
+# it the packages of .venv.
+$(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
+	rm -rf build/lib* $(VENV)/user
+	$(BIN)/python -m venv --without-pip $(VENV)/user
+	$(PIP) install --quiet --no-build-isolation --no-deps --prefix $(VENV)/user --ignore-installed .
+	$(BIN)/python -c 'import sysconfig as s; print(s.get_path("purelib"))' \
+	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
 # The packages of an extra, as pyproject.toml names them.

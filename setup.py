@@ -26,15 +26,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, "pyx")
-from build_flags import CFLAGS, ISAS  # noqa: E402
-
-# Compiled once; the kernels in pyx/isa are compiled once per instruction set.
-ONCE = [
-    "runtime/dispatch.c", "runtime/cores.c", "runtime/backoff.c", "runtime/barrier.c", "runtime/team.c",
-    "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c", "runtime/caches.c",
-    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
-]  # fmt: skip
+from build_flags import CFLAGS, units  # noqa: E402
 
 
 class Objects:
@@ -83,7 +75,6 @@ def _hash(path: str) -> str:
 
 class BuildExt(build_ext):
     def build_extension(self, ext: Extension) -> None:
-        machine = platform.machine().lower()
         openmp = self.openmp_flags()
         if not openmp:
             print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
@@ -95,24 +86,10 @@ class BuildExt(build_ext):
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
         # The longest first: each unit is a process of the compiler.
-        units = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
-        for isa, (machines, parts, flags) in reversed(ISAS.items()):
-            if machine in machines:
-                units += [
-                    (
-                        f"{isa}_{part.lower()}",
-                        f"pyx/isa/{isa}.c",
-                        [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
-                        ["include"],
-                    )
-                    for part in parts
-                ]
-        units += [
-            (name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
-            for name in ONCE
-        ]
+        todo = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
+        todo += units(platform.machine(), openmp)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), units))
+            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), todo))
         ext.sources = []
         ext.extra_link_args = [*openmp, "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on

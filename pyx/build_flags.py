@@ -1,5 +1,9 @@
-"""The flags of the compiler: for all of the C, and for each instruction set. setup.py builds with them, and
-so do the tests of the vocabulary."""
+"""The units of the C and their flags. setup.py builds with them, tests/check_warnings.py checks with them, and
+the tests of the vocabulary compile with them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so
 # that a multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may
@@ -13,18 +17,52 @@ CFLAGS = [
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
-# What of lnrnn/kernels.h a unit holds: LNRNN_PART_NORM and so on.
+# What of lnrnn/kernels/all.h a unit holds: LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
 ISAS = {
-    "scalar": (
-        X86 + ARM,
-        PARTS,
-        ["-O1"],
-    ),  # these two are for machines that hardly anybody has: compiled fast
+    # scalar and sse2 are for machines that hardly anybody has: compiled fast
+    "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
     "avx512": (X86, PARTS, AVX512),
     "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
     "neon": (ARM, PARTS, []),
 }
+# What is compiled once; the kernels in pyx/isa are compiled once per instruction set.
+ONCE = [
+    "runtime/dispatch.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
+    "runtime/team.c", "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
+    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
+    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
+]  # fmt: skip
+
+
+class Unit(NamedTuple):
+    """One run of the compiler: a name of its own, the source, the flags, the folders of headers."""
+
+    name: str
+    source: str
+    flags: list[str]
+    include: list[str]
+
+
+def units(machine: str, openmp: list[str]) -> list[Unit]:
+    """All C units of a machine ("x86_64", "arm64", ...) but the Cython module, the longest to compile first.
+    openmp: the flags of the compiler for OpenMP, or none."""
+    kernels = [
+        Unit(
+            f"{isa}_{part.lower()}",
+            f"pyx/isa/{isa}.c",
+            [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
+            ["include"],
+        )
+        for isa, (machines, parts, flags) in reversed(ISAS.items())
+        if machine.lower() in machines
+        for part in parts
+    ]
+    once = [
+        Unit(name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
+        for name in ONCE
+    ]
+    return kernels + once

@@ -1,4 +1,5 @@
-"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit for bit.
+"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit
+for bit.
 
     python tests/digest.py > before.txt        # ... change something that may not change a result, build ...
     python tests/digest.py | diff before.txt -
@@ -11,11 +12,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import sys
+from pathlib import Path
 
-import lnrnn
-import numpy as np
-from helpers import available_isas, using_isa, using_threads
-from networks import VARIANTS, drawn_state, network, normal, parts
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+import lnrnn  # noqa: E402
+import numpy as np  # noqa: E402
+from helpers import available_isas, using_isa, using_threads  # noqa: E402
+from networks import VARIANTS, drawn_state, network, normal, parts  # noqa: E402
 
 SIZES = ((1, 1), (7, 17), (33, 48), (12, 97), (65, 193))
 BATCHES = (1, 3, 17, 70)

@@ -1,4 +1,5 @@
-"""The fixture `rng`: every test has numbers of its own, the same in every process and on every instruction set."""
+"""The fixture `rng`: every test has numbers of its own, the same in every process and on every instruction
+set."""
 
 from __future__ import annotations
 

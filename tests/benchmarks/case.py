@@ -88,7 +88,9 @@ class Case:
         got = got if isinstance(got, (tuple, list)) else (got,)
         if len(got) != len(self.reference):
             return f"gives {len(got)} results, not {len(self.reference)}"
-        for k, (value, want, allowed) in enumerate(zip(got, self.reference, call.tolerance or tolerance)):
+        for k, (value, want, allowed) in enumerate(
+            zip(got, self.reference, call.tolerance or tolerance, strict=True)
+        ):
             value = as_float64(value)
             if value.shape != want.shape:
                 return f"gives shape {value.shape} as result {k}, not {want.shape}"

@@ -21,7 +21,10 @@ ONNX_OPTIONS = {"linear_before_reset": 1}
 def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Weights of variance 1 / columns; gains about 1 and biases about 0, as in cell_rnn.py."""
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
-    normal = lambda *shape: random.standard_normal(shape, np.float32)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
     gain, bias = lambda n: 1 + tenth * normal(n), lambda n: tenth * normal(n)
     return {
         "weight_ih": normal(3 * hidden, inputs) / np.float32(inputs**0.5),
@@ -103,7 +106,7 @@ def jax_step(jax, p, projected, state):
 
 def _onnx_side(side, source, results):
     nodes = []
-    for part, result in zip(("rz", "n"), results):
+    for part, result in zip(("rz", "n"), results, strict=True):
         product = f"product_{side}_{part}"
         nodes += [
             ("MatMul", [source, f"weight_{side}_{part}"], [product], {}),

@@ -23,7 +23,10 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
     """Weights of variance 1 / columns; gains about 1 and biases about 0, as in cell_rnn.py, but for the gain
     of the recurrent side, 1/2: with 1 rounding errors grow a hundredfold in 100 steps."""
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
-    normal = lambda *shape: random.standard_normal(shape, np.float32)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
     gain, bias = lambda n: 1 + tenth * normal(n), lambda n: tenth * normal(n)
     return {
         "weight_ih": normal(4 * hidden, inputs) / np.float32(inputs**0.5),

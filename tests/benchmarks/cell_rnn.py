@@ -23,7 +23,10 @@ def parameters(inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]
     """Weights of variance 1 / columns; gain about 1 and bias about 0. With them rounding errors fade from
     step to step, so that a right answer stays near the reference for any number of steps."""
     random, tenth = np.random.default_rng(seed), np.float32(0.1)
-    normal = lambda *shape: random.standard_normal(shape, np.float32)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
     return {
         "weight_ih": normal(hidden, inputs) / np.float32(inputs**0.5),
         "weight_hh": normal(hidden, hidden) / np.float32(hidden**0.5),

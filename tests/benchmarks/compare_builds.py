@@ -52,7 +52,7 @@ def check_apart(other: ModuleType) -> None:
     if Path(ours).samefile(theirs):
         raise SystemExit(f"both builds have the same compiled module: {ours}")
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
-    for module, value in ((module, value) for module in own for value in vars(module).values()):
+    for module, value in ((one, value) for one in own for value in vars(one).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
         compiled = (
             home is lnrnn._core and value is not home

@@ -35,7 +35,7 @@ def draw(entries: list[Entry], path: Path) -> None:
     figure, axes = plt.subplots(
         rows, columns, figsize=(7.5 * columns, 4.2 * rows), squeeze=False, layout="constrained"
     )
-    for panel, table in zip(axes.flat, found):
+    for panel, table in zip(axes.flat, found, strict=False):
         _panel(panel, table)
     for panel in axes.flat[len(found) :]:
         panel.axis("off")
@@ -44,7 +44,7 @@ def draw(entries: list[Entry], path: Path) -> None:
 
 
 def _panel(panel, table) -> None:
-    greys = dict(zip(table.variants, GREYS))
+    greys = dict(zip(table.variants, GREYS, strict=False))
     for name in (*table.peers, *table.variants, table.judged):
         ours = name == table.judged
         colour = "black" if ours else greys.get(name) or COLOURS.get(name, "tab:red")
@@ -62,7 +62,7 @@ def _panel(panel, table) -> None:
         )
     limits = [(k, e.limit_median * table.scale) for k, e in enumerate(table.entries) if e.limit is not None]
     if limits:
-        panel.plot(*zip(*limits), "k--", linewidth=1, label="limit of the machine")
+        panel.plot(*zip(*limits, strict=True), "k--", linewidth=1, label="limit of the machine")
     panel.set_yscale("log")
     panel.set_xlim(-0.5, len(table.entries) - 0.5)
     panel.set_xticks(

@@ -65,7 +65,9 @@ class Loop:
         self.work = ctypes.c_double(0.0)  # of the last turn: operations, or bytes
 
     def turn(self, n: int) -> float:
-        address = lambda a: None if a is None else a.ctypes.data
+        def address(a):
+            return None if a is None else a.ctypes.data
+
         seconds = _library().machine_time(
             self.kind,
             address(self.target),

@@ -36,7 +36,7 @@ class Watch:
         after = self._state()
         if self.before is None or after is None:
             return None
-        used, own, elapsed = (b - a for a, b in zip(self.before, after))
+        used, own, elapsed = (b - a for a, b in zip(self.before, after, strict=True))
         return max(0.0, used - own) / (elapsed * len(self.names))
 
 

@@ -89,7 +89,7 @@ class OnnxRuntime:
             "norm",
             [helper.make_tensor_value_info("x", kind, x.shape)],
             [helper.make_tensor_value_info("y", kind, x.shape)],
-            [numpy_helper.from_array(c, name) for c, name in zip(constants, names)],
+            [numpy_helper.from_array(c, name) for c, name in zip(constants, names, strict=True)],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         session = onnx_session(model.SerializeToString(), self.threads)
@@ -199,7 +199,9 @@ class Jax:
         return self._call(run, x, mean, var, weight, bias)
 
     def batch_norm_backward(self, gy, x, mean, var, weight, bias):
-        forward = lambda *p: self._batch_norm(*p)[0]
+        def forward(*p):
+            return self._batch_norm(*p)[0]
+
         return self._call(lambda gy, *p: self.jax.vjp(forward, *p)[1](gy), gy, x, weight, bias)
 
 

@@ -36,7 +36,10 @@ def _onnx_model(cell, p, x) -> bytes:
         "r": reordered["weight_hh"],
         "b": np.concatenate([reordered["bias_ih"], reordered["bias_hh"]], 1),
     }
-    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def value(name, *shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
     node = helper.make_node(cell.NAME, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **cell.ONNX_OPTIONS)
     graph = helper.make_graph(
         [node],

@@ -23,7 +23,10 @@ def torch_on(threads):
     return torch
 
 
-def _zeros(cell, p, x, zeros=partial(np.zeros, dtype=np.float32)):
+_numpy_zeros = partial(np.zeros, dtype=np.float32)
+
+
+def _zeros(cell, p, x, zeros=_numpy_zeros):
     """The states before the first step, made by the library's `zeros`."""
     hidden = next(v.shape[1] for name, v in p.items() if name.startswith("weight_hh"))
     return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
@@ -95,16 +98,24 @@ def _onnx_model(cell, p, x, whole: bool) -> bytes:
 
     zeros = _zeros(cell, p, x)[0]
     hidden, (steps, batch, inputs) = zeros.shape[1], x.shape
-    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-    node = lambda operator, ins, outs, attributes: helper.make_node(operator, ins, outs, **attributes)
+
+    def value(name, *shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def node(operator, ins, outs, attributes):
+        return helper.make_node(operator, ins, outs, **attributes)
+
     projection, widths = cell.onnx_project(hidden)
     projection, step = [node(*n) for n in projection], [node(*n) for n in cell.onnx_step(hidden)]
     constants = {name: np.ascontiguousarray(v.T) for name, v in p.items()}
-    used = lambda nodes: [
-        numpy_helper.from_array(v, name)
-        for name, v in constants.items()
-        if any(name in n.input for n in nodes)
-    ]
+
+    def used(nodes):
+        return [
+            numpy_helper.from_array(v, name)
+            for name, v in constants.items()
+            if any(name in n.input for n in nodes)
+        ]
+
     states = [value(f"s{k}", batch, hidden) for k in range(cell.STATES)]
     news = [value(f"n{k}", batch, hidden) for k in range(cell.STATES)]
     if whole:

@@ -133,8 +133,8 @@ def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
     """{name: seconds of one call, one entry a round}; entry k of all names is of the same round. And {name:
     reason} of those of `peers` that are so slow that they would only make the race longer.
 
-    settle: wait for the pools of the last contender before a turn (`quiet`). Where calls are short, an untimed
-    turn of a tenth comes first, to wake its own threads and to fill the caches with its own data.
+    settle: wait for the pools of the last contender before a turn (`quiet`). Where calls are short, an
+    untimed turn of a tenth comes first, to wake its own threads and to fill the caches with its own data.
     """
     order = random.Random(0)
     with _no_garbage_collection():

@@ -129,7 +129,10 @@ class Table:
         for entry in self.entries:
             for name, reason in entry.outcome["left_out"].items():
                 reasons.setdefault((name, reason), []).append(entry.size)
-        where = lambda sizes: "" if len(sizes) == len(self.entries) else f" ({', '.join(sizes)})"
+
+        def where(sizes):
+            return "" if len(sizes) == len(self.entries) else f" ({', '.join(sizes)})"
+
         return [f"left out: {name} {reason}{where(sizes)}" for (name, reason), sizes in reasons.items()]
 
     def summary(self) -> str:
@@ -137,8 +140,11 @@ class Table:
 
     def text(self) -> list[str]:
         cells = self.cells()
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        line = lambda first, *rest: "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+        def line(first, *rest):
+            return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
+
         lines = [line(*row) for row in cells]
         return [self.title, *lines, f"geometric mean: {self.summary()}", *self.bounds(), *self.notes()]
 

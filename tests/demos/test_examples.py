@@ -1,0 +1,59 @@
+"""The scripts in examples/ run, and say what they promise."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import lnrnn
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Runs a script with its words. The number of threads is set back."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads(), lnrnn.get_num_threads()
+
+    def run(script, *words):
+        monkeypatch.setattr(sys, "argv", [script, *words])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+
+    yield run
+    torch.set_num_threads(threads[0])
+    lnrnn.set_num_threads(threads[1])
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_train_with_torch(example, capsys, cell):
+    example("train_with_torch.py", "--cell", cell, "--epochs", "1")  # ends with an error if the two disagree
+    told = capsys.readouterr().out
+    assert told.startswith(f"seed 0: trained {cell.upper()}(12, 64") and told.count("seed") == 1
+    assert float(re.search(r"difference of a hidden state (\S+);", told)[1]) <= 1e-5
+
+
+def test_train_with_torch_over_seeds(example, capsys):
+    example("train_with_torch.py", "--cell", "rnn", "--epochs", "1", "--seeds", "3")
+    told = capsys.readouterr().out
+    right = [int(text) for text in re.findall(r"lnrnn: (\d+) of 370", told)]
+    assert re.findall(r"^seed (\d):", told, re.MULTILINE) == ["0", "1", "2"]
+    assert len(set(right)) > 1  # another seed, another network
+    mean, least, most = (f"{value / 370:.1%}" for value in (np.mean(right), min(right), max(right)))
+    assert told.endswith(f"accuracy over 3 seeds: mean {mean}, from {least} to {most}\n")
+
+
+def test_train_with_torch_notices_another_network(example, monkeypatch):
+    def wrong(module):
+        rnn = taken(module)
+        rnn.bias_l0 = rnn.bias_l0 + np.float32(1e-3)
+        return rnn
+
+    taken = lnrnn.from_torch
+    monkeypatch.setattr(lnrnn, "from_torch", wrong)
+    with pytest.raises(SystemExit, match="should agree to 1e-05"):
+        example("train_with_torch.py", "--cell", "rnn", "--epochs", "1")

@@ -1,0 +1,472 @@
+"""Models in files: what is saved comes back to the last bit, and no file can do more than be refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+import tracemalloc
+import warnings
+
+import lnrnn
+import numpy as np
+import pytest
+from lnrnn.rnn.network import architecture
+from networks import NONLINEARITIES, NORMS, network, normal, run_python
+
+safetensors = pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
+
+T = 6
+
+NETWORKS = {
+    **{f"{norm}": dict(norm=norm) for norm in NORMS},
+    **{
+        f"{norm}, all options": dict(
+            norm=norm, num_layers=3, bidirectional=True, batch_first=True, bias=False
+        )
+        for norm in NORMS
+    },
+    **{f: dict(nonlinearity=f) for f in NONLINEARITIES},
+    "eps": dict(norm=lnrnn.LayerNormSpec(placement="joint", cell=None, eps=0.25)),
+    "no eps": dict(norm=lnrnn.LayerNormSpec(eps=0)),
+    **{overrun: dict(norm=lnrnn.BatchNormSpec(overrun=overrun)) for overrun in ("last", "mean", "batch")},
+    "batch, room": dict(
+        norm=lnrnn.BatchNormSpec(max_steps=2 * T, momentum=None, eps=1e-3, overrun="last"), num_layers=2
+    ),
+    "batch, momentum": dict(norm=lnrnn.BatchNormSpec(momentum=1 / 3)),
+}
+
+each_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def equal(a, b):
+    """Two networks with the same configuration and the same bits in every array."""
+    assert type(a) is type(b)
+    for field in (*architecture(a).arguments, "overrun", "known_steps", "dtype"):
+        x, y = getattr(a, field), getattr(b, field)
+        assert x == y and type(x) is type(y), field
+    one, two = a.state_dict(), b.state_dict()
+    assert list(one) == list(two)
+    for name in one:
+        assert one[name].dtype == two[name].dtype and one[name].shape == two[name].shape
+        assert one[name].tobytes() == two[name].tobytes(), name
+
+
+# --- what is saved is what is loaded ------------------------------------------------------------------------
+
+
+@each_network
+def test_what_was_saved_comes_back(tmp_path, rng, name):
+    rnn = network(3, 17, trained=T, **NETWORKS[name])
+    rnn.save(tmp_path / "m.safetensors")
+    back = lnrnn.load(tmp_path / "m.safetensors")
+    assert type(back) is lnrnn.RNN
+    equal(rnn, back)
+    steps = T + 3 if rnn.overrun not in (None, "raise") else T
+    shape = (5, steps, 3) if rnn.batch_first else (steps, 5, 3)
+    x, lengths = normal(rng, *shape), [steps, 0, 1, steps, 3]
+    for got, want in zip(back(x, lengths=lengths), rnn(x, lengths=lengths), strict=True):
+        np.testing.assert_array_equal(got, want)
+    for got, want in zip(back.forward_train(x)[:2], rnn.forward_train(x)[:2], strict=True):
+        np.testing.assert_array_equal(got, want)
+    equal(rnn, back)  # the momentum too has come back
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_weights_of_another_type(tmp_path, rng, dtype):
+    whole = network(3, 33)
+    rnn, x = whole.to_dtype(dtype), normal(rng, T, 5, 3)
+    rnn.save(tmp_path / "m.safetensors")
+    back = lnrnn.load(tmp_path / "m.safetensors")
+    equal(rnn, back)
+    np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
+    assert (back(x)[0] != whole(x)[0]).any()
+    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold what was set
+
+
+def test_before_training_and_after_another_policy(tmp_path):
+    rnn = network(3, 5, norm="batch")
+    rnn.overrun = "mean"
+    rnn.save(tmp_path / "m")
+    back = lnrnn.load(str(tmp_path / "m"))
+    assert back.overrun == "mean" and back.known_steps == 0 and back.running_mean_l0.shape == (0, 5)
+
+
+def test_values_that_are_not_finite(tmp_path):
+    rnn = network(3, 5, trained=T, norm="batch")
+    strange = [np.nan, np.inf, -np.inf, -0.0, 1e-45]
+    rnn.gain_l0 = strange
+    rnn.save(tmp_path / "m")
+    equal(rnn, lnrnn.load(tmp_path / "m"))
+
+
+def test_a_loaded_model_is_alive(tmp_path, rng):
+    rnn = network(3, 5)
+    rnn.save(tmp_path / "m")
+    back = lnrnn.load(tmp_path / "m")
+    os.remove(tmp_path / "m")  # nothing is read from the file later
+    x = normal(rng, T, 2, 3)
+    want = rnn(x)[0]
+    np.testing.assert_array_equal(back(x)[0], want)
+    back.gain_l0 = 2 * back.gain_l0
+    assert (back(x)[0] != want).any()
+    np.testing.assert_array_equal(rnn(x)[0], want)
+
+
+def test_an_old_file_is_replaced(tmp_path):
+    for rnn in (network(3, 33, num_layers=2), network(2, 5)):
+        rnn.save(tmp_path / "m")
+        equal(rnn, lnrnn.load(tmp_path / "m"))
+
+
+def test_no_pickle():
+    """A model goes to a file and comes back in a process where nothing can be unpickled or evaluated."""
+    done = run_python("""
+import sys, builtins, os, tempfile
+import lnrnn, safetensors.numpy, numpy as np
+path = os.path.join(tempfile.mkdtemp(), "m")
+lnrnn.RNN(3, 5, norm="batch", seed=0).save(path)
+lnrnn.load(path)                            # whatever has to be imported is now
+def never(*a, **k):
+    raise AssertionError("code from a file")
+import pickle, marshal
+for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "dumps"),
+                     (marshal, "loads"), (builtins, "eval"), (builtins, "exec")):
+    setattr(module, name, never)
+lnrnn.RNN(3, 5, norm="batch", seed=0).save(path)
+with open(path, "rb") as f:
+    assert b"numpy" not in f.read()
+print(lnrnn.load(path).hidden_size)
+""")
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+# --- files that are refused ---------------------------------------------------------------------------------
+
+
+def pack(header, data=b"", length=None):
+    """A safetensors file: the length of the header, the header (a dict or bytes), the data."""
+    if not isinstance(header, bytes):
+        header = json.dumps(header).encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+def parts(rnn, path):
+    """(header, data) of rnn's file."""
+    rnn.save(path)
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8 : 8 + n]), raw[8 + n :]
+
+
+def refused(path, content=None, most=200_000):
+    """load says ValueError with the file's name, soon, in few words, and takes little memory. -> its text."""
+    if content is not None:
+        path.write_bytes(content)
+    tracemalloc.start()
+    start = time.monotonic()
+    try:
+        with warnings.catch_warnings(), pytest.raises(ValueError, match=re.escape(repr(str(path)))) as caught:
+            warnings.simplefilter("error")
+            lnrnn.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - start < 20  # a hang would be hours
+    assert peak < most, f"{peak} bytes"
+    said = str(caught.value)
+    assert len(said) < 600 + len(str(path)), f"{len(said)} characters: {said[:200]}"
+    return said
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "m.safetensors"
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        lnrnn.load(tmp_path / "nowhere")
+    for wrong in (None, 5, 1.5, []):
+        with pytest.raises(TypeError):
+            lnrnn.load(wrong)
+
+
+def test_a_directory(tmp_path):
+    refused(tmp_path)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_file_cut_anywhere(file, norm):
+    rnn = network(2, 3, norm=norm, trained=2)
+    rnn.save(file)
+    raw = file.read_bytes()
+    for n in {*range(0, len(raw), 41), *range(12), *range(len(raw) - 12, len(raw))}:
+        refused(file, raw[:n])
+    refused(file, raw + b"\0")
+    file.write_bytes(raw)
+    equal(rnn, lnrnn.load(file))
+
+
+def test_a_file_with_bytes_changed(file, rng):
+    """A changed byte makes another number, or a refusal; nothing else."""
+    network(2, 3, norm="batch", trained=2).save(file)
+    raw = file.read_bytes()
+    n, loaded = 8 + struct.unpack("<Q", raw[:8])[0], 0
+    for k in range(400):
+        damaged = bytearray(raw)
+        for at in rng.integers(0, n if k % 4 else len(raw), 1 + k % 3):
+            damaged[at] ^= 1 << rng.integers(8)
+        file.write_bytes(damaged)
+        try:
+            model = lnrnn.load(file)
+        except ValueError as error:
+            assert str(file) in str(error)
+        else:
+            loaded += 1
+            model(np.zeros((2, 1, model.input_size), np.float32))
+    assert 0 < loaded < 300
+
+
+FOREIGN = {
+    "empty": b"",
+    "text": b"a poem, and not a network, of some length\n" * 20,
+    "zeros": bytes(5000),
+    "ones": b"\xff" * 5000,
+    "zip": b"PK\x03\x04" + bytes(2000),
+    "pickle": b"\x80\x04\x95\x1f"
+    + bytes(7)
+    + b"\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.",
+    "npy": b"\x93NUMPY\x01\x00" + bytes(1000),
+    "header of 2^63 bytes": pack({}, length=2**63),
+    "header of 2^64 - 1 bytes": pack({}, length=2**64 - 1),
+    "header of 2^40 bytes": pack({}, length=2**40),
+    "header of 99 MB": pack({}, length=99_000_000),
+    "header that is a list": pack([1, 2]),
+    "header that is a number": pack(b"5"),
+    "header that is no JSON": pack(b'{"a": '),
+    "header that is no UTF-8": pack(b'{"\xff\xfe": 1}'),
+    "deep header": pack(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+    "deep metadata": pack(b'{"__metadata__":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "no tensors": pack({}),
+    "another's metadata": pack({"__metadata__": {"format": "pt"}}),
+    "metadata that is a list": pack({"__metadata__": ["format", "lnrnn"]}),
+    "metadata that are numbers": pack({"__metadata__": {"format": "lnrnn", "schema": 1, "config": {}}}),
+    "another's tensors": pack({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_files(file, name):
+    refused(file, FOREIGN[name], most=5_000_000 if "deep" in name else 200_000)
+
+
+def tensor(name="gain_l0", **change):
+    def damage(header):
+        header[name] |= change
+
+    return damage
+
+
+def rename(old, new):
+    def damage(header):
+        header[new] = header.pop(old)
+
+    return damage
+
+
+def end(header):
+    return max(t["data_offsets"][1] for name, t in header.items() if name != "__metadata__")
+
+
+def extra(name, shape, dtype="F32"):
+    """One more tensor, of no bytes if it has none."""
+
+    def damage(header):
+        size = 4 * int(np.prod(shape))
+        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[end(header), end(header) + size])
+        return bytes(size)
+
+    return damage
+
+
+DAMAGED = {
+    "overlapping offsets": lambda h: h["gain_l0"].update(data_offsets=h["bias_l0"]["data_offsets"]),
+    "offsets backwards": lambda h: h["gain_l0"].update(data_offsets=h["gain_l0"]["data_offsets"][::-1]),
+    "offsets past the end": tensor(data_offsets=[10**9, 10**9 + 12]),
+    "offsets past 2^63": tensor(data_offsets=[2**63, 2**63 + 12]),
+    "negative offsets": tensor(data_offsets=[-12, 0]),
+    "a shape of another size": tensor(shape=[4]),
+    "a shape of the same size": tensor(shape=[3, 1]),
+    "a transposed shape": tensor("weight_ih_l0", shape=[2, 3]),
+    "a shape that overflows": tensor(shape=[2**32, 2**32, 3]),
+    "a shape with zero and huge": tensor(shape=[0, 2**63]),
+    "a negative shape": tensor(shape=[-3]),
+    "a shape that is a number": tensor(shape=3),
+    "dtype I32": tensor(dtype="I32"),
+    "dtype U32": tensor(dtype="U32"),
+    "dtype BF16": tensor(dtype="BF16", shape=[6]),
+    "dtype F64": tensor("weight_ih_l0", dtype="F64", shape=[3]),
+    "dtype of nobody": tensor(dtype="F31"),
+    "a missing tensor": lambda h: [h.pop("weight_hh_l0"), None][1],
+    "another name": rename("gain_l0", "gain_l1"),
+    "a long name": rename("gain_l0", "g" * 100_000),
+    "an extra tensor": extra("gain_l9", [3]),
+    "an extra empty tensor": extra("gain_l9", [0]),
+    "a name of a method": extra("forward_train", [1]),
+    "statistics of no batch norm": extra("count_l0", [0], "I64"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_tensors(file, name):
+    header, data = parts(network(2, 3), file)
+    more = DAMAGED[name](header)
+    refused(file, pack(header, data + (more or b"")), most=2_000_000)
+
+
+def test_the_helpers_make_files_that_load(file):
+    """Otherwise the tests above refuse what this file, and not its damage, makes of them."""
+    rnn = network(2, 3)
+    header, data = parts(rnn, file)
+    file.write_bytes(pack(header, data))
+    equal(rnn, lnrnn.load(file))
+
+
+CONFIG = {
+    **{
+        f"{size} {str(value)[:12]}": {size: value}
+        for size in ("input_size", "hidden_size", "num_layers")
+        for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1], {})
+    },
+    "num_layers of thousands": dict(num_layers=5000),
+    "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),
+    **{f"nonlinearity {v}": dict(nonlinearity=v) for v in ("Tanh", "", None, 3, ["tanh"], {"tanh": 1})},
+    **{
+        f"{flag} {v}": {flag: v}
+        for flag in ("bias", "batch_first", "bidirectional")
+        for v in (None, 1, "true", [])
+    },
+    "bidirectional": dict(bidirectional=True),
+    "no bias": dict(bias=False),
+    **{
+        f"norm {str(v)[:60]}": dict(norm=v)
+        for v in (
+            None,
+            "layer",
+            5,
+            [],
+            {},
+            True,
+            dict(kind="layer", eps=-1),
+            dict(kind="layer", eps="1e-5"),
+            dict(kind="layer", eps=None),
+            dict(kind="layer", eps=10**400),
+            dict(kind="layer", eps=float("nan")),
+            dict(kind="layer", eps=float("inf")),
+            dict(kind="layer", eps=True),
+            dict(kind="layer", eps=[1]),
+            dict(kind="layer", placement="middle"),
+            dict(kind="layer", placement=["joint"]),
+            dict(kind="layer", cell=7),
+            dict(kind="layer", placement="split"),
+            dict(kind="layer", cell="carry"),
+            dict(kind="layer", span="all"),
+            dict(kind="layer", span=["all"]),
+            dict(kind="layer", inner_bias=True),
+            dict(kind="layer", inner_bias=1),
+            dict(kind="layer", more=1),
+            dict(kind="Layer"),
+            dict(kind=["layer"]),
+            dict(kind={}),
+            dict(kind=None),
+            dict(eps=1e-5),
+            dict(kind="batch"),
+            dict(kind="batch", overrun="never"),
+            dict(kind="batch", momentum=2),
+            dict(kind="batch", max_steps=2**31 - 1),
+            dict(kind="batch", max_steps=0),
+            dict(kind="batch", max_steps=1e3),
+            dict(kind="batch", max_steps=10**4000),
+        )
+    },
+    **{f"cell {v}": dict(cell=v) for v in ("LSTM", "GRU", "lstm", "", None, 3, ["RNN"])},
+    **{f"dtype {v}": dict(dtype=v) for v in ("float64", "", None, 8, ["int8"])},
+    "one entry more": dict(seed=0),
+    "many entries more": {f"entry{k}": k for k in range(20_000)},
+    "a name of 1 MB": {"a" * 2**20: 0},
+}
+
+
+def configured(header, change):
+    config = json.loads(header["__metadata__"]["config"])
+    header["__metadata__"]["config"] = json.dumps(config | change)
+
+
+@pytest.mark.parametrize("name", CONFIG)
+def test_hostile_configurations(file, name):
+    header, data = parts(network(3, 3), file)
+    configured(header, CONFIG[name])
+    refused(file, pack(header, data), most=40_000_000 if name[0] in "am" else 500_000)
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000, '{"a":' * 100_000, "NaN", "1" * 5000, None],
+    ids=lambda c: str(c)[:12],
+)
+def test_configurations_that_are_none(file, config):
+    header, data = parts(network(3, 3), file)
+    if config is None:
+        del header["__metadata__"]["config"]
+    else:
+        header["__metadata__"]["config"] = config
+    refused(file, pack(header, data), most=20_000_000)
+
+
+@pytest.mark.parametrize("missing", ["cell", "norm", "input_size", "bias", "dtype"])
+def test_configurations_without_an_entry(file, missing):
+    header, data = parts(network(3, 3), file)
+    config = json.loads(header["__metadata__"]["config"])
+    del config[missing]
+    header["__metadata__"]["config"] = json.dumps(config)
+    refused(file, pack(header, data))
+
+
+@pytest.mark.parametrize("schema", ["2", "0", "", "one", "1.0", "9" * 100_000, None])
+def test_another_schema(file, schema):
+    header, data = parts(network(3, 3), file)
+    header["__metadata__"].pop("schema")
+    if schema is not None:
+        header["__metadata__"]["schema"] = schema
+    assert "schema" in refused(file, pack(header, data), most=5_000_000)
+
+
+@pytest.mark.parametrize(
+    "count, says",
+    [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0], "count"), ([0, 0, 2**63 - 1], "count")],
+)
+def test_counts_that_cannot_be(file, count, says):
+    rnn = network(2, 3, norm="batch", trained=3)
+    header, data = parts(rnn, file)
+    a, b = header["count_l0"]["data_offsets"]
+    assert says in refused(file, pack(header, data[:a] + np.array(count, "<i8").tobytes() + data[b:]))
+
+
+def test_statistics_that_cannot_be(file):
+    header, data = parts(network(2, 3, norm="batch", trained=3, num_layers=2), file)
+    a, b = header["running_var_l1"]["data_offsets"]
+    assert "running_var_l1" in refused(file, pack(header, data[:a] + np.full(9, -1.0).tobytes() + data[b:]))
+    a, b = header["count_l1"]["data_offsets"]
+    assert "count_l1" in refused(file, pack(header, data[:a] + np.array([9, 9, 9]).tobytes() + data[b:]))
+
+
+def test_what_is_not_a_file(tmp_path):
+    """A pipe would be waited for, for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(ValueError, match="not a regular file"):
+            lnrnn.load(path)

@@ -1,0 +1,97 @@
+"""Files of RNN, LSTM and GRU with every norm, and those that lnrnn wrote before it knew more than RNN.
+Hostile files are in test_io.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import DATA
+from networks import VARIANTS, network, normal
+
+pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
+
+from test_io import T, equal, pack, parts, refused  # noqa: E402
+
+# --- files of version 0.1 -----------------------------------------------------------------------------------
+
+OLD = {
+    "rnn_layer_schema1": lambda: lnrnn.RNN(2, 3, 2, "relu", bidirectional=True, batch_first=True, bias=False),
+    "rnn_spec_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.LayerNormSpec("joint", None, 1e-3)).to_dtype(
+        "bfloat16"
+    ),
+    "rnn_none_schema1": lambda: lnrnn.RNN(2, 3, norm=None),
+    "rnn_batch_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.BatchNormSpec(4, "mean", None, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_files_from_before_there_were_other_cells(tmp_path, name):
+    """Written by lnrnn 0.1.0 when it knew no cell but RNN and no place of the norm but one."""
+    rnn = OLD[name]()
+    state = rnn.state_dict()
+    for k, (key, value) in enumerate(rnn.parameters().items()):
+        state[key] = (np.arange(value.size).reshape(value.shape) % 7 - 3 + k) / 8
+    if "count_l0" in state:
+        steps = np.arange(12.0).reshape(4, 3)
+        state |= dict(running_mean_l0=steps / 4, running_var_l0=steps / 8, count_l0=np.array([5, 5, 2, 0]))
+    rnn.load_state_dict(state)
+    old = lnrnn.load(DATA / f"{name}.safetensors")
+    equal(old, rnn)
+    old.save(tmp_path / "m")  # and what is written now loads
+    equal(lnrnn.load(tmp_path / "m"), rnn)
+
+
+# --- every cell ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("inner", [True, False])
+def test_every_cell_comes_back(tmp_path, rng, name, inner):
+    options = dict(VARIANTS[name])
+    norm = options.pop("norm", lnrnn.LayerNormSpec())
+    if isinstance(norm, lnrnn.LayerNormSpec):
+        norm = replace(norm, inner_bias=inner, eps=1e-3)
+    for more in ({}, dict(num_layers=2, bidirectional=True, batch_first=True, bias=False)):
+        rnn = network(3, 17, trained=T, norm=norm, **options, **more).to_dtype(
+            "bfloat16" if inner else "float32"
+        )
+        rnn.save(tmp_path / "m")
+        back = lnrnn.load(tmp_path / "m")
+        assert type(back) is type(rnn)
+        equal(rnn, back)
+        x = normal(rng, *((5, T, 3) if more else (T, 5, 3)))
+        np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
+
+
+@pytest.mark.parametrize("name", ["LSTM split out", "GRU split all", "LSTM batch", "GRU none"])
+def test_files_of_every_cell_are_checked(tmp_path, name):
+    """Cut anywhere, with another configuration, or with a tensor too few: refused, before memory is taken."""
+    rnn, file = network(2, 3, trained=2, **VARIANTS[name]), tmp_path / "m"
+    header, data = parts(rnn, file)
+    raw, config = file.read_bytes(), json.loads(header["__metadata__"]["config"])
+    for n in range(0, len(raw), 97):
+        refused(file, raw[:n])
+    for change in (
+        dict(cell="RNN"),
+        dict(cell="GRU" if name.startswith("LSTM") else "LSTM"),
+        dict(hidden_size=2**30),
+        dict(nonlinearity="tanh"),
+        dict(num_layers=2),
+        dict(bias=False),
+        dict(norm="layer"),
+        dict(norm=dict(kind="layer", placement="joint")),
+        dict(norm=dict(kind="layer", inner_bias=True)),
+        dict(norm=dict(kind="layer", span="half")),
+        dict(input_size=2**31 - 1, hidden_size=2**30),
+    ):
+        header["__metadata__"]["config"] = json.dumps(config | change)
+        refused(file, pack(header, data))
+    header["__metadata__"]["config"] = json.dumps(config)
+    for key in set(header) - {"__metadata__"}:
+        refused(file, pack({k: v for k, v in header.items() if k != key}, data))
+    file.write_bytes(raw)
+    equal(rnn, lnrnn.load(file))

@@ -1,0 +1,424 @@
+"""What stands at a path when `save` or `lnrnn run` has written it, failed to, or was killed while it did."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import stat
+import sys
+
+import lnrnn
+import numpy as np
+import pytest
+from lnrnn import cli, files
+from networks import network, run_python
+
+NAME = "m.safetensors"
+
+
+@pytest.fixture
+def umask():
+    """os.umask, set back afterwards."""
+    old = os.umask(0o022)
+    yield os.umask
+    os.umask(old)
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def write_array(path):
+    cli.write_array(path, np.arange(6.0))
+
+
+def save_model(path):
+    network(2, 3).save(path)
+
+
+# Both ways in which lnrnn writes a file that a user has named.
+each_writer = pytest.mark.parametrize("write", [save_model, write_array])
+
+
+def failing(write, path, number):
+    """write(path) raises OSError with this errno and the path that was given, and leaves no file of its
+    own."""
+    folder = os.path.dirname(path)
+    before = names(folder) if os.path.isdir(folder) else None
+    with pytest.raises(OSError) as caught:
+        write(path)
+    assert (caught.value.errno, caught.value.filename) == (number, str(path)), caught.value
+    assert before is None or names(folder) == before
+
+
+# --- what is written ----------------------------------------------------------------------------------------
+
+
+def test_without_safetensors_it_says_what_to_install_and_writes_nothing(tmp_path):
+    done = run_python(f"""
+import sys
+sys.modules["safetensors"] = None
+import lnrnn
+for use in (lnrnn.RNN(2, 3, seed=0).save, lnrnn.load):
+    try:
+        use({str(tmp_path / NAME)!r})
+    except ImportError as error:
+        print(error)
+""")
+    assert done.stderr == "" and done.stdout.count("pip install safetensors") == 2
+    assert names(tmp_path) == []
+
+
+@each_writer
+def test_kinds_of_paths(tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    long = "n" * 251 + ".npy"  # as long as a name may be
+    for path in (tmp_path / "a", str(tmp_path / "b"), "c", os.fsencode("d"), long):
+        write(path)
+        assert os.path.isfile(path)
+    assert os.path.getsize("a") == os.path.getsize(long) > 0
+    for path in (None, 5, ["m"]):
+        with pytest.raises(TypeError):
+            write(path)
+    assert names(tmp_path) == sorted(["a", "b", "c", "d", long])
+
+
+# --- permissions, links, things that are no files -----------------------------------------------------------
+
+
+@each_writer
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0])
+def test_a_new_file_has_the_permissions_that_open_gives(tmp_path, umask, write, mask):
+    umask(mask)
+    write(tmp_path / "new")
+    (tmp_path / "opened").write_bytes(b"")
+    assert mode(tmp_path / "new") == mode(tmp_path / "opened") == 0o666 & ~mask
+
+
+@each_writer
+@pytest.mark.parametrize("old", [0o600, 0o664, 0o666, 0o755])
+def test_a_replaced_file_keeps_its_permissions(tmp_path, umask, write, old):
+    umask(0o027)
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+    path.chmod(old)
+    write(path)
+    assert mode(path) == old and path.read_bytes() != b"old"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+@each_writer
+def test_a_file_that_root_replaces_keeps_its_owner(tmp_path, write):
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+    os.chown(path, 12345, 54321)
+    write(path)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid) == (12345, 54321) and path.read_bytes() != b"old"
+
+
+@each_writer
+def test_a_secret_file_is_at_no_time_open_to_others(tmp_path, monkeypatch, umask, write):
+    umask(0)
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    seen, create = [], os.open
+
+    def watched(name, *arguments, **options):
+        descriptor = create(name, *arguments, **options)
+        if str(name).endswith(".part"):
+            seen.append(mode(name))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", watched)
+    write(path)
+    assert seen == [0o600]
+
+
+@each_writer
+def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
+    (tmp_path / "elsewhere").mkdir()
+    for name, content in (("old", b"old"), ("new", None)):  # a link may point to what is not there yet
+        file, link = tmp_path / "elsewhere" / name, tmp_path / f"to {name}"
+        if content is not None:
+            file.write_bytes(content)
+        link.symlink_to(file)
+        write(link)
+        assert link.is_symlink() and not file.is_symlink() and file.read_bytes() != b"old"
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    failing(write, tmp_path / "circle", errno.ELOOP)
+    assert names(tmp_path / "elsewhere") == ["new", "old"]
+
+
+@each_writer
+def test_what_is_no_file_is_not_replaced(tmp_path, write):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        failing(write, tmp_path / "folder", errno.EISDIR)
+        failing(write, tmp_path / "pipe", errno.EINVAL)
+        failing(write, tmp_path / "socket", errno.EINVAL)
+    failing(write, "/dev/null", errno.EINVAL)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@each_writer
+def test_directories_that_are_none(tmp_path, write):
+    (tmp_path / "file").write_bytes(b"")
+    failing(write, tmp_path / "nowhere" / "m", errno.ENOENT)
+    failing(write, tmp_path / "file" / "m", errno.ENOTDIR)
+    failing(write, str(tmp_path / "nowhere") + "/", errno.ENOENT)
+    failing(write, str(tmp_path / "file") + "/", errno.ENOTDIR)
+
+
+def in_a_read_only_directory(folder):
+    for write in (save_model, write_array):
+        failing(write, os.path.join(folder, "closed", "new"), errno.EACCES)
+        failing(write, os.path.join(folder, "closed", "old"), errno.EACCES)
+        failing(write, os.path.join(folder, "open", "protected"), errno.EACCES)
+    for path in ("closed/old", "open/protected"):
+        with open(os.path.join(folder, path), "rb") as file:
+            assert file.read() == b"old"
+
+
+def test_a_read_only_directory_and_a_read_only_file(tmp_path):
+    """As the user `nobody` if this is root, for whom nothing is read-only."""
+    for folder, file in (("closed", "old"), ("open", "protected")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_bytes(b"old")
+        (tmp_path / folder).chmod(0o777)
+    (tmp_path / "closed" / "old").chmod(0o666)
+    (tmp_path / "open" / "protected").chmod(0o444)
+    (tmp_path / "closed").chmod(0o555)
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(folder.stat().st_mode | 0o011)
+    become = "os.setgroups([]); os.setgid(65534); os.setuid(65534)" if os.geteuid() == 0 else ""
+    done = run_python(
+        f"""
+import os
+from test_io_save import in_a_read_only_directory
+{become}
+in_a_read_only_directory({str(tmp_path)!r})
+""",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- writes that fail ---------------------------------------------------------------------------------------
+
+
+@each_writer
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, call):
+    """A disk may say only at the very end that it is full."""
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    failing(write, path, errno.ENOSPC)
+    assert path.read_bytes() == b"old"
+    failing(write, tmp_path / "new", errno.ENOSPC)
+
+
+@each_writer
+def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch, write):
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(path)
+    assert names(tmp_path) == ["m"] and path.read_bytes() == b"old"
+
+
+@each_writer
+def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch, write):
+    path = tmp_path / "m"
+    path.write_bytes(b"old")
+    done, sync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        found = os.fstat(descriptor)
+        done.append("directory" if stat.S_ISDIR(found.st_mode) else found.st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda *names: (done.append("replaced"), replace(*names)))
+    write(path)
+    assert done == [path.stat().st_size, "replaced", "directory"]
+
+
+def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
+    """Some file systems refuse it (EINVAL). A disk that fails (EIO) is told."""
+    sync, number = os.fsync, errno.EINVAL
+
+    def refused(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    write_array(tmp_path / "m")
+    number = errno.EIO
+    failing(write_array, tmp_path / "m", errno.EIO)
+    assert np.array_equal(np.load(tmp_path / "m"), np.arange(6.0))
+
+
+# Run where no more than 10,000 bytes fit: first an old small file, then a large one in its place.
+TOO_LARGE = """
+import errno, os, lnrnn, numpy as np
+from lnrnn import cli
+from test_io_save import failing
+os.chdir({folder!r})
+lnrnn.RNN(3, 5, seed=0).save("m.safetensors")
+cli.write_array("a.npy", np.arange(3.0))
+{limit}
+failing(lnrnn.LSTM(64, 64, seed=1).save, os.path.abspath("m.safetensors"), errno.{number})
+failing(lambda path: cli.write_array(path, np.zeros(10**6)), os.path.abspath("a.npy"), errno.{number})
+failing(lambda path: cli.write_array(path, np.zeros(10**6)), os.path.abspath("new.npy"), errno.{number})
+assert np.array_equal(np.load("a.npy"), np.arange(3.0))
+assert lnrnn.load("m.safetensors").hidden_size == 5
+"""
+
+
+def test_beyond_the_limit_of_file_sizes(tmp_path):
+    pytest.importorskip("safetensors")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))"
+    done = run_python(TOO_LARGE.format(folder=str(tmp_path), limit=limit, number="EFBIG"))
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path) == ["a.npy", "m.safetensors"]
+
+
+def test_a_full_disk(tmp_path):
+    """A file system of 40 KiB, which only this process sees."""
+    pytest.importorskip("safetensors")
+    mount = f"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+user, group = os.geteuid(), os.getegid()
+try:
+    if libc.unshare(0x10000000 | 0x00020000):                   # CLONE_NEWUSER, CLONE_NEWNS
+        sys.exit(77)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {{user}} 1"), ("gid_map", f"0 {{group}} 1")):
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+    if libc.mount(b"none", {os.fsencode(tmp_path)!r}, b"tmpfs", 0, b"size=40k"):
+        sys.exit(77)
+except OSError:
+    sys.exit(77)
+"""
+    done = run_python(mount + TOO_LARGE.format(folder=str(tmp_path), limit="", number="ENOSPC"))
+    if done.returncode == 77:
+        pytest.skip("no user namespaces here")
+    assert done.returncode == 0, done.stderr
+
+
+# --- processes that are killed ------------------------------------------------------------------------------
+
+
+def test_a_killed_process_leaves_the_old_file_and_stops_no_later_one(tmp_path, monkeypatch):
+    """In a container the next process has the same id."""
+    pytest.importorskip("safetensors")
+    model, x, y = (str(tmp_path / name) for name in (NAME, "x.npy", "y.npy"))
+    rnn = lnrnn.RNN(3, 5, seed=1)
+    rnn.save(model)
+    np.save(x, np.ones((4, 2, 3), np.float32))
+    np.save(y, np.zeros(3))
+    for call in (f"lnrnn.RNN(3, 9).save({model!r})", f"cli.main(['run', {model!r}, {x!r}, {y!r}])"):
+        done = run_python(f"""
+import os, signal, lnrnn
+from lnrnn import cli
+print(os.getpid(), flush=True)
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)      # after the bytes, before the name
+{call}
+""")
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert lnrnn.load(model).hidden_size == 5 and np.array_equal(np.load(y), np.zeros(3))
+        monkeypatch.setattr(os, "getpid", lambda pid=int(done.stdout): pid)
+        lnrnn.load(model).save(model)
+        assert cli.main(["run", model, x, str(tmp_path / "other.npy")]) == 0
+    assert cli.main(["run", model, x, y]) == 0
+    assert np.array_equal(np.load(y), rnn(np.ones((4, 2, 3)))[0])
+
+
+@each_writer
+def test_a_name_that_is_taken_is_not_touched(tmp_path, monkeypatch, write):
+    tokens = iter(["taken", "free"] * 2)
+    monkeypatch.setattr(files.secrets, "token_hex", lambda *_: next(tokens))
+    (tmp_path / ".lnrnn-taken.part").write_bytes(b"of somebody")
+    write(tmp_path / "m")
+    assert (tmp_path / ".lnrnn-taken.part").read_bytes() == b"of somebody"
+    assert names(tmp_path) == [".lnrnn-taken.part", "m"]
+
+
+def test_many_writers_of_one_name(tmp_path):
+    """The file is at every moment one of those that were written, whole."""
+    pytest.importorskip("safetensors")
+    path = tmp_path / NAME
+    lnrnn.RNN(3, 5, seed=0).save(path)
+    code = f"import lnrnn\nfor k in range(20): lnrnn.RNN(3, 5 + k, seed=k).save({str(path)!r})"
+    pids = []
+    for _ in range(3):
+        pids.append(
+            os.spawnve(
+                os.P_NOWAIT,
+                sys.executable,
+                [sys.executable, "-c", code],
+                {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        )
+    while pids:
+        assert 5 <= lnrnn.load(path).hidden_size < 25
+        if os.waitpid(pids[0], os.WNOHANG)[0]:
+            pids.pop(0)
+    assert names(tmp_path) == [NAME]
+
+
+@each_writer
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # a file that the interrupt left open
+def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
+    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the
+    clearing up, where it would be the second."""
+    path, done, line = tmp_path / NAME, False, 0
+    while not done:
+        left = line
+
+        def trace(frame, event, arg):
+            nonlocal left
+            if not frame.f_code.co_filename.endswith("lnrnn/files.py") or frame.f_code.co_name == "_remove":
+                return trace
+            if event == "line":
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            write(path)
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert names(tmp_path) in ([], [NAME]), f"line {line}"
+        line += 1
+    assert line > 20

@@ -1,0 +1,223 @@
+"""from_keras on arrays: each cell against a transcription of its formula, arrays by order and by name, and
+what does not fit refused. Layers are in test_from_keras_layers.py; this file needs no Keras."""
+
+from __future__ import annotations
+
+import foreign_cells
+import lnrnn
+import numpy as np
+import pytest
+from importing import assert_agrees, drawn, initial
+from lnrnn.importers import convert_keras
+
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+
+
+def shapes(gates, bias=None, **more):
+    bias = {} if bias is None else {"bias": bias}
+    return {"kernel": (I, gates * H), "recurrent_kernel": (H, gates * H), **bias, **more}
+
+
+NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
+         for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
+GAMMA = {"layernorm/gamma": (H,)}
+# name -> cell, its weights in the order of get_weights(), states, and what the arrays do not say
+KERAS = {
+    "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
+                  {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
+    "SimpleRNN without bias": (foreign_cells.keras_simple_rnn, shapes(1), 1, {"nonlinearity": "tanh"}),
+    "LSTM": (foreign_cells.keras_lstm, shapes(4, (4 * H,)), 2, {}),
+    "LSTM without bias": (foreign_cells.keras_lstm, shapes(4), 2, {}),
+    "GRU": (foreign_cells.keras_gru, shapes(3, (2, 3 * H)), 1, {}),
+    "GRU without bias": (foreign_cells.keras_gru, shapes(3), 1, {"reset_after": True}),
+    "LayerNormLSTMCell": (foreign_cells.tfa_lstm, shapes(4, (4 * H,), **NORMS), 2, {}),
+    "LayerNormLSTMCell without bias": (foreign_cells.tfa_lstm, shapes(4, **NORMS), 2, {}),
+    "LayerNormSimpleRNNCell": (foreign_cells.tfa_simple_rnn, shapes(1, (H,), **GAMMA), 1,
+                               {"nonlinearity": "tanh"}),
+    "LayerNormSimpleRNNCell without bias": (
+        foreign_cells.tfa_simple_rnn, shapes(1, **GAMMA), 1,
+        {"kind": "LayerNormSimpleRNNCell", "nonlinearity": "tanh"},
+    ),
+}  # fmt: skip
+
+
+def weights(rng, name, inputs=I):
+    found = drawn(rng, KERAS[name][1])
+    found["kernel"] = rng.uniform(-0.8, 0.8, (inputs, found["kernel"].shape[1]))
+    return found
+
+
+def computed(rng, name, layers, **given):
+    """A comparison of what `convert(x, ...)` made with the formula: a function of the converted network."""
+    cell, _, states, _ = KERAS[name]
+    nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
+    x = rng.standard_normal((T, B, I))
+    want = foreign_cells.run(cell, x, layers, nested, **given)
+    return lambda converted: assert_agrees(converted, want, x, flat)
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_every_cell_computes_what_its_formula_says(rng, name):
+    p, told = weights(rng, name), KERAS[name][3]
+    check = computed(rng, name, [[p]])
+    for source in (
+        list(p.values()),
+        tuple(p.values()),
+        p,
+        {f"rnn/{name}_3/{leaf}:0": v for leaf, v in p.items()},
+    ):
+        converted = convert_keras(source, **told)
+        assert converted.arguments["batch_first"] is True
+        check(converted)
+    assert convert_keras(p, **told, batch_first=False).arguments["batch_first"] is False
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_two_directions_and_two_layers(rng, name):
+    told = KERAS[name][3]
+    first, second = ([weights(rng, name, n), weights(rng, name, n)] for n in (I, 2 * H))
+    check = computed(rng, name, [first, second])
+    check(convert_keras([[*a.values(), *b.values()] for a, b in (first, second)], bidirectional=True, **told))
+    named = [
+        {
+            f"bidirectional_{k}/{way}_lstm/lstm_cell/{leaf}": v
+            for way, p in zip(("forward", "backward"), pair, strict=True)
+            for leaf, v in p.items()
+        }
+        for k, pair in enumerate((first, second))
+    ]
+    check(convert_keras(named, **told))
+    one, two = weights(rng, name), weights(rng, name, H)
+    computed(rng, name, [[one], [two]])(convert_keras([one, list(two.values())], **told))
+
+
+@pytest.mark.parametrize("name", [n for n in KERAS if "Norm" in n])
+def test_eps_is_the_one_that_is_given(rng, name):
+    p, told = weights(rng, name), KERAS[name][3]
+    computed(rng, name, [[p]], eps=0.3)(convert_keras(p, eps=0.3, **told))
+
+
+@pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid", "identity"])
+@pytest.mark.parametrize("name", [n for n in KERAS if "RNN" in n])
+def test_activations_of_an_rnn(rng, name, nonlinearity):
+    p, told = weights(rng, name), KERAS[name][3] | {"nonlinearity": nonlinearity}
+    for w in ("kernel", "recurrent_kernel"):
+        p[w] /= 4  # so that nine steps of the identity stay small
+    computed(rng, name, [[p]], nonlinearity=nonlinearity)(convert_keras(p, **told))
+
+
+def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
+    # tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py, test_cell_output: every weight 0.5, gamma 1,
+    # beta 0.
+    def cell(inputs):
+        return [np.full((inputs, 8), 0.5), np.full((2, 8), 0.5), np.full(8, 0.5),
+                np.ones(8), np.zeros(8), np.ones(8), np.zeros(8), np.ones(2), np.zeros(2)]  # fmt: skip
+
+    lstm = lnrnn.from_keras([cell(2), cell(2)], eps=1e-12)
+    h0, c0 = np.array([[[0.2, 0.3]], [[0.6, 0.7]]]), np.array([[[0, 0.1]], [[0.4, 0.5]]])
+    y, (h, c) = lstm(np.ones((1, 1, 2)), (h0, c0))
+    expected = np.array([[-0.47406167, 0.47406143]])
+    np.testing.assert_allclose(y[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(h, [expected, expected], rtol=1e-5)
+    np.testing.assert_allclose(c, [[[-1, 1]], [[-1, 1]]], rtol=1e-5)
+
+
+# --- what does not fit --------------------------------------------------------------------------------------
+
+
+def test_reset_after_false_is_another_equation(rng):
+    for p in (drawn(rng, shapes(3, (3 * H,))), drawn(rng, shapes(3))):
+        with pytest.raises(ValueError, match="reset_after=False multiplies r into h before the matrix"):
+            convert_keras(p, reset_after=False)
+        with pytest.raises(ValueError, match="reset_after"):
+            convert_keras(p)
+    # And it is: with the same weights the two differ.
+    p = drawn(rng, shapes(3))
+    x, h = rng.standard_normal((B, I)), (rng.uniform(-0.9, 0.9, (B, H)),)
+    after, before = (foreign_cells.keras_gru(x, h, p | {"bias": np.zeros(n)}, reset_after=r)[0]
+                     for r, n in ((True, (2, 3 * H)), (False, 3 * H)))  # fmt: skip
+    assert np.abs(after - before).max() > 0.01
+
+
+def test_three_arrays_of_an_rnn_may_be_two_things(rng):
+    p = drawn(rng, shapes(1, (H,)))
+    with pytest.raises(ValueError, match="kind="):
+        convert_keras(list(p.values()), nonlinearity="tanh")
+
+
+def test_what_arrays_do_not_say_must_be_said(rng):
+    p = drawn(rng, shapes(1, (H,)))
+    with pytest.raises(ValueError, match="nonlinearity='tanh'"):
+        convert_keras(p)
+    with pytest.raises(ValueError, match="nonlinearity must be one of"):
+        convert_keras(p, nonlinearity="selu").model()
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_missing_surplus_and_misshapen(rng, name):
+    p, told = weights(rng, name), KERAS[name][3]
+    for leaf, value in p.items():
+        less = {k: v for k, v in p.items() if k != leaf}
+        if leaf not in ("bias", "layernorm/gamma"):  # without these it is another known cell
+            with pytest.raises(ValueError, match="no known cell"):
+                convert_keras(less, **told)
+        for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):
+            if wrong.shape != (I - 1, *p["kernel"].shape[1:]) or leaf != "kernel":  # another number of inputs
+                for source in ({**p, leaf: wrong}, list({**p, leaf: wrong}.values())):
+                    with pytest.raises(
+                        ValueError, match=r"must be of shape|no known cell|unexpected number or shapes"
+                    ):
+                        convert_keras(source, **told)
+    with pytest.raises(ValueError, match="no known cell: .*momentum"):
+        convert_keras({**p, "momentum": np.ones(3)}, **told)
+    for source in ([*p.values()][:1], [*p.values()] * 2, [*p.values(), np.ones(3), np.ones(3), np.ones(3)]):
+        with pytest.raises(ValueError, match="unexpected number or shapes|must be of shape"):
+            convert_keras(source, **told)
+
+
+def test_options_that_mean_nothing_are_refused(rng):
+    for name, option in (
+        ("LSTM", {"eps": 1e-3}),
+        ("LSTM", {"nonlinearity": "tanh"}),
+        ("LSTM", {"reset_after": True}),
+        ("GRU", {"eps": 1e-3}),
+        ("LayerNormLSTMCell", {"reset_after": True}),
+    ):
+        with pytest.raises(ValueError, match=next(iter(option))):
+            convert_keras(weights(rng, name), **option)
+    with pytest.raises(ValueError, match="kind must be one of"):
+        convert_keras(weights(rng, "LSTM"), kind="CuDNNLSTM")
+    for kind in ("GRU", "LayerNormLSTMCell"):
+        for source in (weights(rng, "LSTM"), list(weights(rng, "LSTM").values())):
+            with pytest.raises(ValueError, match=kind):
+                convert_keras(source, kind=kind)
+
+
+def test_directions_that_do_not_fit(rng):
+    p = weights(rng, "LSTM")
+    with pytest.raises(ValueError, match="forward_ and backward_"):
+        convert_keras(p, bidirectional=True)
+    with pytest.raises(ValueError, match="even in number, got 3"):
+        convert_keras(list(p.values()), bidirectional=True)
+    forward = {f"forward_lstm/{k}": v for k, v in p.items()}
+    with pytest.raises(ValueError, match="there must be both"):
+        convert_keras(forward | {f"forward_gru/{k}": v for k, v in p.items()})
+    with pytest.raises(ValueError, match="dense/kernel"):
+        convert_keras(
+            forward | {f"backward_lstm/{k}": v for k, v in p.items()} | {"dense/kernel": np.ones((2, 2))}
+        )
+
+
+@pytest.mark.parametrize("source", [None, 3, "lstm.h5", object(), np.ones(3), [None], []])
+def test_what_is_no_layer_and_no_weights(source):
+    with pytest.raises((TypeError, ValueError), match=r"arrays_or_layer|unexpected number|weights\[0\]"):
+        convert_keras(source)
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones((I, 4 * H), np.int64), np.full((I, 4 * H), "a"), None, np.ones((I, 4 * H), complex)]
+)
+def test_weights_that_are_no_real_numbers(rng, value):
+    p = weights(rng, "LSTM")
+    with pytest.raises(TypeError, match="kernel must be an array of"):
+        convert_keras({**p, "kernel": value})

@@ -1,0 +1,181 @@
+"""from_keras on layers, without Keras: objects with the methods and attributes that layers of Keras and
+TensorFlow Addons have (get_weights, get_config, cell, forward_layer, ...) and that from_keras reads. Real
+ones are in test_from_keras_layers.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import foreign_cells
+import lnrnn
+import numpy as np
+import pytest
+from importing import assert_agrees, initial
+from lnrnn.importers import convert_keras
+from test_from_keras import KERAS, B, H, I, T, weights
+
+GATED = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+CONFIGS = {
+    "SimpleRNN": {"activation": "tanh"},
+    "LSTM": GATED,
+    "GRU": GATED | {"reset_after": True},
+    "LayerNormLSTMCell": GATED | {"norm_epsilon": 1e-3},
+    "LayerNormSimpleRNNCell": {"activation": "tanh", "layernorm_epsilon": 1e-5},
+}
+
+
+def cell(name, p, **config):
+    """A cell of that class name, with weights p and what its configuration says."""
+    cls = type(name if name.endswith("Cell") else f"{name}Cell", (), {
+        "get_weights": lambda self: list(p.values()), "get_config": lambda self: CONFIGS[name] | config,
+    })  # fmt: skip
+    return cls()
+
+
+def layer(name, p, *, go_backwards=False, time_major=None, **config):
+    """A recurrent layer around it. time_major: only tf.keras' layers have it."""
+    made = SimpleNamespace(
+        cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
+    )
+    if time_major is not None:
+        made.time_major = time_major
+    return made
+
+
+def bidirectional(forward, backward, merge_mode="concat"):
+    return SimpleNamespace(
+        forward_layer=forward, backward_layer=backward, merge_mode=merge_mode, get_weights=lambda: []
+    )
+
+
+def compare(rng, name, converted, layers, **given):
+    function, _, states, _ = KERAS[name]
+    nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
+    x = rng.standard_normal((T, B, I))
+    assert_agrees(converted, foreign_cells.run(function, x, layers, nested, **given), x, flat)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_and_cells_compute_what_the_formula_says(rng, name):
+    for full in (name, f"{name} without bias"):
+        p = weights(rng, full)
+        for made in (layer(name, p), cell(name, p)):
+            converted = convert_keras(made)
+            assert converted.arguments["batch_first"] is True
+            compare(rng, full, converted, [[p]])
+    first, second = weights(rng, name), weights(rng, name, H)
+    compare(rng, name, convert_keras([layer(name, first), layer(name, second)]), [[first], [second]])
+    stacked = SimpleNamespace(cells=[cell(name, first), cell(name, second)])
+    made = SimpleNamespace(cell=stacked, get_weights=lambda: [])
+    compare(rng, name, convert_keras(made), [[first], [second]])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
+    p, q = weights(rng, name), weights(rng, name)
+    forward, backward = layer(name, p), layer(name, q, go_backwards=True)
+    compare(rng, name, convert_keras(bidirectional(forward, backward)), [[p, q]])
+    for mode in ("sum", "mul", "ave", None):
+        with pytest.raises(ValueError, match=f"merge_mode must be 'concat', got {mode!r}"):
+            convert_keras(bidirectional(forward, backward, mode))
+
+
+def test_the_direction_in_which_a_layer_reads(rng):
+    p, q = weights(rng, "GRU"), weights(rng, "GRU")
+    ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
+    for wrong in (
+        back,
+        [ahead, back],
+        bidirectional(back, back),
+        bidirectional(ahead, ahead),
+        bidirectional(back, ahead),
+    ):
+        with pytest.raises(ValueError, match="go_backwards=True reads a sequence from its end"):
+            convert_keras(wrong)
+
+
+def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
+    p = weights(rng, "GRU")
+    made = {
+        reverse: SimpleNamespace(cell=SimpleNamespace(cells=[cell("GRU", p)] * 2), go_backwards=reverse)
+        for reverse in (False, True)
+    }
+    with pytest.raises(ValueError, match="StackedRNNCells"):
+        convert_keras(bidirectional(made[False], made[True]))
+
+
+def test_the_order_of_axes_is_the_layers(rng):
+    p, q = weights(rng, "LSTM"), weights(rng, "LSTM", H)
+    for time_major in (True, False, None):
+        made = layer("LSTM", p, time_major=time_major)
+        assert convert_keras(made).arguments["batch_first"] is not bool(time_major)
+        assert convert_keras([made, layer("LSTM", q, time_major=time_major)]).arguments[
+            "batch_first"
+        ] is not bool(time_major)
+        for given in (True, False):
+            assert convert_keras(made, batch_first=given).arguments["batch_first"] is given
+    x = rng.standard_normal((T, B, I)).astype(np.float32)
+    time_first = lnrnn.from_keras(layer("LSTM", p, time_major=True))(x)[0]
+    batch_first = lnrnn.from_keras(layer("LSTM", p))(x.swapaxes(0, 1))[0]
+    np.testing.assert_array_equal(time_first, batch_first.swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LayerNormLSTMCell"])
+@pytest.mark.parametrize("wrong", [
+    {"recurrent_activation": "hard_sigmoid"}, {"recurrent_activation": "tanh"},
+    {"recurrent_activation": None}, {"activation": "relu"},
+    {"activation": "linear"}, {"activation": "sigmoid", "recurrent_activation": "tanh"},
+])  # fmt: skip
+def test_other_activations_of_gated_cells_are_refused(rng, name, wrong):
+    with pytest.raises(
+        ValueError, match="activation must be 'tanh' and recurrent_activation 'sigmoid'"
+    ) as error:
+        convert_keras(layer(name, weights(rng, name), **wrong))
+    assert all(repr(value) in str(error.value) for value in (GATED | wrong).values())
+
+
+@pytest.mark.parametrize("name", ["SimpleRNN", "LayerNormSimpleRNNCell"])
+def test_the_activation_of_an_rnn_is_the_layers(rng, name):
+    p = weights(rng, name)
+    for w in ("kernel", "recurrent_kernel"):
+        p[w] /= 4  # so that nine steps of the identity stay small
+    for theirs, ours in (("relu", "relu"), ("linear", "identity"), ("sigmoid", "sigmoid"), ("tanh", "tanh")):
+        compare(rng, name, convert_keras(layer(name, p, activation=theirs)), [[p]], nonlinearity=ours)
+    with pytest.raises(ValueError, match="nonlinearity must be one of"):
+        lnrnn.from_keras(layer(name, p, activation="selu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("LayerNormLSTMCell", "norm_epsilon"), ("LayerNormSimpleRNNCell", "layernorm_epsilon")],
+)
+def test_eps_is_the_layers(rng, name, option):
+    p = weights(rng, name)
+    for eps in (0.3, 1e-3, 1e-5):
+        converted = convert_keras(layer(name, p, **{option: eps}))
+        assert converted.arguments["norm"].eps == eps
+        compare(rng, name, converted, [[p]], eps=eps)
+    with pytest.raises(ValueError, match="eps of the layer is 0.3, got 0.1"):
+        convert_keras(layer(name, p, **{option: 0.3}), eps=0.1)
+
+
+def test_what_a_layer_says_and_an_argument_denies(rng):
+    made = layer("LSTM", weights(rng, "LSTM"))
+    for option in ({"kind": "GRU"}, {"eps": 1e-3}, {"nonlinearity": "relu"}, {"reset_after": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} of the layer is"):
+            convert_keras(made, **option)
+    assert convert_keras(made, kind="LSTM").cell == "LSTM"
+
+
+def test_reset_after_is_the_layers(rng):
+    for name in ("GRU", "GRU without bias"):
+        with pytest.raises(ValueError, match="reset_after=False multiplies"):
+            convert_keras(layer("GRU", weights(rng, name), reset_after=False))
+
+
+def test_cells_of_somebody_else_are_refused(rng):
+    mine = type("MyCell", (), {"get_weights": lambda self: [], "get_config": lambda self: {}})()
+    with pytest.raises(ValueError, match=f"what MyCell of {__name__} does"):
+        convert_keras(mine)
+    with pytest.raises(ValueError, match="unexpected number or shapes"):
+        convert_keras(cell("LSTM", {}))  # never built

@@ -1,0 +1,314 @@
+"""from_torch on state dicts: each system against a transcription of its formula, and every state dict that
+does not fit refused by name. Modules are in test_from_torch_modules.py; this file needs no torch."""
+
+from __future__ import annotations
+
+import foreign_cells
+import lnrnn
+import numpy as np
+import pytest
+from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
+from lnrnn.importers import convert_torch
+
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+STACKS = [
+    (name, layers, directions)
+    for name, foreign in FOREIGN.items()
+    for layers in (1, 2)
+    for directions in (1, 2)
+    if directions == 1 or foreign.key is not list_key
+]
+
+
+def options(name):
+    """What a state dict of that system does not say."""
+    return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
+
+
+@pytest.mark.parametrize(("name", "layers", "directions"), STACKS)
+def test_every_system_computes_what_its_formula_says(rng, name, layers, directions):
+    foreign = FOREIGN[name]
+    parts, state = stack(rng, foreign, I, H, layers, directions)
+    nested, states = initial(rng, foreign.states, layers, directions, B, H)
+    x = rng.standard_normal((T, B, I))
+    converted = convert_torch(state, **options(name))
+    assert_agrees(converted, foreign_cells.run(foreign.cell, x, parts, nested), x, states)
+    assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == converted.cell
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in FOREIGN if n.split()[0] in ("fastrnns", "torchaudio", "icefall")]
+)
+def test_eps_is_the_one_that_is_given(rng, name):
+    foreign = FOREIGN[name]
+    parts, state = stack(rng, foreign, I, H)
+    nested, states = initial(rng, foreign.states, 1, 1, B, H)
+    x = rng.standard_normal((T, B, I))
+    assert_agrees(
+        convert_torch(state, eps=0.3), foreign_cells.run(foreign.cell, x, parts, nested, eps=0.3), x, states
+    )
+
+
+def test_relu_is_the_one_that_is_given(rng):
+    parts, state = stack(rng, FOREIGN["torch RNN"], I, H)
+    state["weight_hh_l0"] *= 0.3  # relu has no bound, and nine steps shall stay small
+    nested, states = initial(rng, 1, 1, 1, B, H)
+    x = rng.standard_normal((T, B, I))
+    want = foreign_cells.run(foreign_cells.torch_rnn, x, parts, nested, nonlinearity="relu")
+    assert_agrees(convert_torch(state, nonlinearity="relu"), want, x, states)
+
+
+def test_torchaudio_without_norms_is_an_lstm(rng):
+    parts, state = stack(rng, TORCHAUDIO_PLAIN, I, H, 2)
+    nested, states = initial(rng, 2, 2, 1, B, H)
+    x = rng.standard_normal((T, B, I))
+    want = foreign_cells.run(foreign_cells.torchaudio_lstm, x, parts, nested, layer_norm=False)
+    assert_agrees(convert_torch(state), want, x, states)
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["", "cell.", "0.cell.", "layers.0.cell.", "directions.0.cell.", "layers.0.", "lstm_layers.0."]
+)
+@pytest.mark.parametrize("name", ["torch GRU", "fastrnns", "icefall GRU", "torchaudio", "haste LSTM"])
+def test_one_cell_wherever_it_stands(rng, name, path):
+    p = drawn(rng, FOREIGN[name].shapes(I, H))
+    want = convert_torch({list_key(leaf, 0, 0, 1): v for leaf, v in p.items()}, **options(name))
+    got = convert_torch({path + leaf: v for leaf, v in p.items()}, **options(name))
+    assert got.arguments == want.arguments
+    np.testing.assert_equal(got.state, want.state)
+
+
+def test_prefix_takes_a_part_of_a_larger_model(rng):
+    _, state = stack(rng, FOREIGN["torchaudio"], I, H, 2)
+    larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()} | {
+        "predictor.linear.weight": np.ones((2, H))
+    }
+    np.testing.assert_equal(
+        convert_torch(larger, prefix="predictor.lstm_layers.").state, convert_torch(state).state
+    )
+    with pytest.raises(
+        ValueError, match="prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"
+    ):
+        convert_torch(larger, prefix="encoder.")
+    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
+        convert_torch(larger)
+    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
+        convert_torch(larger, prefix="predictor.")
+    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()} | {
+        "head.weight": np.ones(3)
+    }
+    with pytest.raises(
+        ValueError, match="no known cell.*give prefix='decoder.rnn.' or prefix='encoder.rnn.'$"
+    ):
+        convert_torch(two)
+    with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
+        convert_torch({f"layers.{key}": v for key, v in state.items()} | {"head.weight": np.ones(3)})
+    with pytest.raises(ValueError, match="no known cell") as error:  # kind says that this is not looked for
+        convert_torch(larger, kind="haste")
+    assert "give prefix" not in str(error.value)
+    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()} | {
+        "head.weight": np.ones(3)
+    }
+    with pytest.raises(ValueError, match="give prefix='rnn.'$"):
+        convert_torch(own)
+
+
+def test_icefall_is_batch_first_and_the_others_are_not(rng):
+    for name, foreign in FOREIGN.items():
+        _, state = stack(rng, foreign, I, H)
+        assert convert_torch(state, **options(name)).arguments["batch_first"] == ("icefall" in name)
+        for given in (True, False):
+            assert convert_torch(state, batch_first=given, **options(name)).arguments["batch_first"] is given
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, "bfloat16"])
+def test_floating_dtypes(rng, dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
+    got = lnrnn.from_torch({name: v.astype(dtype) for name, v in state.items()})
+    for name, value in state.items():
+        np.testing.assert_array_equal(getattr(got, name), value.astype(dtype).astype(np.float32))
+
+
+def test_what_comes_is_not_changed_and_not_kept(rng):
+    _, state = stack(rng, FOREIGN["haste GRU"], I, H)
+    state = {name: v.astype(np.float32) for name, v in state.items()}
+    before = {name: v.copy() for name, v in state.items()}
+    model = lnrnn.from_torch(state, zoneout=0)
+    np.testing.assert_equal(state, before)
+    kept = {name: v.copy() for name, v in model.parameters().items()}
+    for v in state.values():
+        v[...] = 0
+    np.testing.assert_equal(dict(model.parameters()), kept)
+
+
+def test_lnrnns_own_names(rng):
+    rnn = lnrnn.RNN(I, H, 2, norm="batch", bidirectional=True, seed=1)
+    rnn.forward_train(rng.standard_normal((4, B, I)))
+    got = lnrnn.from_torch(rnn.state_dict(), norm=rnn.norm, nonlinearity="tanh")
+    x = rng.standard_normal((4, B, I))
+    np.testing.assert_array_equal(got(x)[0], rnn(x)[0])
+    gru = lnrnn.GRU(I, H, norm=lnrnn.LayerNormSpec("gate", inner_bias=True), bias=False, seed=1)
+    got = lnrnn.from_torch(gru.state_dict(), norm=gru.norm)
+    np.testing.assert_array_equal(got(x)[0], gru(x)[0])
+    with pytest.raises(ValueError, match="norm="):
+        lnrnn.from_torch(gru.state_dict())
+    with pytest.raises(ValueError, match="gain_hh_l0"):
+        lnrnn.from_torch(gru.state_dict(), norm="layer")
+
+
+# --- what does not fit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_each_missing_key_is_named(rng, name, layers):
+    _, state = stack(rng, FOREIGN[name], I, H, layers)
+    for key in state:
+        with pytest.raises(ValueError, match="missing|no known cell|nearest") as error:
+            convert_torch({k: v for k, v in state.items() if k != key}, **options(name))
+        assert key.removeprefix("layers.").removesuffix("_l0").removesuffix("_l1").split("cell.")[-1].lstrip(
+            "01."
+        ) in str(error.value)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_surplus_key_is_named(rng, name):
+    _, state = stack(rng, FOREIGN[name], I, H)
+    with pytest.raises(ValueError, match="unexpected .*momentum"):
+        convert_torch({**state, "momentum": np.ones(3)}, **options(name))
+
+
+def other_inputs(key, value):
+    """The shapes that input weights have for one input less: these are not wrong."""
+    if "weight_ih" in key or "x2g" in key:
+        return [(value.shape[0], value.shape[1] - 1)]
+    return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize(
+    "wrong", [lambda v: v[:-1], lambda v: v[None], lambda v: v[..., :-1], lambda v: v[:0]]
+)
+def test_each_wrong_shape_is_named(rng, name, wrong):
+    _, state = stack(rng, FOREIGN[name], I, H)
+    for key, value in state.items():
+        cut = wrong(value)
+        if cut.shape in other_inputs(key, value):
+            continue
+        with pytest.raises(ValueError, match="must be of shape|is of no") as error:
+            convert_torch({**state, key: cut}, **options(name))
+        # A matrix that is wrong may make others look wrong; what is said names a key of the state dict.
+        assert any(leaf in str(error.value) for leaf in FOREIGN[name].shapes(I, H))
+
+
+def test_layers_that_do_not_follow_each_other(rng):
+    foreign = FOREIGN["fastrnns"]
+    _, state = stack(rng, foreign, I, H, 3)
+    with pytest.raises(ValueError, match="weight_hh of layer 1"):
+        convert_torch({k: v for k, v in state.items() if ".1." not in k})
+    with pytest.raises(ValueError, match="layer 999999999"):
+        convert_torch({k.replace("layers.2", "layers.999999999"): v for k, v in state.items()})
+    _, two = stack(rng, FOREIGN["torch GRU"], I, H, 2, 2)
+    with pytest.raises(ValueError, match="bias_hh of layer 1, direction 1"):
+        convert_torch({k: v for k, v in two.items() if not k.endswith("l1_reverse")})
+    wide = {f"1.{leaf}": v for leaf, v in drawn(rng, FOREIGN["torchaudio"].shapes(H, H + 1)).items()}
+    _, state = stack(rng, FOREIGN["torchaudio"], I, H)
+    with pytest.raises(ValueError, match=f"same hidden_size, got {H} and, in layer 1, {H + 1}"):
+        convert_torch(state | wide)
+    narrow = {f"1.{leaf}": v for leaf, v in drawn(rng, FOREIGN["torchaudio"].shapes(H + 1, H)).items()}
+    with pytest.raises(ValueError, match=f"layer 1 must take {H} inputs"):
+        convert_torch(state | narrow)
+
+
+@pytest.mark.parametrize("name", ["", "weight\nih"])
+def test_a_key_that_is_no_name_of_a_parameter(name):
+    with pytest.raises(ValueError, match="names of parameters as keys"):
+        lnrnn.from_torch({name: np.ones((3, 3))})
+
+
+def test_one_parameter_under_two_names(rng):
+    p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
+    with pytest.raises(ValueError, match="weight_ih and cell.weight_ih mean the same"):
+        convert_torch(p | {"cell.weight_ih": p["weight_ih"]})
+
+
+@pytest.mark.parametrize("key", ["weight_hr_l0", "layers.0.cell.weight_hr", "weight_hr"])
+def test_projections_are_refused(rng, key):
+    foreign = FOREIGN["torch LSTM" if key.endswith("l0") else "icefall LSTM"]
+    _, state = stack(rng, foreign, I, H)
+    with pytest.raises(ValueError, match="proj_size.*weight_hr"):
+        convert_torch({**state, key: np.ones((3, H))})
+
+
+def test_zoneout_is_another_equation(rng):
+    _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
+    with pytest.raises(ValueError, match="zoneout=0"):
+        convert_torch(state)
+    with pytest.raises(ValueError, match="zoneout must be 0, got 0.1"):
+        convert_torch(state, zoneout=0.1)
+
+
+def test_options_that_mean_nothing_are_refused(rng):
+    for name, option in (
+        ("torch LSTM", {"eps": 1e-5}),
+        ("fastrnns", {"zoneout": 0}),
+        ("icefall GRU", {"nonlinearity": "tanh"}),
+        ("torch GRU", {"nonlinearity": "tanh"}),
+        ("torch LSTM", {"norm": "layer"}),
+    ):
+        _, state = stack(rng, FOREIGN[name], I, H)
+        with pytest.raises(ValueError, match=next(iter(option))):
+            convert_torch(state, **option)
+    _, state = stack(rng, FOREIGN["torch RNN"], I, H)
+    with pytest.raises(ValueError, match="nonlinearity='tanh' or 'relu'"):
+        convert_torch(state)
+
+
+def test_another_kind_is_refused(rng):
+    for name, foreign in FOREIGN.items():
+        _, state = stack(rng, foreign, I, H)
+        for kind in ("torch", "nemo", "torchaudio", "icefall", "haste"):
+            if kind.split()[0] not in (name.split()[0], {"fastrnns": "nemo"}.get(name)):
+                with pytest.raises(ValueError, match="missing|unexpected|no known cell"):
+                    convert_torch(state, kind=kind, **options(name))
+    with pytest.raises(ValueError, match="kind must be one of 'torch', .*'kaldi'"):
+        convert_torch(state, kind="kaldi")
+
+
+@pytest.mark.parametrize("source", [None, 3, "weights.pt", [np.ones(3)], np.ones(3), object()])
+def test_what_is_no_state_dict(source):
+    with pytest.raises(TypeError, match="module_or_state_dict must be a torch module"):
+        convert_torch(source)
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {1: np.ones(3)}, {"epoch": np.ones(3)}, {"conv.weight": np.ones((3, 3))}]
+)
+def test_foreign_state_dicts(state):
+    with pytest.raises(ValueError, match="keys"):
+        convert_torch(state)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ones((48, 5), np.int64), np.ones((48, 5), complex), np.full((48, 5), "a"), None, [[1], [1, 2]]],
+)
+def test_parameters_that_are_no_real_numbers(rng, value):
+    _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
+    with pytest.raises(TypeError, match="weight_ih_l0 must be an array of"):
+        convert_torch({**state, "weight_ih_l0": value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("eps", -1), ("eps", np.nan), ("zoneout", 2), ("batch_first", 1), ("prefix", 3), ("eps", "a")],
+)
+def test_options_out_of_range(rng, option, value):
+    _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
+    with pytest.raises((ValueError, TypeError), match=option):
+        convert_torch(state, **{"zoneout": 0, option: value})

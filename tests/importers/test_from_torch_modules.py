@@ -1,0 +1,225 @@
+"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch, as people have
+them."""
+
+from __future__ import annotations
+
+import io
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import absolute_error
+from lnrnn.importers import convert_torch
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
+
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+
+T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+SINGLE = 5e-6  # both are float32
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+def numbers(state):
+    return tuple(s.detach().numpy() for s in state) if isinstance(state, tuple) else state.detach().numpy()
+
+
+def assert_same(got, want):
+    got, want = (v if isinstance(v, tuple) else (v,) for v in (got, numbers(want)))
+    for a, b in zip(got, want, strict=True):
+        assert absolute_error(a, b) < SINGLE
+
+
+# --- torch.nn -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
+    module = shaken(
+        getattr(nn, name)(I, H, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+    )
+    model = lnrnn.from_torch(module)
+    assert type(model).__name__ == name and model.norm is None and model.batch_first == batch_first
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    x = x.swapaxes(0, 1).contiguous() if batch_first else x
+    y, state = module(x)
+    got, end = model(x)
+    assert_same(got, y)
+    assert_same(end, state)
+    # Packed: every sequence ends where it ends, and the second direction begins there.
+    lengths = torch.tensor([4, T, 1])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+    y, state = module(packed, state)
+    y, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first)
+    got, end = model(x, numbers(module(x)[1]), lengths=lengths)
+    assert_same(got, y)
+    assert_same(end, state)
+
+
+def test_relu_and_dropout():
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    for module in (nn.RNN(I, H, nonlinearity="relu"), nn.LSTM(I, H, 2, dropout=0.5)):
+        assert_same(lnrnn.from_torch(shaken(module))(x)[0], module(x)[0])
+    with pytest.raises(ValueError, match="nonlinearity must be one for all, got .*'relu', 'tanh'"):
+        lnrnn.from_torch(nn.RNN(I, H, nonlinearity="relu"), nonlinearity="tanh")
+
+
+@pytest.mark.parametrize("name", ["RNNCell", "LSTMCell", "GRUCell"])
+def test_torchs_cells(name):
+    module = shaken(getattr(nn, name)(I, H))
+    x = torch.randn(B, I, generator=torch.Generator().manual_seed(1))
+    state = module(x)
+    end = lnrnn.from_torch(module)(x[None])[1]
+    assert_same(tuple(e[0] for e in end) if name == "LSTMCell" else end[0], state)
+
+
+def test_projections_are_refused():
+    with pytest.raises(ValueError, match="proj_size"):
+        lnrnn.from_torch(nn.LSTM(I, H, proj_size=3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_every_floating_dtype_and_what_requires_grad(dtype):
+    module = shaken(nn.GRU(I, H)).to(dtype)
+    kept = dict(module.named_parameters())  # these require grad, those of state_dict() do not
+    for source in (module, module.state_dict(), kept):
+        model = lnrnn.from_torch(source)
+        for name, p in kept.items():
+            np.testing.assert_array_equal(getattr(model, name), p.detach().float().numpy())
+    with pytest.raises(TypeError, match="weight_ih_l0 must be an array of floating"):
+        lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
+
+
+def test_a_file_of_torch_save():
+    module, file = shaken(nn.LSTM(I, H, 2, bidirectional=True)), io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    x = torch.randn(T, B, I)
+    assert_same(lnrnn.from_torch(torch.load(file, weights_only=True))(x)[0], module(x)[0])
+
+
+def test_parametrizations_are_not_taken_for_weights():
+    module = nn.LSTM(I, H)
+    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+    with pytest.raises(ValueError, match="original0"):
+        lnrnn.from_torch(module)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(3, 4), nn.Conv1d(3, 4, 1), nn.LayerNorm(3), nn.Identity()])
+def test_other_modules(module):
+    with pytest.raises(ValueError, match="keys"):
+        lnrnn.from_torch(module)
+
+
+def test_the_prefix_of_a_module_is_its_part():
+    model = nn.ModuleDict({"rnn": nn.GRU(I, H), "head": nn.Linear(H, 2)})
+    with pytest.raises(ValueError, match="give the part itself"):
+        lnrnn.from_torch(model, prefix="rnn.")
+    with pytest.raises(ValueError, match=r"known: give model\.rnn$"):
+        lnrnn.from_torch(model)
+    deep = nn.ModuleDict(
+        {"parts": nn.ModuleList([nn.ModuleDict({"rnn": nn.GRU(I, H)}), nn.LSTM(I, H), nn.Linear(H, 2)])}
+    )
+    with pytest.raises(ValueError, match=r"known: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
+        lnrnn.from_torch(deep)
+    assert (
+        lnrnn.from_torch(model["rnn"]).hidden_size
+        == lnrnn.from_torch(model.state_dict(), prefix="rnn.").hidden_size
+        == H
+    )
+
+
+# --- cells of other projects --------------------------------------------------------------------------------
+
+
+def test_fastrnns_stacks():
+    x = torch.randn(T, B, I)
+    one = shaken(Stack(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
+    model = lnrnn.from_torch(one)
+    assert model.num_layers == 2 and not model.bidirectional
+    assert model.norm == lnrnn.LayerNormSpec("split", "carry", 1e-5)
+    assert_same(model(x)[0], one(x))
+    two = shaken(Stack(Both(LayerNormLSTMCell(I, H), LayerNormLSTMCell(I, H)),
+                       Both(LayerNormLSTMCell(2 * H, H), LayerNormLSTMCell(2 * H, H))))  # fmt: skip
+    model = lnrnn.from_torch(two, kind="fastrnns")
+    assert model.num_layers == 2 and model.bidirectional
+    assert_same(model(x)[0], two(x))
+    assert_same(lnrnn.from_torch(two.state_dict(), kind="nemo")(x)[0], two(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripted_modules():
+    x = torch.randn(T, B, I)
+    module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
+    model = lnrnn.from_torch(torch.jit.script(module))
+    assert model.norm.eps == 0.1
+    assert_same(model(x)[0], module(x))
+
+
+def test_eps_is_the_modules():
+    x = torch.randn(T, B, I)
+    module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
+    assert_same(lnrnn.from_torch(module)(x)[0], module(x))
+    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.01, 0.1\]"):
+        lnrnn.from_torch(module, eps=0.01)
+    module.cell.layernorm_c.eps = 1e-3
+    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.001, 0.1\]"):
+        lnrnn.from_torch(module)
+
+
+def test_norms_without_eps():
+    x = torch.randn(T, B, I)
+    module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
+    with pytest.raises(ValueError, match="cell.layernorm_c, .* have no eps"):
+        lnrnn.from_torch(module)
+    assert_same(
+        lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x)
+    )  # NaN: the first h has variance 0
+
+
+@pytest.mark.parametrize("layer_norm", [True, False])
+def test_torchaudio(layer_norm):
+    x = torch.randn(T, B, I)
+    layers = shaken(nn.ModuleList([CustomLSTM(I, H, layer_norm, 0.01), CustomLSTM(H, H, layer_norm, 0.01)]))
+    assert_same(lnrnn.from_torch(layers)(x)[0], layers[1](layers[0](x)))
+    assert_same(lnrnn.from_torch(layers[0])(x)[0], layers[0](x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_icefall(bias):
+    x = torch.randn(T, B, I)
+    module = shaken(Stack(Layer(GateGRUCell(I, H, bias), False), Layer(GateGRUCell(H, H, bias), False)))
+    model = lnrnn.from_torch(module, batch_first=True)
+    assert model.batch_first
+    assert_same(model(x.swapaxes(0, 1))[0], module(x).swapaxes(0, 1))
+
+
+def test_haste():
+    x = torch.randn(T, B, I)
+    module = shaken(HasteGRU(I, H))
+    assert_same(lnrnn.from_torch(module)(x)[0], module(x))
+    assert lnrnn.from_torch(HasteGRU(I, H, batch_first=True), check=False).batch_first
+    with pytest.raises(ValueError, match="zoneout must be 0, got 0.1"):
+        lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1))
+    with pytest.raises(ValueError, match="zoneout must be one for all"):
+        lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
+
+
+def test_nothing_is_made_of_a_module_but_numbers():
+    module = shaken(nn.LSTM(I, H))
+    model = lnrnn.from_torch(module)
+    before = model.weight_hh_l0.copy()
+    with torch.no_grad():
+        module.weight_hh_l0.zero_()
+    np.testing.assert_array_equal(model.weight_hh_l0, before)
+    assert all(type(v) is np.ndarray for v in convert_torch(module).state.values())

@@ -1,0 +1,486 @@
+"""from_torch runs a module beside the network that it made of its parameters: modules that compute something
+else are refused, right ones pass however they are called, what cannot be run is said, and nothing of the
+module changes."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import absolute_error
+from lnrnn.importers import checking
+
+torch = pytest.importorskip("torch")
+import lnrnn.torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.functional import layer_norm  # noqa: E402
+from torch_cells import (  # noqa: E402
+    WAYS, BatchFirst, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, OutCell, Pair, fresh,
+    shaken,
+)  # fmt: skip
+
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+
+T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+OUT = lnrnn.LayerNormSpec("split", "out")
+OTHER = "forward is another"
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+@each_way
+def test_a_right_module_passes_however_it_is_called(way):
+    for made in (fresh(WAYS[way](LayerNormLSTMCell)), shaken(WAYS[way](LayerNormLSTMCell))):
+        for check in (None, True):  # with True, one that does not run is an error
+            assert lnrnn.from_torch(made, check=check).norm.cell == "carry"
+
+
+@each_way
+def test_a_module_that_computes_something_else_is_refused_with_what_it_computes(way):
+    for made in (fresh(WAYS[way](OutCell)), shaken(WAYS[way](OutCell))):
+        with pytest.raises(
+            ValueError, match=rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*give that"
+        ) as error:
+            lnrnn.from_torch(made)
+        assert f"norm={OUT}" in str(error.value)
+        assert lnrnn.from_torch(made, norm=OUT, check=True).norm == OUT
+        assert lnrnn.from_torch(made, check=False).norm.cell == "carry"
+        with pytest.raises(ValueError, match=OTHER):
+            lnrnn.from_torch(made, norm=lnrnn.LayerNormSpec("split", "carry"))
+
+
+def test_the_way_out_computes_what_the_module_does():
+    cell = shaken(OutCell(I, H))
+    model = lnrnn.from_torch(cell, norm=OUT)
+    x, h, c = torch.randn(T, B, I), torch.rand(B, H) - 0.5, torch.rand(B, H) - 0.5
+    y, _ = model(x, (h[None], c[None]))
+    for t in range(T):
+        h, c = cell(x[t], h, c)
+        assert absolute_error(y[t], h.detach().numpy()) < 5e-6
+    from_state = lnrnn.from_torch(cell.state_dict(), norm=OUT)
+    np.testing.assert_array_equal(from_state(x)[0], model(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripted_modules_are_run():
+    right, wrong = (torch.jit.script(shaken(Pair(cell(I, H)))) for cell in (LayerNormLSTMCell, OutCell))
+    assert lnrnn.from_torch(right, check=True).norm.cell == "carry"
+    with pytest.raises(ValueError, match=OTHER):
+        lnrnn.from_torch(wrong)
+    wrong.train()
+    assert lnrnn.from_torch(wrong, norm=OUT, check=True).norm == OUT
+    assert wrong.training and all(part.training for part in wrong.modules())
+
+
+@pytest.mark.parametrize("module", [
+    lambda: CustomLSTM(I, H, True), lambda: CustomLSTM(I, H, False),
+    lambda: nn.ModuleList([CustomLSTM(I, H, True)]),
+    lambda: Layer(GateGRUCell(I, H, True), False), lambda: HasteGRU(I, H),
+    lambda: nn.GRU(I, H, 2, bidirectional=True),
+    lambda: nn.LSTM(I, H, batch_first=True, dropout=0.5, num_layers=2),
+    lambda: nn.RNN(I, H, nonlinearity="relu"),
+    lambda: nn.LSTMCell(I, H), lambda: nn.GRUCell(I, H),
+    lambda: nn.ModuleList([nn.RNNCell(I, H), nn.RNNCell(H, H)]),
+    lambda: lnrnn.torch.LSTM(I, H, 2, bidirectional=True), lambda: lnrnn.torch.GRU(I, H, batch_first=True),
+])  # fmt: skip
+def test_the_other_systems(module):
+    module = shaken(module())
+    options = {"batch_first": False} if isinstance(module, Layer) else {}
+    lnrnn.from_torch(module, check=True, **options)
+    torch.set_default_dtype(torch.float64)  # of the zeros that some of these make
+    try:
+        lnrnn.from_torch(module.double(), check=True, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# --- what is another equation -------------------------------------------------------------------------------
+
+
+class Changed(LayerNormLSTMCell):
+    """One place of the equation at a time."""
+
+    def __init__(self, change):
+        super().__init__(I, H)
+        self.change = change
+
+    def norm(self, layer, v):
+        if self.change == "unbiased":
+            return (v - v.mean(-1, keepdim=True)) / (
+                v.std(-1, keepdim=True) + 1e-5
+            ) * layer.weight + layer.bias
+        if self.change == "eps":
+            return layer_norm(v, v.shape[-1:], layer.weight, layer.bias, 1e-3)
+        return layer(v)
+
+    def forward(self, x, h, c):
+        gates = self.norm(self.layernorm_i, x @ self.weight_ih.t()) + self.norm(
+            self.layernorm_h, h @ self.weight_hh.t()
+        )
+        i, f, g, o = gates.chunk(4, 1)
+        if self.change == "forget":
+            f = f + 1
+        if self.change == "order":
+            f, g = g, f
+        gate = nn.functional.hardsigmoid if self.change == "hard" else torch.sigmoid
+        c = self.norm(self.layernorm_c, gate(f) * c + gate(i) * torch.tanh(g))
+        h = gate(o) * (c if self.change == "identity" else torch.tanh(c))
+        return h + x.mean() if self.change == "residual" else h, c
+
+
+@pytest.mark.parametrize("change", ["unbiased", "eps", "forget", "order", "hard", "identity", "residual"])
+def test_small_changes_are_noticed(change):
+    assert lnrnn.from_torch(fresh(Changed(None)), check=True)
+    for module in (fresh(Changed(change)), shaken(Changed(change)), shaken(Changed(change)).double()):
+        with pytest.raises(ValueError, match=rf"{OTHER}.*Give norm= .*check=x.*check=False"):
+            lnrnn.from_torch(module)
+
+
+def test_what_is_derived_from_a_known_class_is_not_known():
+    class Residual(nn.LSTM):
+        def forward(self, x, state=None):
+            y, state = super().forward(x, state)
+            return y + y.mean(), state
+
+    class Same(nn.LSTM):
+        pass
+
+    class Twin(lnrnn.torch.GRU):
+        def forward(self, x, *rest):
+            y, h = super().forward(x, *rest)
+            return 2 * y, h
+
+    lnrnn.from_torch(Same(I, H))
+    for module in (Residual(I, H), Twin(I, H)):
+        with pytest.raises(
+            ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"
+        ):  # there is no norm= to give
+            lnrnn.from_torch(module)
+
+
+def test_what_was_hung_onto_a_known_module_counts():
+    hooked, replaced = nn.GRU(I, H), nn.GRU(I, H)
+    hooked.register_forward_hook(lambda module, x, result: (result[0] + 1, result[1]))
+    replaced.forward = lambda x, h=None: (torch.zeros(*x.shape[:2], H), h)
+    before = nn.GRU(I, H)
+    before.register_forward_pre_hook(lambda module, x: (2 * x[0],))
+    for module in (hooked, replaced, before, nn.ModuleList([nn.LSTMCell(I, H), OutCell(H, H)])):
+        with pytest.raises(ValueError):
+            lnrnn.from_torch(module)
+    silent = nn.GRU(I, H)
+    silent.register_forward_hook(lambda *_: None)
+    lnrnn.from_torch(silent)
+
+
+def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("it ran")
+
+    for cls, module in (
+        (nn.GRU, nn.GRU(I, H)),
+        (nn.LSTMCell, nn.LSTMCell(I, H)),
+        (lnrnn.torch.RNN, lnrnn.torch.RNN(I, H)),
+    ):
+        monkeypatch.setattr(cls, "forward", refuse)
+        lnrnn.from_torch(module)
+        lnrnn.from_torch(module, check=False)
+        with pytest.raises(ValueError, match="it ran"):
+            lnrnn.from_torch(module, check=True)
+
+
+# --- what cannot be run -------------------------------------------------------------------------------------
+
+
+class Elsewise(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.cell, self.how = shaken(LayerNormLSTMCell(I, H)), how
+
+    def forward(self, x, *rest):
+        if self.how == "raise":
+            raise RuntimeError("no lengths given\nand more")
+        return {"last": x.new_zeros(H), "none": None, "text": "done"}[self.how]
+
+
+@pytest.mark.parametrize(("how", "reason"), [
+    ("raise", r"module\(x\): RuntimeError: no lengths given\)"), ("last", r"no tensor of shape \(7, 3, 12\)"),
+    ("none", "no tensor"), ("text", "no tensor"),
+])  # fmt: skip
+def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, reason):
+    module = Elsewise(how)
+    with pytest.warns(
+        UserWarning, match=rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False"
+    ) as caught:
+        assert lnrnn.from_torch(module).norm.cell == "carry"
+    assert len(caught) == 1 and caught[0].filename == __file__
+    for check in (True, np.zeros((T, B, I))):
+        with pytest.raises(ValueError, match="could not be checked"):
+            lnrnn.from_torch(module, check=check)
+    lnrnn.from_torch(module, check=False)
+
+
+def test_what_only_looks_like_a_module():
+    class Looks:
+        def state_dict(self):
+            return nn.GRU(I, H).state_dict()
+
+        def modules(self):
+            return iter([self])
+
+        def named_modules(self):
+            return iter([("", self)])
+
+    with pytest.warns(UserWarning, match="could not be checked against the module: it is no torch.nn.Module"):
+        assert lnrnn.from_torch(Looks()).hidden_size == H
+
+
+def test_outputs_that_say_nothing():
+    nan = shaken(LayerNormLSTMCell(I, H))
+    with torch.no_grad():
+        nan.weight_ih[0, 0] = torch.nan
+    with pytest.warns(UserWarning, match="not finite"):
+        lnrnn.from_torch(nan)
+    with pytest.raises(ValueError, match="not finite"):
+        lnrnn.from_torch(nan, check=True)
+
+    class Nan(nn.Module):  # here it is the forward
+        def __init__(self):
+            super().__init__()
+            self.cell = shaken(LayerNormLSTMCell(I, H))
+
+        def forward(self, x):
+            return x.new_full((*x.shape[:2], H), torch.nan)
+
+    with pytest.raises(ValueError, match="differ by up to inf"):
+        lnrnn.from_torch(Nan())
+
+
+def test_half_precision_is_checked_where_it_says_something():
+    right, wrong = shaken(LayerNormLSTMCell(I, H)), shaken(OutCell(I, H))
+    lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
+    with pytest.raises(ValueError, match=OTHER):
+        lnrnn.from_torch(copy.deepcopy(wrong).half())
+    for module in (right.bfloat16(), wrong.bfloat16()):  # where rounding could hide as much
+        with pytest.warns(
+            UserWarning, match=r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
+        ):
+            lnrnn.from_torch(module)
+    lnrnn.from_torch(copy.deepcopy(right).float(), check=True)
+    with pytest.raises(ValueError, match=OTHER):
+        lnrnn.from_torch(copy.deepcopy(wrong).float(), check=True)
+
+
+def test_batch_norm_is_checked_over_the_steps_it_knows():
+    class Mine(lnrnn.torch.LSTM):
+        pass
+
+    module = Mine(I, H, norm=lnrnn.BatchNormSpec(max_steps=9))
+    with pytest.warns(UserWarning, match="could not be checked"):
+        lnrnn.from_torch(module)
+    module.train()(torch.randn(3, 8, I))
+    state = {name: v.clone() for name, v in module.state_dict().items()}
+    lnrnn.from_torch(module, check=True)
+    assert module.training
+    for name, v in module.state_dict().items():
+        assert torch.equal(v, state[name])
+
+
+# --- an input of one's own ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)],
+)
+def test_an_input_of_ones_own(as_given):
+    x = as_given(np.random.default_rng(0).standard_normal((T, B, I), dtype=np.float32))
+    right, wrong = shaken(Layer(LayerNormLSTMCell(I, H), False)), shaken(Layer(OutCell(I, H), False))
+    lnrnn.from_torch(right, check=x)
+    with pytest.raises(ValueError, match=rf"{OTHER}.*shape \({T}, {B}, {I}\)"):
+        lnrnn.from_torch(wrong, check=x)
+    first = BatchFirst(shaken(OutCell(I, H)), True)
+    lnrnn.from_torch(first, check=x, norm=OUT)
+    with pytest.raises(ValueError, match=rf"shape \({T}, {B}, {I}\)"):
+        lnrnn.from_torch(first, check=x)
+    lnrnn.from_torch(
+        nn.ModuleList([shaken(LayerNormLSTMCell(I, H)), shaken(LayerNormLSTMCell(H, H))]), check=x
+    )
+
+
+def test_an_input_of_a_cell_or_of_one_sequence():
+    x = torch.randn(B, I)
+    lnrnn.from_torch(shaken(LayerNormLSTMCell(I, H)), check=x)
+    lnrnn.from_torch(shaken(nn.GRUCell(I, H)), check=x)
+    lnrnn.from_torch(shaken(nn.LSTM(I, H, 2, bidirectional=True)), check=x)
+    with pytest.raises(ValueError, match=OTHER):  # the first of these steps does not tell them apart
+        lnrnn.from_torch(shaken(OutCell(I, H)), check=x)
+
+
+def test_check_can_be_what_random_input_does_not_show():
+    class Clipped(LayerNormLSTMCell):
+        def forward(self, x, h, c):
+            return super().forward(x.clamp(-50, 50), h, c)
+
+    module = shaken(Clipped(I, H))
+    lnrnn.from_torch(module)
+    with pytest.raises(ValueError, match=OTHER):
+        lnrnn.from_torch(module, check=100 * torch.randn(T, B, I))
+
+
+@pytest.mark.parametrize(("error", "check"), [
+    (ValueError, np.zeros((T, B, I + 1))), (ValueError, np.zeros(I)), (ValueError, np.zeros((1, T, B, I))),
+    (ValueError, np.zeros((0, B, I))),
+    (ValueError, np.full((T, B, I), np.nan)), (TypeError, "x"), (TypeError, np.zeros((T, B, I), complex)),
+    (ValueError, 1),
+])  # fmt: skip
+def test_bad_checks(error, check):
+    for module in (shaken(LayerNormLSTMCell(I, H)), nn.GRU(I, H)):
+        with pytest.raises(error, match="check"):
+            lnrnn.from_torch(module, check=check)
+
+
+def test_a_state_dict_cannot_be_run():
+    state = nn.GRU(I, H).state_dict()
+    lnrnn.from_torch(state, check=False)
+    for check in (True, np.zeros((T, B, I))):
+        with pytest.raises(ValueError, match="check is for a module"):
+            lnrnn.from_torch(state, check=check)
+
+
+def test_arrays_do_without_torch():
+    code = """import sys, numpy as np, lnrnn
+lnrnn.from_torch({"weight_hh_l0": np.ones((3, 1)), "weight_ih_l0": np.ones((3, 1))})
+assert "torch" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# --- the order of axes --------------------------------------------------------------------------------------
+
+
+def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
+    module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # it does not say batch_first
+    with pytest.warns(
+        UserWarning,
+        match=r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True",
+    ) as caught:
+        assert not lnrnn.from_torch(module).batch_first
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert lnrnn.from_torch(module, batch_first=True, check=True).batch_first
+    assert not lnrnn.from_torch(module, batch_first=False, check=True).batch_first
+    module.batch_first = True
+    assert lnrnn.from_torch(module).batch_first
+    with pytest.warns(
+        UserWarning, match="give batch_first=False"
+    ):  # icefall's cells are batch_first, these are not
+        lnrnn.from_torch(shaken(Layer(GateGRUCell(I, H, True), False)))
+
+
+# --- nothing changes ----------------------------------------------------------------------------------------
+
+
+class Restless(nn.Module):
+    """Changes all that a forward pass can change."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = shaken(LayerNormLSTMCell(I, H)).train()
+        self.drop = nn.Dropout(0.9)
+        self.register_buffer("calls", torch.zeros(2), persistent=False)
+        self.last, self.kept, self.fails = None, torch.zeros(2), False
+
+    def forward(self, x, state):
+        self.calls += 1
+        self.calls = self.calls + 1
+        self.kept += torch.rand(2)
+        self.last = torch.randn(3)
+        self.new = self.last
+        with torch.no_grad():
+            self.cell.weight_ih.data *= 1 + 1e-9
+        self.cell.layernorm_c.train()
+        assert not torch.is_grad_enabled() and not self.drop.training
+        if self.fails:
+            raise RuntimeError("it fails")
+        h, c = self.cell(self.drop(x), *state)
+        with torch.no_grad():
+            self.cell.weight_hh.add_(1)
+        return h, (h, c)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_everything_is_as_it_was(fails):
+    module = Restless()
+    module.fails = fails
+    module.cell.layernorm_i.eval()
+    flags = [part.training for part in module.modules()]
+    parameters = {name: (p, p.detach().clone(), p._version) for name, p in module.named_parameters()}
+    calls, kept, names = module.calls, module.kept, list(vars(module))
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    try:
+        lnrnn.from_torch(module, check=True)
+    except ValueError as error:
+        assert fails or OTHER in str(error)  # it changes its weights from step to step
+    assert torch.equal(torch.rand(3), want)
+    assert flags == [part.training for part in module.modules()] and names == list(vars(module))
+    assert (
+        module.calls is calls and module.kept is kept and module.last is None and not hasattr(module, "new")
+    )
+    assert torch.equal(calls, torch.zeros(2)) and torch.equal(kept, torch.zeros(2))
+    for name, p in module.named_parameters():
+        old, value, _ = parameters[name]
+        assert p is old and torch.equal(p, value) and p.requires_grad and p.grad is None
+    assert torch.is_grad_enabled()
+
+
+def test_a_gradient_that_is_under_way_can_still_be_taken():
+    module = shaken(LayerNormLSTMCell(I, H))
+    h, _ = module(torch.randn(B, I), torch.zeros(B, H), torch.zeros(B, H))
+    lnrnn.from_torch(module, check=True)
+    h.sum().backward()
+    assert module.weight_ih.grad is not None
+
+
+def test_dropout_does_not_disturb():
+    class Dropped(LayerNormLSTMCell):
+        def forward(self, x, h, c):
+            return super().forward(nn.functional.dropout(x, 0.5, self.training), h, c)
+
+    module = shaken(Dropped(I, H)).train()
+    lnrnn.from_torch(module, check=True)
+    assert module.training
+
+
+# --- the tolerance ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_right_modules_keep_far_from_the_limit(seed, monkeypatch):
+    monkeypatch.setattr(checking, "MARGIN", checking.MARGIN / 3)
+    for hidden in (12, 64):
+        for drawn in (False, True):
+            for module in (lnrnn.torch.LSTM(I, hidden, norm=lnrnn.LayerNormSpec("gate", "carry"), seed=seed),
+                           lnrnn.torch.GRU(I, hidden, 2, bidirectional=True, seed=seed),
+                           lnrnn.torch.RNN(I, hidden, seed=seed)):  # fmt: skip
+                lnrnn.from_torch(shaken(module, seed) if drawn else module, check=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_another_state_at_the_end_is_noticed(place):
+    class Other(torch.nn.LSTM):
+        def forward(self, x, hx=None):
+            y, state = super().forward(x, hx)
+            return y, tuple(2 * s if k == place else s for k, s in enumerate(state))
+
+    with pytest.raises(ValueError, match="its forward is another"):
+        lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))

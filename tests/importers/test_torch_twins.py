@@ -1,0 +1,346 @@
+"""lnrnn.torch: the twins against the reference in float64 and against lnrnn's classes in float32, and as
+torch modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import absolute_error
+from importing import through_reference
+from lnrnn.importers import convert_torch
+
+torch = pytest.importorskip("torch")
+
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+
+T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
+LENGTHS = [4, T, 0, 1]
+CELLS = ("RNN", "LSTM", "GRU")
+Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
+NORMS = {
+    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
+            "batch"],
+    "LSTM": [None, "batch",
+             *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate")
+               for c in ("out", "carry", None) for b in (False, True))],
+    "GRU": [None, "batch",
+            *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
+            Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
+}  # fmt: skip
+NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
+    """A twin with every parameter drawn anew; under batch norm it has seen a batch of that many steps."""
+    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.uniform_(*((0.5, 1.5) if name.startswith("gain") else (-0.6, 0.6)), generator=generator)
+        if steps and module.sides:
+            x = torch.randn(
+                *((16, steps) if module.batch_first else (steps, 16)), I, dtype=dtype, generator=generator
+            )
+            module.train()(x)
+    return module.eval()
+
+
+def inputs(rng, module, B=B):
+    n = module.num_layers * module.num_directions
+    states = tuple(
+        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
+    )
+    return rng.standard_normal((T, B, I)), states
+
+
+def tensors(x, states, dtype):
+    states = tuple(torch.tensor(s, dtype=dtype) for s in states)
+    return torch.tensor(x, dtype=dtype), states if len(states) == 2 else states[0]
+
+
+def compare(got, want, tolerance):
+    for a, b in zip(got, want, strict=True):
+        for c, d in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
+            c, d = (v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in (c, d))
+            assert absolute_error(c, d) < tolerance
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+def test_the_reference_in_float64(rng, cell, norm, options):
+    module = twin(cell, norm, steps=T, dtype=torch.float64, **options)
+    x, states = inputs(rng, module)
+    given = tensors(x, states, torch.float64)
+    for lengths in (None, LENGTHS):
+        y, end = module(*given, lengths)
+        want = through_reference(convert_torch(module), x, states, lengths)
+        compare((y, end), (want[0], want[1] if cell == "LSTM" else want[1][0]), 1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}], ids=str
+)
+@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+def test_lnrnns_classes_in_float32(rng, cell, norm, options):
+    module = twin(cell, norm, steps=T, **options)
+    served = lnrnn.from_torch(module)
+    assert type(served) is getattr(lnrnn, cell) and served.norm == module.norm
+    x, states = inputs(rng, module)
+    x = x.swapaxes(0, 1) if module.batch_first else x
+    given = tensors(x, states, torch.float32)
+    for lengths in (None, LENGTHS, torch.tensor(LENGTHS), np.array(LENGTHS)):
+        compare(module(*given, lengths), served(*given, lengths), 1e-5)
+        compare(module(given[0], lengths=lengths), served(given[0], lengths=lengths), 1e-5)
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "sigmoid", "identity"])
+def test_nonlinearities(rng, nonlinearity):
+    module = twin("RNN", "layer", nonlinearity=nonlinearity)
+    x = torch.randn(T, B, I)
+    compare(module(x), lnrnn.from_torch(module)(x), 1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_sequence_without_a_batch(rng, cell):
+    module = twin(cell, num_layers=2, bidirectional=True)
+    x, states = tensors(*inputs(rng, module, 1), torch.float32)
+    alone = tuple(s[:, 0] for s in states) if cell == "LSTM" else states[:, 0]
+    y, end = module(x, states)
+    compare(
+        module(x[:, 0], alone), (y[:, 0], tuple(e[:, 0] for e in end) if cell == "LSTM" else end[:, 0]), 1e-6
+    )
+    compare(module(x[:, 0], alone, 3), lnrnn.from_torch(module)(x[:, 0], alone, 3), 1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_seeds_and_start_values_are_lnrnns(cell):
+    for norm in ("layer", "batch", None):
+        served = getattr(lnrnn, cell)(I, H, 2, norm=norm, seed=3)
+        module = getattr(lnrnn.torch, cell)(I, H, 2, norm=norm, seed=3)
+        assert [*dict(module.named_parameters())] == [*served.parameters()]
+        for name, value in served.state_dict().items():
+            np.testing.assert_array_equal(module.state_dict()[name].numpy(), value)
+    torch.manual_seed(1)
+    one, two = (getattr(lnrnn.torch, cell)(I, H).weight_hh_l0 for _ in range(2))
+    assert not torch.equal(one, two)
+    torch.manual_seed(1)
+    assert torch.equal(one, getattr(lnrnn.torch, cell)(I, H).weight_hh_l0)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_lies_past_a_length_is_not_read(rng, cell):
+    for norm in ("layer", "batch"):
+        module = twin(cell, norm, steps=T, num_layers=2, bidirectional=True)
+        x = torch.randn(T, B, I)
+        y, _ = module(x, lengths=LENGTHS)
+        for b, n in enumerate(LENGTHS):
+            x[n:, b] = torch.nan
+        again, _ = module.train()(x, lengths=LENGTHS) if norm == "layer" else module(x, lengths=LENGTHS)
+        assert torch.equal(y, again) and torch.equal(y[4:, 0], torch.zeros(3, 2 * H))
+        again.sum().backward()
+        assert all(torch.isfinite(p.grad).all() for p in module.parameters())
+
+
+# --- batch norm ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("cell", CELLS)
+def test_training_uses_the_batch_and_learns_from_it(rng, cell, momentum):
+    module = twin(
+        cell, Batch(momentum=momentum), dtype=torch.float64, num_layers=2, bidirectional=True
+    ).train()
+    x, states = inputs(rng, module)
+    want = through_reference(convert_torch(module), x, states, LENGTHS, training=True)
+    y, end = module(*tensors(x, states, torch.float64), LENGTHS)
+    compare((y, end), (want[0], want[1] if cell == "LSTM" else want[1][0]), 1e-10)
+    assert module.known_steps == T and module.count_l1_reverse.tolist() == [3, 2, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, None])
+def test_running_statistics_are_those_of_forward_train(rng, momentum):
+    served = lnrnn.RNN(I, H, 2, norm=Batch(momentum=momentum), bidirectional=True, seed=2)
+    module = lnrnn.torch.RNN(
+        I, H, 2, norm=Batch(momentum=momentum), bidirectional=True, seed=2, dtype=torch.float64
+    )
+    for steps in (3, T, 2):
+        x = rng.standard_normal((steps, 32, I)).astype(np.float32)
+        lengths = rng.integers(0, steps + 1, 32)
+        lengths[:16] = (
+            steps  # of few sequences a variance may be tiny, and what is divided by it float32's error
+        )
+        served.forward_train(x, lengths=lengths)
+        module(torch.from_numpy(x).double(), lengths=lengths)
+    state = module.state_dict()
+    for name, value in served.state_dict().items():
+        assert absolute_error(state[name].numpy(), value) < 1e-5, name
+
+
+@pytest.mark.parametrize("overrun", ["raise", "last", "mean", "batch"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_overrun(rng, cell, overrun):
+    module = twin(cell, Batch(), steps=T - 3)
+    module.overrun = overrun
+    served = lnrnn.from_torch(module)
+    assert served.overrun == overrun and served.known_steps == module.known_steps == T - 3
+    x = torch.randn(T, 8, I)
+    if overrun == "raise":
+        for network in (module, served):
+            with pytest.raises(lnrnn.SequenceTooLongError, match="sequence 0 has 7 steps") as error:
+                network(x)
+            assert (error.value.sequence, error.value.length, error.value.known_steps) == (0, T, T - 3)
+        compare(module(x[:4]), served(x[:4]), 1e-5)
+    else:
+        compare(module(x), served(x), 1e-5)
+
+
+def test_room_for_steps():
+    module = lnrnn.torch.GRU(I, H, norm=Batch(4))
+    assert module.running_mean_ih_l0.shape == (4, 3 * H)
+    with pytest.raises(lnrnn.SequenceTooLongError, match="max_steps"):
+        module(torch.randn(5, B, I))
+    module(torch.randn(3, B, I))
+    assert module.running_mean_ih_l0.shape == (4, 3 * H) and module.known_steps == 3
+    with pytest.raises(ValueError, match="overrun must be one of"):
+        module.overrun = "first"
+    with pytest.raises(ValueError, match="batch norm"):
+        lnrnn.torch.GRU(I, H).overrun = "last"
+
+
+def test_evaluation_learns_nothing():
+    module = twin("LSTM", "batch", steps=T)
+    before = copy.deepcopy(module.state_dict())
+    module(torch.randn(3, B, I))
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+# --- as modules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "norm"),
+    [(c, n) for c in CELLS for n in (None, "layer", "batch")]
+    + [
+        ("LSTM", Layer("gate", "carry", inner_bias=True)),
+        ("GRU", Layer("gate")),
+        ("GRU", Layer("joint")),
+        ("LSTM", Layer("joint", None)),
+    ],
+)
+def test_gradcheck(cell, norm):
+    module = getattr(lnrnn.torch, cell)(2, 3, norm=norm, bidirectional=True, seed=1, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 4, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    h0 = tuple(torch.randn(2, 4, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+               for _ in range(2 if cell == "LSTM" else 1))  # fmt: skip
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def outputs(x, *rest):
+        state, parameters = rest[: len(h0)], dict(zip(names, rest[len(h0) :], strict=True))
+        state = state if len(state) == 2 else state[0]
+        y, end = torch.func.functional_call(module, parameters, (x, state, [3, 1, 2, 3]))
+        return y, *(end if isinstance(end, tuple) else (end,))
+
+    assert torch.autograd.gradcheck(outputs, (x, *h0, *values), eps=1e-6, atol=1e-5)
+
+
+def test_gradients_are_those_of_lnrnns_backward(rng):
+    for cell in CELLS:
+        module = twin(cell, num_layers=2, bidirectional=True)
+        served = lnrnn.from_torch(module)
+        x = torch.randn(T, B, I, requires_grad=True)
+        y, _ = module(x, lengths=LENGTHS)
+        gy = torch.randn_like(y)
+        y.backward(gy)
+        gx, _, grads = served.backward(served.forward_train(x.detach(), lengths=LENGTHS)[2], gy)
+        compare([x.grad], [gx], 5e-5)
+        for name, p in module.named_parameters():
+            assert absolute_error(p.grad.numpy(), grads[name]) < 5e-5 * max(1, np.abs(grads[name]).max())
+
+
+@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+def test_state_dict_goes_round(cell, norm):
+    module = twin(cell, norm, steps=T, num_layers=2, bidirectional=True)
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    other = getattr(lnrnn.torch, cell)(I, H, 2, norm=norm, bidirectional=True, seed=9).eval()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    x = torch.randn(T, B, I)
+    assert torch.equal(module(x)[0], other(x)[0])
+    served = getattr(lnrnn, cell)(I, H, 2, norm=norm, bidirectional=True)
+    served.load_state_dict(module.state_dict())
+    compare(served(x), other(x), 1e-5)
+    other.load_state_dict({name: torch.from_numpy(value) for name, value in served.state_dict().items()})
+    assert torch.equal(module(x)[0], other(x)[0])
+    told = {"norm": module.norm} if norm is not None else {}
+    again = lnrnn.from_torch(
+        module.state_dict(), **told, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
+    )
+    compare(again(x), served(x), 1e-9)
+
+
+def test_copies_dtypes_and_what_it_says_of_itself():
+    module = twin("LSTM", "batch", steps=T)
+    x = torch.randn(T, B, I)
+    assert torch.equal(copy.deepcopy(module)(x)[0], module(x)[0])
+    double = copy.deepcopy(module).double()
+    assert double.running_mean_c_l0.dtype == torch.float64 and double.count_l0.dtype == torch.int64
+    compare(double(x.double()), module(x), 1e-5)
+    half = twin("GRU").bfloat16()
+    assert half(x.bfloat16())[0].dtype == torch.bfloat16
+    np.testing.assert_array_equal(
+        lnrnn.from_torch(half).weight_hh_l0, half.weight_hh_l0.detach().float().numpy()
+    )
+    assert repr(twin("GRU", bias=False)).startswith(
+        "GRU(3, 12, num_layers=1, norm=LayerNormSpec(placement='split'"
+    )
+
+
+def test_part_of_a_model_on_no_device():
+    module = lnrnn.torch.LSTM(I, H, device="meta")
+    assert module.weight_hh_l0.is_meta
+    model = torch.nn.ModuleDict({"rnn": lnrnn.torch.LSTM(I, H, norm="batch"), "head": torch.nn.Linear(H, 2)})
+    model["rnn"](torch.randn(T, B, I))
+    other = torch.nn.ModuleDict({"rnn": lnrnn.torch.LSTM(I, H, norm="batch"), "head": torch.nn.Linear(H, 2)})
+    other.load_state_dict(model.state_dict())
+    assert other["rnn"].known_steps == T
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"x": np.zeros((T, B, I))}, "x must be a torch tensor"),
+    ({"x": torch.zeros(T, B, I + 1)}, "x must be of two or three dimensions, the last of size 3"),
+    ({"h0": torch.zeros(1, B, H)}, "h0 must be a pair"),
+    ({"h0": (torch.zeros(1, B, H), torch.zeros(1, B))}, r"h0\[1\] must be of shape \(1, 4, 12\)"),
+    ({"h0": (np.zeros((1, B, H)), None)}, r"h0\[0\] must be a torch tensor"),
+    ({"lengths": [1, 2]}, r"lengths must be of shape \(4,\)"),
+    ({"lengths": [1, 2, 3, T + 1]}, "lengths must be between 0 and the 7 steps"),
+    ({"lengths": [1.0, 2, 3, 4]}, "lengths must be an array of integers"),
+])  # fmt: skip
+def test_bad_input(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        lnrnn.torch.LSTM(I, H)(**{"x": torch.zeros(T, B, I), **arguments})
+
+
+def test_constructors_check_as_lnrnns_do():
+    for bad in ({"num_layers": 0}, {"norm": "group"}, {"bias": 1}, {"norm": Layer("joint", span="all")}):
+        with pytest.raises((ValueError, TypeError)):
+            lnrnn.torch.LSTM(I, H, **bad)
+
+
+def test_from_torch_of_a_twin_takes_no_norm():
+    with pytest.raises(ValueError, match="norm is for a state dict"):
+        lnrnn.from_torch(twin("GRU"), norm="layer")
+    assert lnrnn.from_torch(twin("GRU", batch_first=True)).batch_first

@@ -1,0 +1,443 @@
+"""batch_norm and batch_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
+
+test_batch_norm_input.py has what is refused, dtypes, and the layer class.
+"""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import (
+    FLOATS,
+    LENGTHS,
+    SCALE,
+    absolute_error,
+    each_dtype,
+    layouts,
+    normal,
+    on_every_isa,
+    onnx_cases,
+    relative_error,
+    several_threads,
+    wide,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from lnrnn import reference as ref
+
+# As in test_layer_norm.py. Measured at worst: forward 2.1e-7, backward 3.6e-7 relative to the largest value.
+FORWARD = 5e-7
+BACKWARD = 1e-6
+
+each_mode = pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+
+
+def statistics(rng, channels, dtype):
+    return normal(rng, channels, dtype), rng.uniform(0.5, 2, channels).astype(dtype)
+
+
+def shapes(n):
+    """A channel in a column, n of them; n values in the plane of a channel; a batch of n."""
+    return [(5, n), (3, 2, n), (n + 1, 3)]
+
+
+def check_forward(
+    x, mean, var, weight, bias, training, eps=1e-5, momentum=0.1, forward=FORWARD, spread=FORWARD
+):
+    """Compares y (to `forward`) and the new running mean and variance (to `spread`) with the reference."""
+    scale = SCALE[x.dtype.type]
+    new_mean, new_var = mean.copy(), var.copy()
+    y = lnrnn.batch_norm(x, new_mean, new_var, weight, bias, training, momentum, eps)
+    want, want_mean, want_var = ref.batch_norm(*wide(x, mean, var, weight, bias), training, momentum, eps)
+    assert y.dtype == x.dtype and y.shape == x.shape
+    assert relative_error(y, want) < forward * scale, x.shape
+    if training:
+        typical = max(np.abs(want_mean).max(), np.abs(x).mean((0, *range(2, x.ndim))).max())
+        assert absolute_error(new_mean, want_mean) < 2e-7 * scale * typical, x.shape
+        assert relative_error(new_var, want_var) < spread * scale, x.shape
+    else:
+        np.testing.assert_array_equal(new_mean, mean)
+        np.testing.assert_array_equal(new_var, var)
+
+
+def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
+    scale = BACKWARD * SCALE[x.dtype.type]
+    gx, gweight, gbias = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training, eps)
+    want = ref.batch_norm_backward(*wide(gy, x, mean, var, weight), training, eps)
+    axes = (0, *range(2, x.ndim))
+    # what cancels in gx: of two values per channel nothing else is left
+    gain = 1 if weight is None else weight.reshape(-1, *[1] * (x.ndim - 2))
+    u = np.abs(gy.astype(np.float64) * gain)
+    rstd = 1 / np.sqrt((x.astype(np.float64).var(axes) if training else var) + eps)
+    assert gx.dtype == x.dtype and gbias.dtype == x.dtype
+    assert absolute_error(gx, want[0]) < scale * (u.max(axes) * rstd).max(), x.shape
+    assert (gweight is None) == (weight is None)
+    if weight is not None:
+        assert gweight.dtype == x.dtype
+        assert absolute_error(gweight, want[1]) < scale * np.abs(gy).sum(axes).max(), x.shape
+    assert absolute_error(gbias, want[2]) < scale * np.abs(gy).sum(axes).max(), x.shape
+
+
+# --- lengths ------------------------------------------------------------------------------------------------
+
+
+@each_dtype
+@each_mode
+@pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
+def test_forward_at_every_length(isa, dtype, training, affine):
+    rng = np.random.default_rng(0)
+    for n in LENGTHS:
+        for shape in shapes(n):
+            x = normal(rng, shape, dtype) * dtype(3) + dtype(1)
+            weight = normal(rng, shape[1], dtype) if "weight" in affine else None
+            bias = normal(rng, shape[1], dtype) if "bias" in affine else None
+            check_forward(x, *statistics(rng, shape[1], dtype), weight, bias, training)
+
+
+@each_dtype
+@each_mode
+@pytest.mark.parametrize("affine", [False, True])
+def test_backward_at_every_length(isa, dtype, training, affine):
+    rng = np.random.default_rng(1)
+    for n in LENGTHS:
+        for shape in shapes(n):
+            x, gy = normal(rng, (2, *shape), dtype)
+            weight = normal(rng, shape[1], dtype) if affine else None
+            check_backward(gy, x, *statistics(rng, shape[1], dtype), weight, training)
+
+
+@each_dtype
+@each_mode
+def test_nothing_is_written_behind_the_end(isa, dtype, training):
+    rng = np.random.default_rng(2)
+    for n in range(1, 51):
+        for shape in shapes(n):
+            size = int(np.prod(shape))
+            room = np.full(size + 32, 7, dtype)
+            out = room[16:-16].reshape(shape)
+            x, (mean, var) = normal(rng, shape, dtype), statistics(rng, shape[1], dtype)
+            lnrnn.batch_norm(x, mean.copy(), var.copy(), training=training, out=out)
+            np.testing.assert_array_equal(out, lnrnn.batch_norm(x, mean, var, training=training))
+            assert (room[:16] == 7).all() and (room[-16:] == 7).all()
+
+
+# --- precision ----------------------------------------------------------------------------------------------
+
+
+@each_dtype
+@each_mode
+def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, training):
+    """Integers in pairs centre + d, centre - d: sums are exact in every order."""
+    rng = np.random.default_rng(3)
+    for samples in (1, 2, 8, 33, 150):
+        for c, plane in ((1, 2), (3, 4), (17, 2), (5, 50), (33, 6)):
+            d = rng.integers(-100, 101, (samples, c, plane // 2))
+            centre = rng.integers(-100, 101, (c, 1))
+            x = np.concatenate([centre + d, centre - d], axis=2)
+            x = rng.permuted(x, axis=2).astype(dtype) / dtype(64)
+            mean, var = (x.mean((0, 2), dtype=np.longdouble).astype(dtype), np.ones(c, dtype))
+            for y in (x, np.ascontiguousarray(x.swapaxes(1, 2)).reshape(-1, c)):
+                got = lnrnn.batch_norm(y, mean.copy(), var.copy(), training=training)
+                want = ref.batch_norm(*wide(y, mean, var), training=training)[0]
+                assert relative_error(got, want) < 5e-7 * SCALE[dtype], y.shape
+
+
+@each_dtype
+def test_mean_far_from_zero(isa, dtype):
+    """Channels of mean 1e4 and standard deviation 1, in training and with given statistics."""
+    rng = np.random.default_rng(4)
+    for shape in ((300, 17), (16, 3, 100), (64, 5, 7, 7)):
+        x = (1e4 + rng.standard_normal(shape)).astype(dtype)
+        axes = (0, *range(2, len(shape)))
+        mean, var = (f(axes, dtype=np.longdouble).astype(np.float64) for f in (x.mean, x.var))
+        want = ref.batch_norm(*wide(x), training=True)[0]
+        # The mean is a double. For float64 that is what remains: half its last place at 1e4, 9e-13, where it
+        # is given, and in training once more for each of up to 64 blocks (6e-12 was measured).
+        single = dtype is np.float32
+        trained = lnrnn.batch_norm(x, None, None, training=True)
+        assert absolute_error(trained, want) < (5e-6 if single else 2e-11)
+        assert absolute_error(lnrnn.batch_norm(x, mean, var), want) < (5e-6 if single else 4e-12)
+        if dtype is np.float32:
+            check_backward(normal(rng, shape, dtype), x, mean, var, None, True)
+
+
+@each_dtype
+def test_one_huge_value(isa, dtype):
+    """As in test_layer_norm.py: up to 64 roundings one way in the variance, half of that in y."""
+    rng = np.random.default_rng(5)
+    for shape in ((6, 19), (200, 5), (4, 3, 100)):
+        for at in (0, -1):
+            for huge in (1e4, -1e6, 1e8):
+                x = normal(rng, shape, dtype)
+                x[at].flat[at] = huge
+                check_forward(
+                    x, *statistics(rng, shape[1], dtype), None, None, True, forward=2e-6, spread=4e-6
+                )
+
+
+@each_dtype
+def test_first_values_far_from_the_others(isa, dtype):
+    """The statistics are taken about a mean of a few values. Where these are outliers, that costs digits
+    unless the sums are taken again: 1e-7 instead of 2e-5 of the variance."""
+    rng = np.random.default_rng(16)
+    for shape in ((16000, 5), (16000, 5, 2)):
+        x = normal(rng, shape, dtype)
+        x[::1000] += 1e4
+        mean, var = np.zeros(5), np.zeros(5)
+        lnrnn.batch_norm(x, mean, var, training=True, momentum=1.0)
+        _, want_mean, want_var = ref.batch_norm(*wide(x, mean, var), training=True, momentum=1)
+        assert relative_error(mean, want_mean) < FORWARD * SCALE[dtype]
+        assert relative_error(var, want_var) < FORWARD * SCALE[dtype]
+
+
+@each_dtype
+def test_constant_channels_give_the_bias(isa, dtype):
+    values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30], dtype)
+    c = len(values)
+    rng = np.random.default_rng(6)
+    weight, bias = normal(rng, (2, c), dtype)
+    for n in (2, 3, 7, 33, 64, 65, 200, 1000):
+        for shape in ((n, c), (3, c, n), (1, c, n)):
+            by_channel = values.reshape(c, *[1] * (len(shape) - 2))
+            y = lnrnn.batch_norm(np.broadcast_to(by_channel, shape), None, None, weight, bias, training=True)
+            np.testing.assert_array_equal(
+                y, np.broadcast_to(bias.reshape(by_channel.shape), shape), err_msg=str(shape)
+            )
+
+
+# --- what depends on what -----------------------------------------------------------------------------------
+
+
+@each_dtype
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_nan_stays_in_its_channel_and_in_inference_at_its_place(isa, dtype, poison):
+    rng = np.random.default_rng(7)
+    for shape in ((5, 37), (3, 5, 9), (70, 3)):
+        x = normal(rng, shape, dtype)
+        mean, var = statistics(rng, shape[1], dtype)
+        bad = x.copy()
+        bad[1, 2].flat[-1:] = poison
+        if x.ndim == 2:
+            bad[1, 2] = poison
+        hit = bad != x
+        clean = lnrnn.batch_norm(x, mean, var)
+        got = lnrnn.batch_norm(bad, mean, var)
+        np.testing.assert_array_equal(got[~hit], clean[~hit])
+        assert not np.isfinite(got[hit]).any()
+        clean = lnrnn.batch_norm(x, None, None, training=True)
+        new_mean, new_var = mean.copy(), var.copy()
+        got = lnrnn.batch_norm(bad, new_mean, new_var, training=True)
+        assert np.isnan(got[:, 2]).all() and not np.isfinite(new_mean[2]) and np.isnan(new_var[2])
+        np.testing.assert_array_equal(np.delete(got, 2, 1), np.delete(clean, 2, 1))
+        assert np.isfinite(np.delete(new_mean, 2)).all() and np.isfinite(np.delete(new_var, 2)).all()
+
+
+@each_dtype
+def test_threads_change_no_bit(isa, dtype):
+    rng = np.random.default_rng(8)
+    for shape in ((6000, 37), (70001, 3), (3, 60000), (4, 5, 20000)):
+        x, gy = normal(rng, (2, *shape), dtype)
+        mean, var = statistics(rng, shape[1], dtype)
+        results = []
+        for threads in (1, 2, 3):
+            m, v, found = mean.copy(), var.copy(), []
+            for compute, *arguments in (
+                (lnrnn.batch_norm, x, m, v, None, None, True),
+                (lnrnn.batch_norm, x, mean, var),
+                (lnrnn.batch_norm_backward, gy, x, mean, var, mean),
+                (lnrnn.batch_norm_backward, gy, x, mean, var, mean, False),
+            ):
+                with several_threads(threads):
+                    got = compute(*arguments)
+                found += got if isinstance(got, tuple) else [got]
+            results.append([*found, m, v])
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@each_dtype
+def test_outputs_larger_than_the_cache(isa, dtype):
+    """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
+    rng = np.random.default_rng(15)
+    size = (26 << 20) // dtype().itemsize
+    room = np.empty(size + 64, dtype)
+    for c, plane in ((250, 1), (256, 1), (37, 1009), (16, 1024)):
+        shape = (size // (c * plane), c) if plane == 1 else (size // (c * plane), c, plane)
+        sample = np.arange(shape[0], dtype=dtype).reshape(-1, *[1] * (len(shape) - 1))
+        x = sample + normal(rng, (1, *shape[1:]), dtype)
+        mean, var = statistics(rng, c, dtype)
+        want = np.concatenate([lnrnn.batch_norm(part, mean, var) for part in np.array_split(x, 4)])
+        for skip in (0, 1):
+            room.fill(7)
+            out = room[skip : skip + x.size].reshape(shape)
+            np.testing.assert_array_equal(lnrnn.batch_norm(x, mean, var, out=out), want)
+            assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
+
+
+def test_many_values_in_a_channel(isa):
+    """The sums of a long channel keep their digits: of 600,000 values, and of the same in a column."""
+    x = (100 + np.random.default_rng(9).standard_normal((3, 2, 100_000))).astype(np.float32)
+    gy = np.random.default_rng(10).standard_normal(x.shape).astype(np.float32)
+    for a, g in ((x, gy), (x.swapaxes(1, 2).reshape(-1, 2), gy.swapaxes(1, 2).reshape(-1, 2))):
+        check_forward(a, np.zeros(2, np.float32), np.ones(2, np.float32), None, None, True)
+        check_backward(g, a, None, None, np.ones(2, np.float32), True)
+
+
+# --- running statistics -------------------------------------------------------------------------------------
+
+
+@each_dtype
+def test_running_statistics(isa, dtype):
+    x = normal(np.random.default_rng(11), (6, 5, 3), dtype)
+    for momentum in (0, 0.1, 0.5, 1):
+        check_forward(x, np.full(5, 2, dtype), np.full(5, 3, dtype), None, None, True, momentum=momentum)
+    mean, var = np.full(5, 2, dtype), np.full(5, 3, dtype)
+    lnrnn.batch_norm(x, mean, var, training=True, momentum=0)
+    assert (mean == 2).all() and (var == 3).all()
+    lnrnn.batch_norm(x, mean, None, training=True, momentum=1)  # each of them alone, too
+    lnrnn.batch_norm(x, None, var, training=True, momentum=1)
+    assert relative_error(mean, x.mean((0, 2), dtype=np.float64)) < 2e-7 * SCALE[dtype]
+    assert relative_error(var, x.var((0, 2), ddof=1, dtype=np.float64)) < FORWARD * SCALE[dtype]
+
+
+def test_running_statistics_keep_their_own_dtype_and_memory():
+    x = np.random.default_rng(12).standard_normal((6, 5)).astype(np.float32)
+    table = np.zeros((5, 4))
+    mean, var = table[:, 0], table[:, 2]
+    lnrnn.batch_norm(x, mean, var, training=True, momentum=1)
+    assert absolute_error(table[:, 0], x.astype(np.float64).mean(0)) < 1e-7
+    assert absolute_error(table[:, 2], x.astype(np.float64).var(0, ddof=1)) < 5e-7
+    assert not table[:, 1::2].any()
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+@each_dtype
+@each_mode
+def test_layouts(isa, dtype, training):
+    """Every way to lie in memory gives the bits of the contiguous array."""
+    rng = np.random.default_rng(13)
+    for shape in ((5, 9), (3, 4, 9), (2, 3, 4, 5)):
+        c = shape[1]
+        x, gy = normal(rng, (2, *shape), dtype)
+        weight, bias, mean = normal(rng, (3, c), dtype)
+        var = rng.uniform(0.5, 2, c).astype(dtype)
+        y = lnrnn.batch_norm(x, mean.copy(), var.copy(), weight, bias, training)
+        gradients = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training)
+        vectors = zip(*(layouts(v).values() for v in (weight, bias, mean, var)), strict=True)
+        for (name, xl), gyl, (wl, bl, ml, vl) in zip(
+            layouts(x).items(), layouts(gy).values(), vectors, strict=True
+        ):
+            if training:
+                ml, vl = ml.copy(), vl.copy()
+            np.testing.assert_array_equal(lnrnn.batch_norm(xl, ml, vl, wl, bl, training), y, err_msg=name)
+            for got, want in zip(
+                lnrnn.batch_norm_backward(gyl, xl, mean, var, wl, training), gradients, strict=True
+            ):
+                np.testing.assert_array_equal(got, want, err_msg=name)
+        for name, out in layouts(np.zeros_like(x)).items():
+            if out.flags.writeable and out.dtype.isnative:
+                assert lnrnn.batch_norm(x, mean.copy(), var.copy(), weight, bias, training, out=out) is out
+                np.testing.assert_array_equal(out, y, err_msg=name)
+        channels_last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        got = lnrnn.batch_norm(
+            np.moveaxis(channels_last, -1, 1), mean.copy(), var.copy(), weight, bias, training
+        )
+        np.testing.assert_array_equal(got, y)
+
+
+@each_dtype
+@each_mode
+def test_out_may_be_x_and_may_overlap(isa, dtype, training):
+    rng = np.random.default_rng(14)
+    n = 23
+    room = normal(rng, 10 * n, dtype)
+    mean, var = statistics(rng, n, dtype)
+    for shift in (-2 * n, -n, -7, -1, 0, 1, 7, n, 2 * n):
+        r = room.copy()
+        x, out = r[3 * n : 7 * n].reshape(4, n), r[3 * n + shift : 7 * n + shift].reshape(4, n)
+        want = lnrnn.batch_norm(x.copy(), mean.copy(), var.copy(), training=training)
+        assert lnrnn.batch_norm(x, mean.copy(), var.copy(), training=training, out=out) is out
+        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
+    for k, name in enumerate(
+        ("running_mean", "running_var", "weight", "bias")
+    ):  # parameters that lie in the output
+        a = dict(
+            running_mean=mean.copy(), running_var=var.copy(), weight=mean * 2, bias=var * 3, training=training
+        )
+        x = normal(rng, (4, n), dtype)
+        want = lnrnn.batch_norm(x, **{key: v if key == "training" else v.copy() for key, v in a.items()})
+        out = np.empty((4, n), dtype)
+        out[k] = a[name]
+        if not (training and name.startswith("running")):  # there both would be written to one place
+            a[name] = out[k]
+            lnrnn.batch_norm(x, **a, out=out)
+            np.testing.assert_array_equal(out, want, err_msg=name)
+
+
+@each_dtype
+def test_running_statistics_that_overlap(isa, dtype):
+    """Both are computed from what they were before the call, and then written, the mean first."""
+    x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
+    room = np.arange(1, 7, dtype=dtype)
+    mean, var = room[:5].copy(), room[1:].copy()
+    want = lnrnn.batch_norm(x, mean, var, training=True)
+    expected = np.concatenate([mean[:1], var])
+    np.testing.assert_array_equal(lnrnn.batch_norm(x, room[:5], room[1:], training=True), want)
+    np.testing.assert_array_equal(room, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 3, 0), (0, 3, 4), (2, 0, 4)])
+@each_dtype
+def test_zero_size_in_inference(isa, dtype, shape):
+    x, p = np.zeros(shape, dtype), np.ones(shape[1], dtype)
+    for y in (lnrnn.batch_norm(x, p, p, p, p), lnrnn.batch_norm(x, p, p, out=x)):
+        assert y.shape == shape and y.dtype == dtype
+    gx, gweight, gbias = lnrnn.batch_norm_backward(x, x, p, p, p, training=False)
+    assert gx.shape == shape and gweight.shape == gbias.shape == p.shape
+    assert not gweight.any() and not gbias.any()
+
+
+# --- any shape, any eps -------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_any_rank(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=2, max_size=6), "shape"))
+    training = data.draw(st.booleans(), "training")
+    if training and np.prod(shape) == shape[1]:
+        shape = (2, *shape[1:])
+    dtype = data.draw(st.sampled_from(FLOATS))
+    eps = data.draw(st.sampled_from([1e-3, 1e-5, 0.5, 1e3]))
+    momentum = data.draw(st.floats(0, 1), "momentum")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
+    x, gy = normal(rng, (2, *shape), dtype)
+    weight, bias = normal(rng, (2, shape[1]), dtype)
+    mean, var = statistics(rng, shape[1], dtype)
+
+    def check():
+        check_forward(x, mean, var, weight, bias, training, eps, momentum)
+        check_backward(gy, x, mean, var, weight, training, eps)
+
+    on_every_isa(check)
+
+
+BN_CASES = onnx_cases("BatchNormalization")
+
+
+@pytest.mark.parametrize("case", BN_CASES, ids=[c["name"].removeprefix("test_") for c in BN_CASES])
+def test_onnx(isa, case):
+    """ONNX's running variance takes the biased batch variance; test_reference.py compares it."""
+    x, w, b, mean, var = case["inputs"].values()
+    a = case["attributes"]
+    training = bool(a.get("training_mode", 0))
+    mean = mean.copy()
+    y = lnrnn.batch_norm(
+        x, mean, var.copy(), w, b, training, 1 - a.get("momentum", 0.9), a.get("epsilon", 1e-5)
+    )
+    assert absolute_error(y, case["outputs"]["y"]) < 2e-6
+    if training:
+        assert absolute_error(mean, case["outputs"]["output_mean"]) < 2e-7

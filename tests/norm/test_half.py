@@ -1,0 +1,157 @@
+"""Norms of float16 and bfloat16: computed in float32, rounded once at the end, on every ISA."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import several_threads
+from lnrnn import reference as ref
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+HALVES = (np.float16, ml_dtypes.bfloat16)
+LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 2049, 4099)
+
+each_half = pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.__name__)
+
+
+def normal(rng, shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def check(norm, x, *arguments):
+    """norm(x, ...) is norm(x in float32, ...), rounded by NumPy or ml_dtypes; and that is right."""
+    got = norm(x, *arguments)
+    assert type(got) is np.ndarray and got.dtype == x.dtype and got.shape == x.shape
+    np.testing.assert_array_equal(got, norm(x.astype(np.float32), *arguments).astype(x.dtype))
+    return got
+
+
+@each_half
+def test_layer_and_rms_norm_at_every_length(isa, dtype):
+    rng = np.random.default_rng(0)
+    unit = float(ml_dtypes.finfo(dtype).eps) / 2
+    for n in LENGTHS:
+        x, (weight, bias) = normal(rng, (5, n), dtype), normal(rng, (2, n))
+        got = check(lnrnn.layer_norm, x, n, weight, bias)
+        want = ref.layer_norm(x, n, weight, bias)
+        assert (np.abs(got - want) <= unit * np.abs(want) + 5e-6 * np.abs(want).max()).all(), n
+        got = check(lnrnn.rms_norm, x, n, weight)
+        want = ref.rms_norm(x, n, weight)
+        assert (np.abs(got - want) <= unit * np.abs(want) + 5e-6 * np.abs(want).max()).all(), n
+        check(lnrnn.layer_norm, x, n)
+
+
+@each_half
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_at_every_length(isa, dtype, training):
+    rng = np.random.default_rng(1)
+    for n in (*range(1, 35), 100, 257, 2049):
+        for shape in ((7, n), (3, 4, n), (2, n, 3)):
+            x, (weight, bias) = normal(rng, shape, dtype), normal(rng, (2, shape[1]))
+            moments = np.zeros((2, 2, shape[1]), np.float32) + 0.5
+
+            def call(x, moments, *arguments):
+                return lnrnn.batch_norm(x, *moments[int(x.dtype == dtype)], *arguments)
+
+            check(call, x, moments, weight, bias, training)
+            np.testing.assert_array_equal(*moments)
+
+
+@each_half
+def test_gradients(isa, dtype):
+    """gx is rounded to x's dtype; gradients of parameters stay in float32."""
+    rng = np.random.default_rng(2)
+    for n in (1, 5, 16, 33, 300):
+        x, gy, weight = normal(rng, (40, n), dtype), normal(rng, (40, n), dtype), normal(rng, n)
+        for backward, *arguments in (
+            (lnrnn.layer_norm_backward, n, weight, weight),
+            (lnrnn.batch_norm_backward, None, None, weight),
+        ):
+            got = backward(gy, x, *arguments)
+            want = backward(gy.astype(np.float32), x.astype(np.float32), *arguments)
+            np.testing.assert_array_equal(got[0], want[0].astype(dtype))
+            for g, w in zip(got[1:], want[1:], strict=True):
+                assert g.dtype == np.float32
+                np.testing.assert_array_equal(g, w)
+
+
+@each_half
+def test_gradients_of_an_empty_batch(dtype):
+    x, weight = np.zeros((0, 4), dtype), np.ones(4, dtype)
+    for gx, *sums in (
+        lnrnn.layer_norm_backward(x, x, 4, weight, weight),
+        lnrnn.batch_norm_backward(x, x, np.zeros(4), np.ones(4), weight, False),
+    ):
+        assert gx.dtype == dtype and gx.shape == x.shape
+        for g in sums:
+            assert g.dtype == np.float32 and g.shape == (4,) and not g.any()
+
+
+@each_half
+def test_every_number_comes_and_goes(isa, dtype):
+    """All 65,536 of them in, by a norm that changes nothing; what float32 gives out is rounded to nearest
+    even."""
+    x = np.arange(65536, dtype=np.uint16).view(dtype).reshape(-1, 16)
+    same = partial(lnrnn.batch_norm, running_mean=np.zeros(16), running_var=np.ones(16), eps=0.0)
+    np.testing.assert_array_equal(same(x).astype(np.float32), x.astype(np.float32))
+    bits = np.arange(0, 2**32, 4099, dtype=np.uint32)[: 2**20 - 16].view(np.float32)
+    with np.errstate(all="ignore"):
+        y = lnrnn.batch_norm(
+            np.ones((1, bits.size), dtype), np.zeros(bits.size), np.ones(bits.size), bits, eps=0.0
+        )
+        np.testing.assert_array_equal(y[0].astype(np.float32), bits.astype(dtype).astype(np.float32))
+
+
+@each_half
+def test_parameters_of_the_same_dtype(isa, dtype):
+    rng = np.random.default_rng(3)
+    x, p = normal(rng, (6, 9), dtype), normal(rng, 9, dtype)
+    wide = p.astype(np.float32)
+    np.testing.assert_array_equal(lnrnn.layer_norm(x, 9, p, p), lnrnn.layer_norm(x, 9, wide, wide))
+    np.testing.assert_array_equal(lnrnn.rms_norm(x, 9, p), lnrnn.rms_norm(x, 9, wide))
+    mean, var = np.zeros(9), np.ones(9)
+    np.testing.assert_array_equal(
+        lnrnn.batch_norm(x, mean, var, p, p), lnrnn.batch_norm(x, mean, var, wide, wide)
+    )
+
+
+@each_half
+def test_memory(isa, dtype):
+    rng = np.random.default_rng(4)
+    x = normal(rng, (70, 33), dtype)
+    want = lnrnn.layer_norm(x, 33)
+    wide = np.zeros((70, 66), dtype)
+    wide[:, ::2] = x
+    np.testing.assert_array_equal(lnrnn.layer_norm(wide[:, ::2], 33), want)
+    out = np.empty_like(x)
+    assert lnrnn.layer_norm(x, 33, out=out) is out
+    np.testing.assert_array_equal(out, want)
+    with pytest.raises(TypeError, match="out"):
+        lnrnn.layer_norm(x, 33, out=np.empty((70, 33), np.float32))
+    assert lnrnn.layer_norm(x, 33, out=x) is x
+    np.testing.assert_array_equal(x, want)
+
+
+@each_half
+def test_large_outputs_and_threads(isa, dtype):
+    x = normal(np.random.default_rng(5), (13_000, 1009), dtype)
+    want = np.concatenate([lnrnn.layer_norm(part, 1009) for part in np.array_split(x, 8)])
+    for threads in (1, 2):
+        with several_threads(threads):
+            np.testing.assert_array_equal(lnrnn.layer_norm(x, 1009), want)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(5, 9)
+    for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
+        half = x.to(getattr(torch, name))
+        y = lnrnn.layer_norm(half, 9)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, lnrnn.layer_norm(half.float().numpy(), 9).astype(dtype))
+    with pytest.raises(TypeError, match="x must be"):
+        lnrnn.layer_norm(x.to(torch.bfloat16).requires_grad_(), 9)

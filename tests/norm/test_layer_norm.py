@@ -1,0 +1,423 @@
+"""layer_norm and layer_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
+
+test_layer_norm_input.py has what is refused, dtypes, and the layer class.
+"""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import (
+    FLOATS,
+    LENGTHS,
+    SCALE,
+    absolute_error,
+    each_dtype,
+    elementwise_error,
+    layouts,
+    normal,
+    on_every_isa,
+    onnx_cases,
+    relative_error,
+    several_threads,
+    wide,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from lnrnn import reference as ref
+
+# |y| is up to sqrt(n) and its error a few roundings of that; 2.8e-7 of the largest |y| was measured at worst
+# with sums cut after 32 terms.
+FORWARD = 5e-7
+# gx and the sums over rows, relative to the largest: 5.6e-7 was measured at worst.
+BACKWARD = 1e-6
+
+
+def true_layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
+    x, weight, bias = wide(x, weight, bias)
+    return ref.layer_norm(x, shape, weight, bias, eps)
+
+
+# --- lengths ------------------------------------------------------------------------------------------------
+
+
+@each_dtype
+@pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
+def test_forward_at_every_length(isa, dtype, affine):
+    rng = np.random.default_rng(0)
+    for n in LENGTHS:
+        x = normal(rng, (3, n), dtype) * dtype(3) + dtype(1)
+        weight = normal(rng, n, dtype) if "weight" in affine else None
+        bias = normal(rng, n, dtype) if "bias" in affine else None
+        y = lnrnn.layer_norm(x, n, weight, bias)
+        assert y.dtype == dtype
+        assert relative_error(y, true_layer_norm(x, n, weight, bias)) < FORWARD * SCALE[dtype], n
+
+
+@each_dtype
+@pytest.mark.parametrize("affine", [False, True])
+def test_backward_at_every_length(isa, dtype, affine):
+    rng = np.random.default_rng(1)
+    for n in LENGTHS:
+        rows = 70 if n == 33 else 3  # more rows than are summed before they go to double precision
+        x, gy = normal(rng, (2, rows, n), dtype)
+        weight, bias = normal(rng, (2, n), dtype) if affine else (None, None)
+        got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
+        want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
+        # rows of one or two units have next to no gradient, all of it cancels: their scale is that of what
+        # cancels
+        scale = np.abs(want[0]).max()
+        if n < 3:
+            scale = np.abs(gy * (1 if weight is None else weight)).max() / np.sqrt(x.var(1).min() + 1e-5)
+        assert absolute_error(got[0], want[0]) < BACKWARD * SCALE[dtype] * scale, n
+        assert got[0].dtype == dtype
+        for g, w in zip(got[1:], want[1:], strict=True):
+            if not affine:
+                assert g is None
+            else:
+                assert g.dtype == dtype and g.shape == (n,)
+                assert relative_error(g, w) < BACKWARD * SCALE[dtype], n
+
+
+@each_dtype
+def test_backward_of_many_rows(isa, dtype):
+    """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of
+    5000 values of mean 1 are as good as short ones."""
+    rng = np.random.default_rng(16)
+    for rows, n in ((400, 100), (5000, 100), (5000, 3)):
+        x, gy = normal(rng, (2, rows, n), dtype)
+        gy += dtype(1)
+        weight, bias = normal(rng, (2, n), dtype)
+        gx, *sums = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
+        want_gx, *want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
+        assert relative_error(gx, want_gx) < (BACKWARD if n > 3 else 20 * BACKWARD) * SCALE[dtype], (rows, n)
+        for got, right in zip(sums, want, strict=True):
+            assert relative_error(got, right) < FORWARD * SCALE[dtype], (rows, n)
+
+
+@each_dtype
+def test_nothing_is_written_behind_the_end(isa, dtype):
+    rng = np.random.default_rng(2)
+    for n in range(1, 51):
+        room = np.full(3 * n + 32, 7, dtype)
+        out = room[16:-16].reshape(3, n)
+        x = normal(rng, (3, n), dtype)
+        lnrnn.layer_norm(x, n, out=out)
+        np.testing.assert_array_equal(out, lnrnn.layer_norm(x, n))
+        assert (room[:16] == 7).all() and (room[-16:] == 7).all()
+
+
+# --- precision ----------------------------------------------------------------------------------------------
+
+
+def exact_rows(rng, n, dtype):
+    """Rows (8, n) whose mean and sum of squared deviations are the same in every order of summation.
+
+    A row is an integer plus deviations in pairs d, -d of integers. All partial sums, of values less any one
+    of them and of squares, are integers below 2^24 and so exact; then the row is scaled by a power of two.
+    """
+    most = max(1, int(np.sqrt(2.0**23 / n / 4)))
+    d = rng.integers(-min(most, 500), min(most, 500) + 1, (8, n // 2))
+    centre = rng.integers(-500, 501, (8, 1))
+    x = np.concatenate([centre + d, centre - d, np.broadcast_to(centre, (8, n % 2))], axis=1)
+    assert np.abs(x).sum(1).max() < 2**24 and ((x - centre) ** 2).sum(1).max() < 2**24
+    return rng.permuted(x, axis=1).astype(dtype) * dtype(2.0**-6)
+
+
+@each_dtype
+@pytest.mark.parametrize("affine", [False, True])
+def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, affine):
+    """What remains is var + eps, root, quotient, product: below 5e-7 of each value by itself."""
+    rng = np.random.default_rng(3)
+    for n in (*range(2, 51), 64, 100, 127, 256, 1000, 1023, 4096, 16384):
+        x = exact_rows(rng, n, dtype)
+        weight = normal(rng, n, dtype) if affine else None
+        y = lnrnn.layer_norm(x, n, weight)
+        assert elementwise_error(y, true_layer_norm(x, n, weight)) < 5e-7 * SCALE[dtype], n
+
+
+@each_dtype
+def test_mean_far_from_zero(isa, dtype):
+    """Rows of mean 1e4 and standard deviation 1; float32 holds them to 5e-4; that is what counts."""
+    rng = np.random.default_rng(4)
+    for n in (16, 17, 100, 128, 512, 1000, 4096):
+        for mean in (1e4, -1e4):
+            x = (mean + rng.standard_normal((16, n))).astype(dtype)
+            assert absolute_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 5e-6 * SCALE[dtype], n
+
+
+@each_dtype
+def test_gradients_where_the_mean_is_far_from_zero(isa, dtype):
+    """x - mean is exact to the last digit of x, so the gradients are as good as those of rows about 0."""
+    rng = np.random.default_rng(17)
+    for n in (16, 17, 100, 1000):
+        for mean in (1e4, -1e4):
+            x, gy = (mean + rng.standard_normal((40, n))).astype(dtype), normal(rng, (40, n), dtype)
+            weight, bias = normal(rng, (2, n), dtype)
+            got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
+            want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
+            for g, w in zip(got, want, strict=True):
+                assert relative_error(g, w) < BACKWARD * SCALE[dtype], (n, mean)
+
+
+@each_dtype
+def test_one_huge_value(isa, dtype):
+    """It sets the scale of its row; its place, the first too, does not matter.
+
+    It makes all other terms alike, so that adding one to the sum of squares rounds as adding the next does.
+    Of 64 roundings one way, 64 * 2^-24 in the variance and half of that in y remain; longer sums have to be
+    cut.
+    """
+    rng = np.random.default_rng(5)
+    for n in (5, 16, 33, 256, 1000):
+        for at in (0, 1, n // 2, n - 1):
+            x = normal(rng, (4, n), dtype)
+            x[:, at] = [1e4, -1e6, 1e8, 1e15]
+            assert relative_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 2e-6 * SCALE[dtype], (
+                n,
+                at,
+            )
+
+
+@each_dtype
+def test_constant_rows_give_the_bias(isa, dtype):
+    values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30, -3e38], dtype)
+    rng = np.random.default_rng(6)
+    for n in LENGTHS:
+        weight, bias = normal(rng, (2, n), dtype)
+        x = np.repeat(values[:, None], n, axis=1)
+        y = lnrnn.layer_norm(x, n, weight, bias)
+        np.testing.assert_array_equal(y, np.broadcast_to(bias, x.shape), err_msg=str(n))
+        assert not lnrnn.layer_norm(x, n).any()
+
+
+@each_dtype
+def test_powers_of_two_change_no_bit(isa, dtype):
+    x = normal(np.random.default_rng(7), (4, 37), dtype)
+    y = lnrnn.layer_norm(x, 37, eps=0)
+    for k in (-40, -3, 1, 50):
+        np.testing.assert_array_equal(lnrnn.layer_norm(np.ldexp(x, k), 37, eps=0), y)
+
+
+@each_dtype
+def test_tiny_values(isa, dtype):
+    """Denormal rows: the variance vanishes beside eps, and y = (x - mean) / sqrt(eps)."""
+    tiny = np.finfo(dtype).smallest_subnormal
+    x = (np.random.default_rng(8).integers(-1000, 1000, (3, 21)) * tiny).astype(dtype)
+    error = absolute_error(lnrnn.layer_norm(x, 21), true_layer_norm(x, 21))
+    assert error <= 320 * float(tiny)  # the mean is off by up to one smallest denormal, times 1 / sqrt(eps)
+
+
+@each_dtype
+def test_large_values_whose_squares_are_finite(isa, dtype):
+    big = 1e17 if dtype is np.float32 else 1e150
+    x = normal(np.random.default_rng(9), (3, 100), dtype) * dtype(big)
+    assert relative_error(lnrnn.layer_norm(x, 100), true_layer_norm(x, 100)) < FORWARD * SCALE[dtype]
+
+
+# --- rows are alone -----------------------------------------------------------------------------------------
+
+
+@each_dtype
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_stay_in_their_row(isa, dtype, poison):
+    rng = np.random.default_rng(10)
+    for n in (*range(1, 36), 64, 100):
+        x, gy = normal(rng, (2, 5, n), dtype)
+        weight, bias = normal(rng, (2, n), dtype)
+        y, gx = lnrnn.layer_norm(x, n, weight, bias), lnrnn.layer_norm_backward(gy, x, n, weight, bias)[0]
+        for at in {0, n // 2, n - 1}:
+            bad = x.copy()
+            bad[2, at] = poison
+            got, got_gx = (
+                lnrnn.layer_norm(bad, n, weight, bias),
+                lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0],
+            )
+            for g, clean in ((got, y), (got_gx, gx)):
+                assert np.isnan(g[2]).all()
+                np.testing.assert_array_equal(np.delete(g, 2, 0), np.delete(clean, 2, 0))
+
+
+@each_dtype
+def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
+    rng = np.random.default_rng(11)
+    for rows, n in ((4000, 37), (3, 70001), (100, 2501), (70001, 3)):
+        x, gy = normal(rng, (2, rows, n), dtype)
+        weight, bias = normal(rng, (2, n), dtype)
+        results = []
+        for threads in (1, 2, 3):
+            with several_threads(threads):
+                y = lnrnn.layer_norm(x, n, weight, bias)
+            with several_threads(threads, had=None if rows > 32 else 1):  # a task has at least so many
+                results.append([y, *lnrnn.layer_norm_backward(gy, x, n, weight, bias)])
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+        for r in (0, rows // 2, rows - 1):
+            np.testing.assert_array_equal(lnrnn.layer_norm(x[r], n, weight, bias), results[0][0][r])
+            np.testing.assert_array_equal(
+                lnrnn.layer_norm_backward(gy[r], x[r], n, weight)[0], results[0][1][r]
+            )
+
+
+@each_dtype
+def test_outputs_larger_than_the_cache(isa, dtype):
+    """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
+    rng = np.random.default_rng(15)
+    size = (26 << 20) // dtype().itemsize
+    room = np.empty(size + 64, dtype)
+    for n in (250, 256, 1009):
+        x = normal(rng, (1, n), dtype) + rng.permutation(size // n).astype(dtype)[:, None] * normal(
+            rng, (1, n), dtype
+        )
+        want = np.concatenate([lnrnn.layer_norm(part, n) for part in np.array_split(x, 4)])
+        for skip in (0, 1):
+            room.fill(7)
+            out = room[skip : skip + x.size].reshape(x.shape)
+            np.testing.assert_array_equal(lnrnn.layer_norm(x, n, out=out), want)
+            assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
+def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
+    """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    rng, n = np.random.default_rng(18), 1009
+    rows = 3200 * 4 // dtype.itemsize
+    x = normal(rng, (rows, n), np.float32).astype(dtype)
+    weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
+    room = np.empty(x.size + 64, dtype)
+    parts = np.array_split(x, 4)
+    calls = [
+        lambda x, p=p, **k: lnrnn.layer_norm(x, n, *p, **k)
+        for p in ((weight, bias), (weight, None), (None, bias), (None, None))
+    ]
+    calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
+    for call in calls:
+        want = np.concatenate([call(part) for part in parts])
+        for skip in (0, 1):
+            out = room[skip : skip + x.size].reshape(x.shape)
+            np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
+
+
+def test_a_huge_row_and_many_rows(isa):
+    x = (100 + np.random.default_rng(12).standard_normal((1, 1_000_003))).astype(np.float32)
+    assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
+    x = x[:, :-1].reshape(-1, 2)
+    assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+@each_dtype
+def test_layouts(isa, dtype):
+    """Every way to lie in memory gives the bits of the contiguous array."""
+    rng = np.random.default_rng(13)
+    x, gy = normal(rng, (2, 3, 4, 9), dtype)
+    weight, bias = normal(rng, (2, 4, 9), dtype)
+    y = lnrnn.layer_norm(x, (4, 9), weight, bias)
+    gradients = lnrnn.layer_norm_backward(gy, x, (4, 9), weight, bias)
+    assert relative_error(y, true_layer_norm(x, (4, 9), weight, bias)) < FORWARD * SCALE[dtype]
+    for (name, xl), gyl, wl, bl in zip(
+        layouts(x).items(),
+        layouts(gy).values(),
+        layouts(weight).values(),
+        layouts(bias).values(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(lnrnn.layer_norm(xl, (4, 9), wl, bl), y, err_msg=name)
+        for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients, strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=name)
+    for name, out in layouts(np.zeros_like(x)).items():
+        if out.flags.writeable and out.dtype.isnative:
+            assert lnrnn.layer_norm(x, (4, 9), weight, bias, out=out) is out
+            np.testing.assert_array_equal(out, y, err_msg=name)
+    turned = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(lnrnn.layer_norm(turned, (4, 9), weight, bias), y)
+
+
+@each_dtype
+def test_out_may_be_x_and_may_overlap(isa, dtype):
+    rng = np.random.default_rng(14)
+    n = 23
+    room = normal(rng, 10 * n, dtype)
+    for shift in (-2 * n, -n, -7, -1, 0, 1, 7, n, 2 * n):
+        r = room.copy()
+        x, out = r[3 * n : 7 * n].reshape(4, n), r[3 * n + shift : 7 * n + shift].reshape(4, n)
+        want = lnrnn.layer_norm(x.copy(), n)
+        assert lnrnn.layer_norm(x, n, out=out) is out
+        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
+    square = normal(rng, (n, n), dtype)
+    want = lnrnn.layer_norm(square.copy(), n)
+    lnrnn.layer_norm(square, n, out=square.T)  # the same memory in another order
+    np.testing.assert_array_equal(square.T, want)
+    for name in ("weight", "bias"):  # parameters that lie in the output
+        x, parameter = normal(rng, (9, n), dtype), normal(rng, n, dtype)  # more rows than are written at once
+        want = lnrnn.layer_norm(x, n, **{name: parameter})
+        out = np.empty((9, n), dtype)
+        out[0] = parameter
+        lnrnn.layer_norm(x, n, out=out, **{name: out[0]})
+        np.testing.assert_array_equal(out, want, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "shape, normalized",
+    [
+        ((0, 5), (5,)),
+        ((3, 0), (0,)),
+        ((0, 0), (0,)),
+        ((2, 0, 3), (0, 3)),
+        ((2, 0, 3), (3,)),
+        ((0, 1), (1,)),
+        ((0,), (0,)),
+    ],
+)
+@each_dtype
+def test_zero_size(isa, dtype, shape, normalized):
+    x, weight, bias = np.zeros(shape, dtype), np.ones(normalized, dtype), np.ones(normalized, dtype)
+    for y in (lnrnn.layer_norm(x, normalized, weight, bias), lnrnn.layer_norm(x, normalized, out=x)):
+        assert y.shape == shape and y.dtype == dtype
+    gx, gweight, gbias = lnrnn.layer_norm_backward(x, x, normalized, weight, bias)
+    assert gx.shape == shape and gweight.shape == gbias.shape == normalized
+    assert not gweight.any() and not gbias.any()
+
+
+# --- any shape, any eps -------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_any_rank(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=6), "shape"))
+    axes = data.draw(st.integers(1, len(shape)), "axes")
+    dtype = data.draw(st.sampled_from(FLOATS))
+    eps = data.draw(st.sampled_from([1e-12, 1e-5, 0.5, 1e3]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
+    normalized = shape[-axes:]
+    x, gy = normal(rng, (2, *shape), dtype)
+    weight, bias = normal(rng, (2, *normalized), dtype)
+    want = true_layer_norm(x, normalized, weight, bias, eps)
+    gradients = ref.layer_norm_backward(*wide(gy, x), normalized, *wide(weight, bias), eps)
+    for isa, (y, got) in on_every_isa(
+        lambda: (
+            lnrnn.layer_norm(x, normalized, weight, bias, eps),
+            lnrnn.layer_norm_backward(gy, x, normalized, weight, bias, eps),
+        )
+    ).items():
+        assert absolute_error(y, want) < 10 * FORWARD * SCALE[dtype], isa
+        assert y.shape == shape
+        if np.prod(normalized) > 2:  # of fewer units the gradient is all cancellation: seen above
+            for g, w in zip(got, gradients, strict=True):
+                assert relative_error(g, w) < 20 * BACKWARD * SCALE[dtype], isa
+
+
+LN_CASES = onnx_cases("LayerNormalization")
+
+
+@pytest.mark.parametrize("case", LN_CASES, ids=[c["name"].removeprefix("test_") for c in LN_CASES])
+def test_onnx(isa, case):
+    x, w, b = case["inputs"].values()
+    axis = case["attributes"].get("axis", -1) % x.ndim
+    y = lnrnn.layer_norm(x, x.shape[axis:], w, b, case["attributes"].get("epsilon", 1e-5))
+    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # of values up to 7; theirs err by 8.3e-7

@@ -1,0 +1,282 @@
+"""Norms of values whose squares overflow or underflow: every magnitude that a dtype holds, against the
+reference."""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import FLOATS, SCALE, absolute_error, each_dtype, normal, on_every_isa, relative_error, wide
+from hypothesis import given
+from hypothesis import strategies as st
+from lnrnn import reference as ref
+from networks import VARIANTS, calm, normal as normal32, parts, reference_forward
+
+same = np.testing.assert_array_equal
+LENGTHS = (2, 3, 8, 16, 17, 33, 100, 1000, 5000)
+# As in test_layer_norm.py: relative to the largest value of a row.
+FORWARD, BACKWARD = 5e-7, 1e-6
+
+
+def extremes(rng, n, dtype):
+    """Rows (7, n): squares that overflow, values up to the largest, ordinary ones, squares that underflow,
+    subnormals, and deviations of 2^-20 of a large and of a small mean."""
+    info = np.finfo(dtype)
+    large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
+    rows = [
+        normal(rng, n, np.float64) * large,
+        rng.uniform(-1, 1, n) * info.max,
+        normal(rng, n, np.float64),
+        normal(rng, n, np.float64) * small,
+        rng.integers(-1000, 1000, n) * info.smallest_subnormal,
+        large * 1e10 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+        small * 1e-5 * (1 + rng.integers(-8, 8, n) * 2.0**-20),
+    ]
+    rows[1][0] = info.max
+    for row in rows[2:]:
+        row[0] *= 1.5  # no row is constant
+    return np.array(rows).astype(dtype)
+
+
+def rows_agree(got, want, most):
+    for k, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert relative_error(g, w) < most, k
+
+
+# --- layer norm and RMS norm --------------------------------------------------------------------------------
+
+
+def test_what_went_wrong_once(isa):
+    rng = np.random.default_rng(0)
+    assert (
+        absolute_error(lnrnn.rms_norm(np.full((1, 1000), 3e38, np.float32), 1000), np.ones((1, 1000)))
+        < FORWARD
+    )
+    x = (1e19 * normal(rng, (3, 1000), np.float64)).astype(np.float32)
+    y = lnrnn.layer_norm(x, 1000)
+    assert relative_error(y, ref.layer_norm(*wide(x), 1000)) < FORWARD and np.abs(y).max() > 3
+    x = rng.uniform(-3e38, 3e38, (3, 1000)).astype(np.float32)
+    assert relative_error(lnrnn.layer_norm(x, 1000), ref.layer_norm(*wide(x), 1000)) < FORWARD
+
+
+@each_dtype
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_and_rms_norm(isa, dtype, affine):
+    """The ordinary row among them has the bits that it has alone."""
+    rng = np.random.default_rng(1)
+    for n in LENGTHS:
+        x = extremes(rng, n, dtype)
+        weight, bias = normal(rng, (2, n), dtype) if affine else (None, None)
+        y, r = lnrnn.layer_norm(x, n, weight, bias, 0), lnrnn.rms_norm(x, n, weight, 0)
+        rows_agree(y, ref.layer_norm(*wide(x), n, *wide(weight, bias), 0), FORWARD * SCALE[dtype])
+        rows_agree(r, ref.rms_norm(*wide(x), n, *wide(weight), 0), FORWARD * SCALE[dtype])
+        for k, row in enumerate(x):
+            same(lnrnn.layer_norm(row, n, weight, bias, 0), y[k])
+            same(lnrnn.rms_norm(row, n, weight, 0), r[k])
+        same(lnrnn.layer_norm(x, n, weight, bias, 0, out=x), y)
+
+
+@each_dtype
+def test_layer_norm_backward(isa, dtype):
+    rng = np.random.default_rng(2)
+    for n in LENGTHS[1:]:
+        x = np.delete(extremes(rng, n, dtype), 4, 0)  # gradients beyond the largest number
+        gy, (weight, bias) = normal(rng, x.shape, dtype), normal(rng, (2, n), dtype)
+        got = lnrnn.layer_norm_backward(gy, x, n, weight, bias, 0)
+        want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), 0)
+        rstd = 1 / wide(x)[0].std(1)
+        for k, u in enumerate(np.abs(gy * weight).max(1)):
+            # a gradient of subnormal size has their resolution
+            most = BACKWARD * SCALE[dtype] * u * rstd[k] + float(np.finfo(dtype).smallest_subnormal)
+            assert np.abs(got[0][k].astype(np.longdouble) - want[0][k]).max() <= most, (n, k)
+        for g, w in zip(got[1:], want[1:], strict=True):
+            assert absolute_error(g, w) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(0).max(), n
+
+
+def test_bfloat16(isa):
+    """It has float32's range, and is computed there."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    rng = np.random.default_rng(3)
+    for n in LENGTHS:
+        x = extremes(rng, n, np.float32)[:5]
+        x[1] /= 2  # the largest float32 is beyond it
+        x, gy = x.astype(bfloat16), normal(rng, x.shape, np.float32).astype(bfloat16)
+        single, gs = x.astype(np.float32), gy.astype(np.float32)
+        weight = normal(rng, n, np.float32)
+        for narrow, wider in (
+            (lnrnn.layer_norm(x, n, weight, eps=0), lnrnn.layer_norm(single, n, weight, eps=0)),
+            (lnrnn.rms_norm(x, n, weight, 0), lnrnn.rms_norm(single, n, weight, 0)),
+            (
+                lnrnn.layer_norm_backward(gy, x, n, weight, eps=0)[0],
+                lnrnn.layer_norm_backward(gs, single, n, weight, eps=0)[0],
+            ),
+            (
+                lnrnn.batch_norm(x, None, None, weight, None, True, eps=0.0),
+                lnrnn.batch_norm(single, None, None, weight, None, True, eps=0.0),
+            ),
+        ):
+            same(narrow.astype(np.float32), wider.astype(bfloat16).astype(np.float32))
+
+
+@each_dtype
+def test_outputs_larger_than_the_cache(isa, dtype):
+    rng = np.random.default_rng(4)
+    x = np.tile(extremes(rng, 1009, dtype), (500, 1))
+    weight, bias = normal(rng, (2, 1009), dtype)
+    same(
+        lnrnn.layer_norm(x, 1009, weight, bias, 0),
+        np.tile(lnrnn.layer_norm(x[:7], 1009, weight, bias, 0), (500, 1)),
+    )
+    same(lnrnn.rms_norm(x, 1009, weight, 0), np.tile(lnrnn.rms_norm(x[:7], 1009, weight, 0), (500, 1)))
+
+
+@each_dtype
+def test_constant_rows_and_a_tiny_eps(isa, dtype):
+    """A row of equal values has no variance, whatever they are: the bias comes out, or with eps 0 NaN, as 0 /
+    0 is."""
+    eps = 1e-40 if dtype is np.float32 else 1e-320
+    values = np.array([0, 1e-30, 1, -1e30, 3e38, np.finfo(dtype).max, np.finfo(dtype).tiny], dtype)
+    for n in (1, 5, 16, 100):
+        x, bias = np.repeat(values[:, None], n, axis=1), normal(np.random.default_rng(5), n, dtype)
+        same(lnrnn.layer_norm(x, n, None, bias, eps), np.broadcast_to(bias, x.shape))
+        assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
+        same(lnrnn.batch_norm(x.T, None, None, training=True, eps=eps), 0) if n > 1 else None
+
+
+@each_dtype
+def test_what_is_not_finite(isa, dtype):
+    rng = np.random.default_rng(6)
+    for n in (5, 16, 100):
+        for poison in (np.nan, np.inf, -np.inf):
+            x, gy = extremes(rng, n, dtype), normal(rng, (7, n), dtype)
+            x[:, n // 2] = poison
+            assert (
+                np.isnan(lnrnn.layer_norm(x, n)).all()
+                and np.isnan(lnrnn.layer_norm_backward(gy, x, n)[0]).all()
+            )
+            r = lnrnn.rms_norm(x, n)
+            assert np.isnan(r[:, n // 2]).all()
+            assert np.isnan(r).all() if np.isnan(poison) else not np.delete(r, n // 2, 1).any()
+
+
+@given(st.data())
+def test_any_magnitude(data):
+    dtype = data.draw(st.sampled_from(FLOATS))
+    info = np.finfo(dtype)
+    subnormal, largest = np.log10(np.longdouble(info.smallest_subnormal)), np.log10(info.max)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
+    rows, n = data.draw(st.integers(1, 9), "rows"), data.draw(st.sampled_from((3, 7, 16, 40, 130, 2100)), "n")
+    powers = data.draw(
+        st.lists(st.floats(float(subnormal), float(largest)), min_size=rows, max_size=rows), "powers"
+    )
+    eps = data.draw(st.sampled_from([0, 1e-45, 1e-38, 1e-20, 1e-5, 1.0, 1e30]), "eps")
+    sizes = np.minimum(10 ** np.array(powers, np.longdouble), info.max)[:, None]
+    x = np.concatenate([sizes, 0 * sizes, sizes * rng.uniform(-1, 1, (rows, n - 2))], 1).astype(dtype)
+    gy, (weight, bias) = normal(rng, x.shape, dtype), normal(rng, (2, n), dtype)
+    unit = np.longdouble(info.smallest_subnormal)
+    spread = wide(x)[0].var(1, keepdims=True) + np.longdouble(eps)
+    square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
+
+    def near(got, want, scale, gain, rstd, isa):
+        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are
+        multiples of the smallest subnormal."""
+        most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
+        assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
+
+    e = np.longdouble(eps)
+    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
+    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
+    size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
+    held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
+
+    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(
+        lambda: (
+            lnrnn.layer_norm(x, n, weight, None, eps),
+            lnrnn.rms_norm(x, n, None, eps),
+            lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps),
+        )
+    ).items():
+        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight), 1 / np.sqrt(spread), isa)
+        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1, 1 / np.sqrt(square), isa)
+        near(got_gx[held], gx[held], BACKWARD * size[held], 1, size[held], isa)
+        gain = np.abs(gy).sum(0)
+        near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
+
+
+# --- batch norm ---------------------------------------------------------------------------------------------
+
+
+@each_dtype
+def test_batch_norm_in_training(isa, dtype):
+    rng = np.random.default_rng(7)
+    for n in (3, 17, 100, 2000):
+        columns = extremes(rng, n, dtype)
+        weight, bias = normal(rng, (2, 7), dtype)
+        for x in (
+            np.ascontiguousarray(columns.T),
+            columns[None].copy(),
+            np.stack([columns, columns[:, ::-1]]),
+        ):
+            axes = (0, *range(2, x.ndim))
+            mean, var = np.zeros(7), np.zeros(7)
+            y = lnrnn.batch_norm(x, mean, var, weight, bias, True, 1.0, 0.0)
+            want, want_mean, want_var = ref.batch_norm(
+                *wide(x, np.zeros(7), np.zeros(7), weight, bias), True, 1, 0
+            )
+            rows_agree(np.moveaxis(y, 1, 0), np.moveaxis(want, 1, 0), FORWARD * SCALE[dtype])
+            size = np.abs(wide(x)[0]).max(axes)
+            unit = np.longdouble(np.finfo(np.float64).smallest_subnormal)
+            assert (np.abs(mean - want_mean) <= 2e-7 * SCALE[dtype] * size + unit).all()
+            held = (want_var < np.finfo(np.float64).max) & (want_var > np.finfo(np.float64).tiny)
+            # twice as much as of y: the square of its denominator
+            assert (np.abs(var - want_var)[held] <= 2 * FORWARD * SCALE[dtype] * want_var[held]).all()
+            assert np.isinf(var[want_var > np.finfo(np.float64).max]).all()
+            same(
+                lnrnn.batch_norm(
+                    np.delete(x, [0, 1, 3, 4, 5, 6], 1), None, None, weight[2:3], bias[2:3], True, 1.0, 0.0
+                ),
+                y[:, 2:3],
+            )
+            gy = normal(rng, x.shape, dtype)
+            got = lnrnn.batch_norm_backward(gy, x, None, None, weight, True, 0.0)
+            slopes = ref.batch_norm_backward(*wide(gy, x, None, None, weight), True, 0)
+            rstd = 1 / wide(x)[0].std(axes)
+            for c in (0, 1, 2, 3, 5, 6):  # 4: gradients beyond the largest number
+                # the mean is a double: of float64 it has no more digits than x, and some of x - mean are
+                # missing
+                lost = 2.0**-53 * size[c] * rstd[c] if dtype is np.float64 else 0
+                most = (BACKWARD * SCALE[dtype] + lost) * np.abs(gy[:, c] * weight[c]).max() * rstd[c]
+                most += 2 * float(np.finfo(dtype).smallest_subnormal) * (1 + np.abs(gy[:, c]).max())
+                assert (np.abs(got[0][:, c] - slopes[0][:, c]) <= most).all(), (n, c)
+            assert absolute_error(got[1], slopes[1]) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(axes).max()
+
+
+# --- inside the cells ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
+def test_layer_norm_inside_a_cell(isa, name):
+    """Right as long as sums of products stay within 1e38, in the docstring of lnrnn.RNN; infinities among
+    them give NaN."""
+    rng = np.random.default_rng(8)
+    rnn = calm(5, 33, **VARIANTS[name])
+    for size in (1e20, 1e30, 1e37):
+        x = normal32(rng, 4, 3, 5)
+        x[1, 0] *= size
+        x[2] *= size
+        y, state = rnn(x)
+        want, want_state, _ = reference_forward(rnn, x)
+        for got, right in zip((y, *parts(rnn, state)), (want, *parts(rnn, want_state)), strict=True):
+            assert absolute_error(got, right) < 3e-6
+    y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
+    assert np.isnan(y).all()
+
+
+def test_batch_norm_of_a_step_from_the_batch(isa):
+    rng = np.random.default_rng(9)
+    rnn = calm(5, 33, norm="batch")
+    for size in (1e20, 1e30, 1e37):
+        x = normal32(rng, 3, 9, 5)
+        x[1] *= size
+        y = rnn.forward_train(x)[0]
+        assert absolute_error(y, reference_forward(rnn, x, training=True)[0]) < 3e-6

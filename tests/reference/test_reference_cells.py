@@ -1,0 +1,459 @@
+"""The reference's cells against hand-computed steps, their own symmetries, central differences and ONNX's
+vectors.
+
+test_reference_torch.py compares them with PyTorch.
+"""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt, tanh
+
+import numpy as np
+import pytest
+from helpers import absolute_error, onnx_cases, relative_error
+from lnrnn import reference as ref
+from reference_cells import (
+    CELLS,
+    GATES,
+    LAYER,
+    PER_STEP,
+    backward,
+    draw,
+    forward,
+    mapped,
+    statistics_of,
+)
+from test_reference import DIFFERENCE_TOLERANCE, ids, numeric_gradient
+
+# float64 against float64 with other shapes of the same products; 1.3e-15 was measured at worst
+SAME = 1e-14
+
+each_cell = pytest.mark.parametrize("name", CELLS)
+
+
+def sig(a):
+    return 1 / (1 + exp(-a))
+
+
+# --- by hand: one unit, or two, from numbers whose mean and deviation are plain -----------------------------
+
+
+def test_plain_lstm_by_hand():
+    # sigmoid(log 3) = 3/4, tanh(log 2) = 3/5: c' = 1/4 * 4 + 3/4 * 3/5, h' = 3/4 tanh(c')
+    p = dict(
+        weight_ih=np.zeros((4, 1)),
+        weight_hh=np.zeros((4, 1)),
+        bias_ih=[log(3), 0, log(2), log(2)],
+        bias_hh=[0, -log(3), 0, log(1.5)],
+    )
+    y, (h, c), _ = ref.lstm([[[7.0]]], p, norm=None, h0=[[5.0]], c0=[[4.0]])
+    np.testing.assert_allclose(c, [[1.45]], rtol=1e-15)
+    np.testing.assert_allclose(y[0], [[0.75 * tanh(1.45)]], rtol=1e-15)
+    np.testing.assert_array_equal(y[0], h)
+
+
+@pytest.mark.parametrize("cell", ["out", "carry", None])
+def test_split_lstm_by_hand(cell):
+    # x_ = (-3, -1, 1, 3): variance 5, and with eps 4 divided by 3; h_ = 2 (1, 1, -1, -1): divided by sqrt(8).
+    # One unit: its c is its own mean, so the norm of c leaves the bias.
+    p = dict(
+        weight_ih=[[-3], [-1], [1], [3]],
+        weight_hh=[[1], [1], [-1], [-1]],
+        gain_ih=np.array([1, 3, 1, 1]),
+        bias_ih=np.array([0, 0, 1, 0]),
+        gain_hh=np.full(4, sqrt(2)),
+        bias_hh=np.array([0, 0, 0, 1]),
+        gain_c=np.ones(1),
+        bias_c=np.array([0.5]),
+    )
+    p = {k: np.array(v, float) for k, v in p.items()}
+    y, (h, c), _ = ref.lstm([[[1.0]]], p, cell=cell, eps=4, h0=[[2.0]], c0=[[3.0]])
+    raw = sig(-1 + 1) * 3 + sig(-1 + 1) * tanh(1 / 3 + 1 - 1)
+    np.testing.assert_allclose(c, [[0.5 if cell == "carry" else raw]], rtol=1e-15)
+    np.testing.assert_allclose(h, [[sig(1 - 1 + 1) * tanh(raw if cell is None else 0.5)]], rtol=1e-15)
+
+
+def test_joint_and_gate_lstm_by_hand():
+    # two units: a gate's pair normalised alone is (-d, d) / sqrt(d^2 + eps), here d = 3, eps 16: -+3/5
+    a = np.array([1, 7, 2, 8, 3, 9, 4, 10.0])  # i, f, g, o
+    p = dict(weight_ih=a[:, None], weight_hh=np.zeros((8, 2)))
+    y, (_, c), _ = ref.lstm([[[1.0]]], p, placement="gate", cell=None, eps=16)
+    s = np.array([-0.6, 0.6])
+    want_c = [sig(v) * tanh(v) for v in s]
+    np.testing.assert_allclose(c[0], want_c, rtol=1e-15)
+    np.testing.assert_allclose(
+        y[0, 0], [sig(v) * tanh(w) for v, w in zip(s, want_c, strict=True)], rtol=1e-15
+    )
+    # all eight: mean 5.5, variance 9 + 1.25
+    _, (_, c), _ = ref.lstm([[[1.0]]], p, placement="joint", cell=None, eps=6)
+    s = (a - 5.5) / sqrt(16.25)
+    np.testing.assert_allclose(c[0], [sig(s[0]) * tanh(s[4]), sig(s[1]) * tanh(s[5])], rtol=1e-15)
+
+
+def test_plain_gru_by_hand():
+    # r = 1/4, z = 3/4, n = tanh(log 2 / 2 + 1/4 * 2 log 2) = 3/5, and h' = 1/4 * 3/5 + 3/4 * 4
+    p = dict(
+        weight_ih=np.zeros((3, 1)),
+        weight_hh=np.zeros((3, 1)),
+        bias_ih=[-log(3), log(3), log(2) / 2],
+        bias_hh=[0, 0, 2 * log(2)],
+    )
+    y, h, _ = ref.gru([[[7.0]]], p, norm=None, h0=[[4.0]])
+    np.testing.assert_allclose(y, [[[3.15]]], rtol=1e-15)
+    np.testing.assert_array_equal(y[0], h)
+
+
+def test_gru_placements_by_hand():
+    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one unit leaves its bias
+    p = dict(weight_ih=np.array([[0.0], [6], [3]]), weight_hh=np.array([[1.0], [1], [4]]))
+
+    def run(bias=(0, 0, 0), **options):
+        biases = dict(bias=np.array(bias), bias_ih=np.array(bias), bias_hh=2 * np.array(bias))
+        (h,) = ref.gru([[[1.0]]], p | biases, eps=16, h0=[[1.0]], **options)[1].ravel()
+        return h
+
+    def new_state(z, n):
+        return (1 - z) * n + z
+
+    # r, z over two: x_ (-3, 3) / 5, h_ (0, 0); n alone: 0. Biases: 1, and 2 on the h side
+    want = new_state(sig(0.6), tanh(1 + sig(-0.6) * 2))
+    np.testing.assert_allclose(run((0, 0, 1), placement="split"), want, rtol=1e-15)
+    # over all three: x_ (-3, 3, 0) / sqrt(6 + 16), h_ (-1, -1, 2) / sqrt(2 + 16)
+    (xr, xz, xn), (hr, hz, hn) = np.array([-3, 3, 0]) / sqrt(22), np.array([-1, -1, 2]) / sqrt(18)
+    want = new_state(sig(xz + hz), tanh(xn + sig(xr + hr) * hn))
+    np.testing.assert_allclose(run(placement="split", span="all"), want, rtol=1e-14)
+    # the sum (1, 7, 7): (-4, 2, 2) / sqrt(8 + 16)
+    ar, az, an = np.array([-4, 2, 2]) / sqrt(24)
+    np.testing.assert_allclose(run(placement="joint"), new_state(sig(az), tanh(sig(ar) * an)), rtol=1e-14)
+    # each alone: only the biases remain
+    np.testing.assert_allclose(run((1, 2, 3), placement="gate"), new_state(sig(2), tanh(3)), rtol=1e-15)
+
+
+def test_batch_lstm_by_hand():
+    # two sequences -+3: a deviation of 3 and eps 16 give -+3/5 on each side
+    p = dict(
+        weight_ih=np.ones((4, 1)),
+        weight_hh=np.full((4, 1), 2.0),
+        bias=np.array([0, 0, 0, 1.0]),
+        gain_ih=np.array([0, 0, 5, 0.0]),
+        gain_hh=np.array([0, 0, 0, 5.0]),
+        bias_c=np.array([0.25]),
+    )
+    x, h0 = np.array([[[-3.0], [3]]]), np.array([[1.5], [-1.5]])
+    y, (h, c), tape = ref.lstm(x, p, norm="batch", eps=16, h0=h0)
+    raw = 0.5 * tanh(3)
+    np.testing.assert_allclose(c[:, 0], [-raw, raw], rtol=1e-15)
+    hat = raw / sqrt(raw**2 + 16)
+    np.testing.assert_allclose(h[:, 0], [sig(4) * tanh(0.25 - hat), sig(-2) * tanh(0.25 + hat)], rtol=1e-14)
+    assert {k: [s.shape for s in v] for k, v in tape.statistics.items()} == {
+        "ih": [(1, 4)] * 2,
+        "hh": [(1, 4)] * 2,
+        "c": [(1, 1)] * 2,
+    }
+    np.testing.assert_allclose(tape.statistics["hh"], [np.zeros((1, 4)), np.full((1, 4), 9.0)])
+    np.testing.assert_allclose(tape.statistics["c"][1], [[raw**2]])
+    assert tape.count.tolist() == [2]
+
+
+def test_split_rnn_is_the_loop_of_its_equation():
+    rng = np.random.default_rng(1)
+    v, _ = draw("rnn split", rng, inner=False)
+    y, _, _ = ref.rnn(**v, placement="split", eps=0.1)
+    h = v["h0"]
+    for t in range(len(y)):
+        a = ref.layer_norm(v["x"][t] @ v["weight_ih"].T, 4, v["gain_ih"], v["bias_ih"], 0.1)
+        h = np.tanh(a + ref.layer_norm(h @ v["weight_hh"].T, 4, v["gain_hh"], v["bias_hh"], 0.1))
+        assert absolute_error(y[t], h) < SAME
+
+
+# --- lengths, direction, statistics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@each_cell
+def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
+    """Padding (NaN here), lengths and rows do not touch each other; length 0 keeps the state, length 1 is
+    one step.
+    """
+    rng = np.random.default_rng(2)
+    v, lengths = draw(name, rng)
+    options = dict(
+        reverse=reverse, **({"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {})
+    )
+    for b, n in enumerate(lengths):
+        v["x"][n:, b] = np.nan
+    y, state, _ = forward(name, v, lengths=lengths, **options)
+    starts = [k for k in ("h0", "c0") if k in v]
+    for b, n in enumerate(lengths):
+        own = v | {k: v[k][b : b + 1] for k in starts} | {"x": v["x"][:n, b : b + 1]}
+        alone, last, _ = forward(name, own, **options)
+        assert absolute_error(y[:n, b], alone[:, 0]) < SAME
+        assert not y[n:, b].any()
+        for key, mine, its in zip(starts, state, last, strict=True):
+            assert absolute_error(mine[b], its[0]) < SAME
+            if n == 0:
+                np.testing.assert_array_equal(mine[b], v[key][b])
+        if n:
+            np.testing.assert_array_equal(state[0][b], y[0 if reverse else n - 1, b])
+
+
+@each_cell
+def test_reverse_is_forward_on_flipped_sequences(name):
+    v, _ = draw(name, np.random.default_rng(3))
+    y, state, _ = forward(name, v, reverse=True)
+    flipped, last, _ = forward(name, v | {"x": v["x"][::-1]})
+    np.testing.assert_array_equal(y, flipped[::-1])
+    np.testing.assert_array_equal(state, last)
+
+
+@each_cell
+def test_two_halves_are_the_whole(name):
+    """The state is all that a cell carries; no initial state is a state of zeros."""
+    rng = np.random.default_rng(4)
+    v, _ = draw(name, rng)
+    known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
+    rest = {"statistics": mapped(known["statistics"], lambda s: s[2:])} if known else {}
+    starts = [k for k in ("h0", "c0") if k in v]
+    y, state, _ = forward(name, v | {k: np.zeros_like(v[k]) for k in starts}, **known)
+    first, middle, _ = forward(
+        name, {k: a for k, a in v.items() if k not in starts} | {"x": v["x"][:2]}, **known
+    )
+    second, last, _ = forward(name, v | dict(zip(starts, middle, strict=True)) | {"x": v["x"][2:]}, **rest)
+    assert absolute_error(np.concatenate([first, second]), y) < SAME
+    assert absolute_error(last, state) < SAME
+
+
+@each_cell
+def test_absent_parameters_are_gain_one_and_bias_zero(name):
+    v, _ = draw(name, np.random.default_rng(5))
+    neutral = {
+        k: np.ones_like(a) if k.startswith("gain") else np.zeros_like(a) if "bias" in k else a
+        for k, a in v.items()
+    }
+    bare = {k: a for k, a in v.items() if "bias" not in k and "gain" not in k}
+    np.testing.assert_array_equal(forward(name, neutral)[0], forward(name, bare)[0])
+
+
+@each_cell
+def test_longdouble_stays_longdouble(name):
+    v, _ = draw(name, np.random.default_rng(6))
+    y, state, tape = forward(name, {k: a.astype(np.longdouble) for k, a in v.items()})
+    grads = backward(name, tape, y, state)
+    assert {a.dtype for a in (y, *state, *grads.values())} == {np.dtype(np.longdouble)}
+    assert 0 < absolute_error(forward(name, v)[0], y) < SAME
+
+
+@pytest.mark.parametrize("name", PER_STEP)
+def test_step_statistics_are_those_of_a_loop_over_the_living(name):
+    """The inputs of each norm, put together again from the outputs and from the states of shorter runs."""
+    v, lengths = draw(name, np.random.default_rng(7))
+    lengths[1] = 3
+    v["x"][lengths[2] :, 2] = np.nan
+    tape = forward(name, v, lengths=lengths)[2]
+    assert tape.count.tolist() == [4, 3, 3, 2, 1]
+    for t in range(5):
+        alive = lengths > t
+        x_ = v["x"][t, alive] @ v["weight_ih"].T + v["inner_bias_ih"]
+        h_ = (
+            forward(name, v, lengths=np.minimum(lengths, t))[1][0][alive] @ v["weight_hh"].T
+            + v["inner_bias_hh"]
+        )
+        inputs = {"": x_ + h_} if name.startswith("rnn") else {"ih": x_, "hh": h_}
+        if name.startswith("lstm"):
+            inputs["c"] = forward(name, v, lengths=np.minimum(lengths, t + 1))[1][1][alive]
+        assert set(tape.statistics) == set(inputs)
+        for site, a in inputs.items():
+            mean, var = tape.statistics[site]
+            assert absolute_error(mean[t], a.mean(0)) < SAME
+            assert absolute_error(var[t], a.var(0)) < SAME
+
+
+@pytest.mark.parametrize("name", PER_STEP)
+def test_inference_with_the_statistics_of_training_is_training(name):
+    v, lengths = draw(name, np.random.default_rng(8))
+    y, state, tape = forward(name, v, lengths=lengths)
+    learnt = tape.statistics.get("", tape.statistics)
+    again, last, used = forward(name, v, lengths=lengths, statistics=learnt)
+    assert absolute_error(again, y) < SAME
+    assert absolute_error(last, state) < SAME
+    assert used.count.size == 0
+
+
+@pytest.mark.parametrize("name", PER_STEP)
+def test_overrun(name):
+    """Beyond two known steps: as if all were known and said what `overrun` means."""
+    rng = np.random.default_rng(9)
+    v, lengths = draw(name, rng)
+    known = statistics_of(name, rng, 2)
+    for overrun, row in (("last", lambda s: s[-1:]), ("mean", lambda s: s.mean(0, keepdims=True))):
+        padded = mapped(known, lambda s, row=row: np.concatenate([s, np.repeat(row(s), 3, axis=0)]))
+        want = forward(name, v, lengths=lengths, statistics=padded)[0]
+        got = forward(name, v, lengths=lengths, statistics=known, overrun=overrun)[0]
+        np.testing.assert_array_equal(got, want)
+    y, state, tape = forward(name, v, statistics=known, overrun="batch")
+    assert tape.count.tolist() == [4, 4, 4]
+    starts = [k for k in ("h0", "c0") if k in v]
+    middle = forward(name, v | {"x": v["x"][:2]}, statistics=known)[1]
+    rest, last, _ = forward(name, v | dict(zip(starts, middle, strict=True)) | {"x": v["x"][2:]})
+    assert absolute_error(rest, y[2:]) < SAME
+    assert absolute_error(last, state) < SAME
+    with pytest.raises(ValueError, match="step 4 .* 2 steps are known"):
+        forward(name, v, lengths=lengths, statistics=known)
+    forward(name, v, lengths=np.minimum(lengths, 2), statistics=known)
+
+
+@pytest.mark.parametrize("name", ["lstm batch", "gru batch"])
+def test_calibration_does_not_depend_on_the_batches(name):
+    v, lengths = draw(name, np.random.default_rng(10))
+    x, cell = v.pop("x"), getattr(ref, CELLS[name][0])
+    parameters = {k: a for k, a in v.items() if k not in ("h0", "c0")}
+    whole, count = ref.calibrate([(x, lengths)], parameters, cell=cell)
+    parts = [(x[:1, 2:3], None), (x[:, :2], lengths[:2]), (x[:, 3:], lengths[3:])]
+    apart, again = ref.calibrate(parts, parameters, cell=cell)
+    assert again.tolist() == count.tolist() == [3, 2, 2, 2, 1]
+    _, _, tape = cell(x, parameters, norm="batch", lengths=lengths)
+    for site, (mean, var) in whole.items():
+        np.testing.assert_array_equal(tape.statistics[site], (mean, var))
+        assert absolute_error(apart[site], (mean, var)) < SAME
+
+
+# --- what each norm does not see (exactly so at eps = 0) ----------------------------------------------------
+
+# name -> gates in groups, each normalised as one, and whether the two sides are normalised apart
+GROUPS = {
+    "rnn joint": ([1], False),
+    "rnn split": ([1], True),
+    "lstm split": ([4], True),
+    "lstm joint": ([4], False),
+    "lstm gate": ([1, 1, 1, 1], False),
+    "gru split": ([2, 1], True),
+    "gru split all": ([3], True),
+    "gru joint": ([3], False),
+    "gru gate": ([1, 1, 1], False),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_layer_norm_does_not_see_shift_and_scale_of_what_it_spans(name):
+    """The rows of W that one norm spans can be scaled and moved alike; one gate's rows, or half a gate's,
+    cannot.
+    """
+    v, lengths = draw(name, np.random.default_rng(11), inner=False)
+    groups, apart = GROUPS[name]
+    y = forward(name, v, eps=0, lengths=lengths)[0]
+
+    def change(factors_ih, factors_hh, shift=0):
+        moved = {
+            key: (v[key] + shift * np.arange(1.0, v[key].shape[1] + 1)) * f[:, None]
+            for key, f in (("weight_ih", factors_ih), ("weight_hh", factors_hh))
+        }
+        return absolute_error(forward(name, v | moved, eps=0, lengths=lengths)[0], y)
+
+    units = 4 * np.array(groups)
+    ih = np.repeat([2.0, 0.25, 8, 0.5][: len(groups)], units)
+    hh = np.repeat([4.0, 0.5, 0.125, 2][: len(groups)], units) if apart else ih
+    # placement gate has r h_n inside the norm of a GRU's candidate, and r differs from unit to unit
+    assert change(ih, hh, shift=name != "gru gate") < 1e-13
+    row = np.arange(units.sum())
+    for part in (
+        2,
+        *({4} - set(units)),
+    ):  # rows of the first gate: half of them, and all where the group has more
+        assert change(np.where(row < part, 2, 1), np.where(row < part, 2, 1)) > 1e-3
+    if not apart:
+        assert change(np.ones(len(row)), np.where(row < units[0], 2, 1)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lstm batch", "gru batch"])
+def test_batch_norm_does_not_see_the_scale_of_a_unit_nor_inner_biases(name):
+    rng = np.random.default_rng(12)
+    v, _ = draw(name, rng)
+    y = forward(name, v, eps=0)[0]
+    moved = {k: v[k] * rng.uniform(0.5, 2, (len(v[k]), 1)) for k in ("weight_ih", "weight_hh")}
+    moved |= dict(inner_bias_ih=v["inner_bias_hh"], inner_bias_hh=v["inner_bias_ih"])
+    assert absolute_error(forward(name, v | moved, eps=0)[0], y) < 1e-13  # 1.6e-14 was measured
+
+
+@pytest.mark.parametrize("name", LAYER)
+def test_the_inner_bias_of_the_input_is_a_weight_of_an_input_of_ones(name):
+    v, lengths = draw(name, np.random.default_rng(13))
+    y = forward(name, v, lengths=lengths)[0]
+    weight = np.concatenate([v["weight_ih"], v.pop("inner_bias_ih")[:, None]], axis=1)
+    x = np.concatenate([v["x"], np.ones((5, 4, 1))], axis=2)
+    assert absolute_error(forward(name, v | dict(x=x, weight_ih=weight), lengths=lengths)[0], y) < SAME
+
+
+# --- central differences ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reverse, ragged", [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    "name", [*CELLS, *(f"{n} {kind}" for n in PER_STEP for kind in ("given", "overrun"))]
+)
+def test_gradients(name, reverse, ragged):
+    name, _, kind = name.partition(" batch ")
+    name += " batch" if kind else ""
+    rng = np.random.default_rng(14)
+    v, lengths = draw(name, rng, t=4, i=2, h=3)
+    # eps: two sequences that are nearly equal would be magnified too much for differences
+    options = dict(reverse=reverse, lengths=lengths if ragged else None, eps=1e-2)
+    if kind:
+        steps = {"given": 4, "overrun": 2}[kind]
+        options |= dict(statistics=statistics_of(name, rng, steps, h=3), overrun="batch")
+    y, state, tape = forward(name, v, **options)
+    cy, cstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
+
+    def loss(values):
+        y, state, _ = forward(name, values, **options)
+        return (cy * y).sum() + sum((c * s).sum() for c, s in zip(cstate, state, strict=True))
+
+    grads = backward(name, tape, cy, cstate)
+    assert set(grads) == set(v)
+    for key, got in grads.items():
+        want = numeric_gradient(lambda a, key=key: loss(v | {key: a}), v[key])
+        # an inner bias moves all rows alike, which batch norm takes off: 0 but for roundings
+        error = absolute_error if np.abs(want).max() < 1e-9 else relative_error
+        assert error(got, want) < DIFFERENCE_TOLERANCE, key
+    # gradients of the last state default to zero, those of y past a length have no effect
+    nothing = [np.zeros_like(s) for s in state]
+    for key, g in backward(name, tape, cy).items():
+        np.testing.assert_array_equal(g, backward(name, tape, cy, nothing)[key])
+    if ragged:
+        poisoned = np.where(np.arange(4)[:, None, None] < lengths[:, None], cy, np.nan)
+        for key, g in backward(name, tape, poisoned, cstate).items():
+            np.testing.assert_array_equal(g, grads[key])
+
+
+# --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
+
+ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
+ONNX_CASES = [case for op in ORDERS for case in onnx_cases(op)]
+
+
+@pytest.mark.parametrize("case", ONNX_CASES, ids=ids(ONNX_CASES))
+def test_onnx(case):
+    """ONNX's GRU resets before the product by default: the same here, where h0 = 0, there is one step, no
+    bias_hh.
+    """
+    name = case["op"].lower() + " plain"
+    n, inputs = GATES[case["op"].lower()], case["inputs"]
+    x = inputs["X"].swapaxes(0, 1) if case["attributes"].get("layout", 0) else inputs["X"]
+    assert len(x) == 1
+    width = inputs["R"].shape[-1]
+
+    def ours(a):
+        return a.reshape(n, width, -1)[ORDERS[case["op"]]].reshape(a.shape)
+
+    b = inputs.get("B", np.zeros((1, 2 * n * width)))[0]
+    values = dict(
+        x=x,
+        weight_ih=ours(inputs["W"][0]),
+        weight_hh=ours(inputs["R"][0]),
+        bias_ih=ours(b[: n * width]),
+        bias_hh=ours(b[n * width :]),
+    )
+    y, (h, *_), _ = forward(name, values)
+    want = case["outputs"]["Y_h"]
+    assert absolute_error(h.reshape(want.shape), want) < 2e-7
+    if "Y" in case["outputs"]:
+        assert absolute_error(y.swapaxes(0, 1)[:, :, None], case["outputs"]["Y"]) < 2e-7

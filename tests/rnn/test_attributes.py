@@ -1,0 +1,255 @@
+"""A misspelt attribute is an error that names the nearest one: networks, streams, layers and specs; and what
+subclasses may."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import traceback
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import NOT_REAL, named
+from networks import CELLS, NORMS, network, normal
+
+same = np.testing.assert_array_equal
+W = np.zeros((1, 1), np.float32)
+
+# What makes an object, a name that it does not have, and the nearest that it has.
+MISSPELT = [
+    (lambda: lnrnn.LSTM(3, 4), "wieght_hh_l0", "weight_hh_l0"),
+    (lambda: lnrnn.GRU(3, 4), "weight_hh_l7", "weight_hh_l0"),
+    (lambda: lnrnn.RNN(3, 4, 2, bidirectional=True), "weight_hh_l1_revers", "weight_hh_l1_reverse"),
+    (lambda: lnrnn.RNN(3, 4), "gain_ih_l0", "gain_l0"),
+    (lambda: lnrnn.RNN(3, 4), "hiden_size", "hidden_size"),
+    (lambda: lnrnn.RNN(3, 4), "statedict", "state_dict"),
+    (lambda: lnrnn.RNN(3, 4, norm="batch"), "overun", "overrun"),
+    (lambda: lnrnn.RNN(3, 4, norm="batch"), "running_men_l0", "running_mean_l0"),
+    (lambda: lnrnn.RNN(3, 4, norm="batch"), "count_l1", "count_l0"),
+    (lambda: lnrnn.RNN(3, 4).stream(), "stat", "state"),
+    (lambda: lnrnn.LSTM(3, 4).stream(2), "stepp", "step"),
+    (lambda: lnrnn.LayerNorm(3), "wieght", "weight"),
+    (lambda: lnrnn.LayerNorm((3, 4)), "epsilon", "eps"),
+    (lambda: lnrnn.LayerNorm(3), "trainning", "training"),
+    (lambda: lnrnn.BatchNorm(3), "runing_var", "running_var"),
+    (lambda: lnrnn.BatchNorm(3), "momemtum", "momentum"),
+    (lambda: lnrnn.LayerNormSpec(), "epss", "eps"),
+    (lambda: lnrnn.LayerNormSpec(), "inner_bais", "inner_bias"),
+    (lambda: lnrnn.BatchNormSpec(), "max_step", "max_steps"),
+]
+each_misspelt = pytest.mark.parametrize(
+    "make, name, near", MISSPELT, ids=lambda v: v if isinstance(v, str) else ""
+)
+
+
+@each_misspelt
+def test_a_misspelt_name_is_not_set(make, name, near):
+    owner = make()
+    with pytest.raises(AttributeError, match=f"{type(owner).__name__}.*'{name}'.*'{near}'") as caught:
+        setattr(owner, name, W)
+    with pytest.raises(AttributeError):
+        getattr(owner, name)
+    assert name not in dir(owner)
+    assert isinstance(caught.value, dataclasses.FrozenInstanceError) == ("Spec" in type(owner).__name__)
+
+
+@each_misspelt
+def test_a_misspelt_name_is_not_read(make, name, near):
+    with pytest.raises(AttributeError, match=f"'{name}'.*'{near}'") as caught:
+        getattr(make(), name)
+    assert not hasattr(make(), name) and getattr(make(), name, 7) == 7
+    printed = "".join(traceback.format_exception_only(caught.value))
+    assert printed.lower().count("did you mean") == 1  # Python does not add its own hint
+
+
+@pytest.mark.parametrize("make", [case[0] for case in MISSPELT[::3]])
+def test_a_name_like_no_other(make):
+    for change in (
+        lambda owner: setattr(owner, "qqqq", 1),
+        lambda owner: owner.qqqq,
+        lambda owner: owner._qqqq,
+    ):
+        with pytest.raises(AttributeError, match="qqqq'$"):
+            change(make())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_a_network_has_is_no_other_value(rng, cell, norm):
+    """Methods, sizes and properties cannot be replaced or deleted either; nothing changes."""
+    rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
+    want = rnn(x)[0]
+    for name in (
+        "parameters",
+        "state_dict",
+        "forward_train",
+        "known_steps",
+        "dtype",
+        "packed_bytes",
+        "hidden_size",
+        "norm",
+        "num_directions",
+    ):
+        with pytest.raises(AttributeError):
+            setattr(rnn, name, {})
+    for name in ("weight_hh_l0", "hidden_size", "stream", "overrun", "qqqq"):
+        with pytest.raises(AttributeError, match=name):
+            delattr(rnn, name)
+    same(rnn(x)[0], want)
+
+
+# --- subclasses ---------------------------------------------------------------------------------------------
+
+
+class WithHead(lnrnn.LSTM):
+    """A user's network: attributes before and after those of the base, a method, and a name of a parameter's
+    form."""
+
+    scale_l0 = 1.0
+
+    def __init__(self, classes, **options):
+        self.classes = classes
+        super().__init__(3, 5, **options)
+        self.head = np.full((classes, 5), 0.5)
+        self.scale_l0 = 2.0
+        self._hidden = "yes"
+
+    def scores(self, x):
+        return self(x)[0] @ self.head.T * self.scale_l0
+
+
+def test_a_subclass_may_have_attributes_of_its_own(rng):
+    net, x = WithHead(2, seed=3), normal(rng, 4, 2, 3)
+    want = net.scores(x)
+    assert net.classes == 2 and net._hidden == "yes" and want.shape == (4, 2, 2)
+    net.anything = 3
+    twins = copy.copy(net), copy.deepcopy(net), pickle.loads(pickle.dumps(net)), net.to_dtype("float32")
+    for twin in twins:
+        assert type(twin) is WithHead and (twin.classes, twin.anything, twin._hidden) == (2, 3, "yes")
+        same(twin.scores(x), want)
+        twin.head = 2 * twin.head
+        twin.weight_hh_l0 = 2 * twin.weight_hh_l0
+    same(net.scores(x), want)
+    del net.anything
+    assert not hasattr(net, "anything")
+
+
+def test_a_subclass_may_not_have_what_looks_like_a_parameter():
+    net = WithHead(2)
+    for name in ("wieght_hh_l0", "weight_hh_l1", "weight_hh_l0_reverse"):
+        with pytest.raises(AttributeError, match=r"did you mean 'weight_hh_l0'\?"):
+            setattr(net, name, net.weight_hh_l0)
+    with pytest.raises(AttributeError, match="'classes'"):
+        print(net.clases)
+    with pytest.raises(AttributeError, match="fixed"):
+        net.hidden_size = 7
+
+
+def test_a_subclass_that_fails_before_its_base_was_made():
+    class Early(lnrnn.RNN):
+        def __init__(self):
+            self.found = self.weight_hh_l0
+
+    with pytest.raises(AttributeError, match="'Early' object has no attribute 'weight_hh_l0'"):
+        Early()
+
+
+def test_subclasses_of_layers():
+    class Scaled(lnrnn.LayerNorm):
+        def __init__(self, n):
+            self.scale = 2
+            super().__init__(n)
+
+        def __call__(self, x):
+            return self.scale * super().__call__(x)
+
+    layer, x = Scaled(4), np.arange(8.0).reshape(2, 4)
+    same(layer(x), 2 * lnrnn.layer_norm(x, 4))
+    same(copy.deepcopy(layer)(x), layer(x))
+
+
+# --- what is assigned to a layer ----------------------------------------------------------------------------
+
+X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        *((lnrnn.LayerNorm, name) for name in ("weight", "bias")),
+        *((lnrnn.BatchNorm, name) for name in ("weight", "bias", "running_mean", "running_var")),
+    ],
+)
+def test_tensors_of_a_layer_are_checked_when_assigned(make, name):
+    layer = make(4)
+    want = layer.eval()(X)
+    for bad in NOT_REAL:
+        if bad is not None:
+            with pytest.raises(TypeError, match=named(name)):
+                setattr(layer, name, bad)
+    for bad in (1.0, np.ones(3), np.ones((4, 1)), np.ones((1, 4)), []):
+        with pytest.raises(ValueError, match=rf"{named(name)}.*\(4,\)"):
+            setattr(layer, name, bad)
+    same(layer(X), want)
+    for good in ([1, 2, 3, 4], np.arange(4, dtype="i1"), np.arange(4.0), np.arange(4, dtype="f2")):
+        setattr(layer, name, good)
+        same(getattr(layer, name), good)
+        assert getattr(layer, name).dtype == (good.dtype if np.array(good).dtype.kind == "f" else np.float32)
+        assert (layer(X) != want).any()
+
+
+def test_parameters_of_a_layer_are_kept_as_they_come():
+    """As in torch.nn: one array may be the weight of two layers, and may be written to."""
+    first, second, weight = lnrnn.LayerNorm(4), lnrnn.BatchNorm(4), np.full(4, 2.0)
+    first.weight = second.weight = weight
+    assert first.weight is weight and second.weight is weight
+    weight[...] = 3
+    same(first(X), lnrnn.layer_norm(X, 4, weight, np.zeros(4)))
+    first.weight = first.bias = None
+    same(first(X), lnrnn.layer_norm(X, 4))
+    assert first.state_dict() == {}
+
+
+def test_running_statistics_there_are_or_not():
+    layer = lnrnn.BatchNorm(4, track_running_stats=False)
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        with pytest.raises(ValueError, match=named(name)):
+            setattr(layer, name, np.ones(4))
+        with pytest.raises(ValueError, match=named(name)):
+            setattr(lnrnn.BatchNorm(4), name, None)
+    for bad, error in (
+        (-1, ValueError),
+        (2**53 + 1, ValueError),
+        (1.5, TypeError),
+        ("a", TypeError),
+        (True, TypeError),
+    ):
+        with pytest.raises(error, match="num_batches_tracked"):
+            lnrnn.BatchNorm(4).num_batches_tracked = bad
+
+
+@pytest.mark.parametrize(
+    "name, bad", [("eps", -1), ("eps", "a"), ("momentum", 2), ("training", 1), ("training", None)]
+)
+def test_options_of_a_layer_are_checked_when_assigned(name, bad):
+    layer = lnrnn.BatchNorm(4)
+    with pytest.raises((ValueError, TypeError), match=named(name)):
+        setattr(layer, name, bad)
+    layer.eps, layer.momentum, layer.training = 0.5, None, False
+    same(layer(X), lnrnn.batch_norm(X, np.zeros(4), np.ones(4), eps=0.5))
+
+
+@pytest.mark.parametrize("layer", [lnrnn.LayerNorm(4), lnrnn.BatchNorm(4)], ids=repr)
+def test_what_is_fixed_when_a_layer_is_made(layer):
+    for name in (
+        "normalized_shape",
+        "elementwise_affine",
+        "num_features",
+        "affine",
+        "track_running_stats",
+        "state_dict",
+    ):
+        with pytest.raises(AttributeError, match=name):
+            setattr(layer, name, 4)

@@ -1,0 +1,378 @@
+"""Every argument of a network's calls, of its streams, training, parameters and statistics, given wrongly:
+the type of the error, the name of the argument in its text, and nothing changed. Constructors are in
+test_bad_constructors.py."""
+
+from __future__ import annotations
+
+import copy
+
+import lnrnn
+import numpy as np
+import pytest
+from bad_values import (
+    HUGE,
+    INF,
+    NAN,
+    NO_ARRAY,
+    NO_INTEGER,
+    B,
+    D,
+    E,
+    H,
+    T,
+    V,
+    X,
+    Hostile,
+    cases,
+    label,
+    refuses,
+    sizes,
+    snapshot,
+    wrong,
+)
+from helpers import NOT_REAL, named
+from networks import NORMS, network
+
+# --- whole sequences ----------------------------------------------------------------------------------------
+
+LONG = np.full(B, T)
+WRONG_CALLS = [
+    *wrong(
+        E,
+        "x",
+        [*NOT_REAL, Hostile(), X * 1j, X.astype("M8[s]"), X.astype("U3"), X.astype(object), X.tobytes()],
+    ),
+    *wrong(
+        V,
+        "x",
+        [
+            np.float32(1),
+            np.ones(D),
+            X[None],
+            X[..., :1],
+            np.ones((T, B, D + 1)),
+            np.ones((T, B, 0)),
+            np.ones((T, D + 1)),
+            [],
+            [[]],
+            np.ones((D, B, T)),
+            np.ones((0, 0)),
+        ],
+    ),
+    *wrong(E, "h0", NO_ARRAY[:-1]),
+    *wrong(
+        V,
+        "h0",
+        [
+            0.0,
+            np.zeros(H),
+            np.zeros((B, H)),
+            np.zeros((2, B, H)),
+            np.zeros((1, B, H + 1)),
+            np.zeros((1, B + 1, H)),
+            np.zeros((1, 1, H)),
+            np.zeros((1, H)),
+            np.zeros((1, 1, B, H)),
+            [],
+        ],
+    ),
+    *wrong(
+        E,
+        "lengths",
+        [
+            *NO_ARRAY[:-1],
+            LONG.astype(float),
+            LONG.astype(np.float16),
+            LONG > 0,
+            [1.0, 2.0, 3.0],
+            [1, 2, 2.5],
+            [NAN] * B,
+            LONG * 1j,
+            LONG.astype(object),
+            [1, 2, None],
+            ["1", "2", "3"],
+        ],
+    ),
+    *wrong(E, "lengths", [[1, 2, 2**64], [1, 2, HUGE]]),  # NumPy makes objects of them
+    *wrong(
+        V,
+        "lengths",
+        [
+            1,
+            LONG[:2],
+            np.full(B + 1, 1),
+            LONG[None],
+            LONG[:, None],
+            [],
+            [1, 2, T + 1],
+            [-1, 2, 3],
+            [0, 0, -(2**63)],
+            [1, 2, 2**31],
+            [1, 2, 2**32 + 1],
+            [1, 2, 2**63 - 1],
+            np.array([1, 2, 2**63], np.uint64),
+            np.array([1, 2, 2**64 - 1], np.uint64),
+            np.array([1, 2, -1], np.int8),
+            np.array([255, 1, 2], np.uint8),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@cases(WRONG_CALLS)
+def test_calls(norm, error, name, given):
+    rnn = network(D, H, norm=norm, trained=T)
+    before = snapshot(rnn)
+    arguments = dict(x=X) | given
+    refuses(error, name, rnn, **arguments)
+    refuses(error, name, rnn.forward_train, **arguments)
+    if norm == "batch" and name != "h0":
+        refuses(error, name, rnn.calibrate, [X, (arguments["x"], arguments.get("lengths"))])
+    assert snapshot(rnn) == before
+
+
+def test_axes_in_the_other_order_and_one_sequence():
+    rnn = network(D, H, batch_first=True)
+    refuses(V, "lengths", rnn, X, lengths=LONG)  # there are T sequences now
+    refuses(V, "lengths", rnn, X, lengths=[1, 2, 3, B + 1])
+    refuses(V, "h0", rnn, X, np.zeros((1, B, H)))
+    for name, value in (
+        ("h0", np.zeros((1, 1, H))),
+        ("lengths", [1, 2]),
+        ("lengths", T + 1),
+        ("lengths", -1),
+    ):
+        refuses(V, name, rnn, X[:, 0], **{name: value})
+    refuses(E, "lengths", rnn, X[:, 0], lengths=2.0)
+
+
+@pytest.mark.parametrize("room", [None, T])
+def test_sequences_beyond_the_statistics(room):
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=room), trained=T)
+    before, longer = snapshot(rnn), np.ones((T + 2, B, D))
+    calls = [lambda: rnn(longer, lengths=[1, T + 1, T + 2])]
+    if room:
+        calls += [
+            lambda: rnn.forward_train(longer, lengths=[1, T + 1, T + 2]),
+            lambda: rnn.calibrate([(longer, [1, T + 1, T + 2])]),
+        ]
+    for call in calls:
+        with pytest.raises(lnrnn.SequenceTooLongError, match=rf"\b1\b.*\b{T + 1}\b.*\b{T}\b") as caught:
+            call()
+        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, T + 1, T)
+    assert snapshot(rnn) == before
+
+
+@pytest.mark.parametrize("batches", [None, 3, "ab", X, X[0], Hostile(), np.float32(1)], ids=label)
+def test_calibrate(batches):
+    rnn = network(D, H, norm="batch", trained=T)
+    before = snapshot(rnn)
+    with pytest.raises((E, V), match=f"{named('batches')}|{named('x')}"):
+        rnn.calibrate(batches)
+    for empty in ([], [(X, [0, 0, 0])], [X[:0]], [X[:, :0]]):
+        refuses(V, "batches", rnn.calibrate, empty)
+    assert snapshot(rnn) == before
+
+
+def test_calibrate_when_the_callers_iterator_fails():
+    rnn = network(D, H, norm="batch", trained=T)
+    before = snapshot(rnn)
+    with pytest.raises(ZeroDivisionError):
+        rnn.calibrate(X * (1 // k) for k in (1, 0))
+    assert snapshot(rnn) == before
+
+
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_what_belongs_to_batch_norm(norm):
+    rnn = network(D, H, norm=norm)
+    with pytest.raises(ValueError, match="batch norm"):
+        rnn.calibrate([X])
+    with pytest.raises(ValueError, match=named("overrun")):
+        rnn.overrun = "last"
+    assert rnn.overrun is rnn.known_steps is None
+
+
+@pytest.mark.parametrize("value", ["Last", "", None, 3, ["last"], Hostile()], ids=label)
+def test_overrun(value):
+    rnn = network(D, H, norm="batch", trained=T)
+    refuses(V if isinstance(value, str) or value is None else E, "overrun", setattr, rnn, "overrun", value)
+    assert rnn.overrun == "raise"
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+@cases(
+    wrong(E, "gy", NO_ARRAY[:-1]),
+    wrong(E, "gh", NO_ARRAY[:-1]),
+    wrong(
+        V,
+        "gy",
+        [0, X, np.ones((T, B, H + 1)), np.ones((B, T, H)), np.ones((T, H)), np.ones((T - 1, B, H)), []],
+    ),
+    wrong(V, "gh", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), np.ones((1, H)), []]),
+    wrong(E, "tape", [None, 3, "tape", (), {}, Hostile()]),
+)
+def test_backward(error, name, given):
+    rnn = network(D, H)
+    y, h, tape = rnn.forward_train(X)
+    refuses(error, name, rnn.backward, **dict(tape=tape, gy=y, gh=h) | given)
+
+
+def test_a_tape_of_another_network():
+    rnn, y, tape = network(D, H), *network(D, H).forward_train(X)[::2]
+    refuses(E, "tape", rnn.backward, tape, y)
+    own = rnn.forward_train(X)[2]
+    refuses(E, "tape", copy.deepcopy(rnn).backward, own, y)
+    refuses(E, "tape", rnn.to_dtype("float32").backward, own, y)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "Float32", "", None, 8, np.float32, np.dtype("f4"), Hostile()], ids=label
+)
+def test_to_dtype(dtype):
+    refuses(V if isinstance(dtype, str) or dtype is None else E, "dtype", network(D, H).to_dtype, dtype)
+
+
+def test_no_training_with_rounded_weights():
+    with pytest.raises(ValueError, match="float32"):
+        network(D, H).to_dtype("int8").forward_train(X)
+
+
+# --- parameters and statistics ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_parameters(norm):
+    rnn = network(D, H, norm=norm, num_layers=2, trained=T)
+    before = snapshot(rnn)
+    for name, value in rnn.parameters().items():
+        for bad in NO_ARRAY[:-1]:
+            refuses(E, name, setattr, rnn, name, bad)
+        for bad in (0.0, value[None], value[:-1], np.ones(value.size + 1), np.ones((value.size, 1)), []):
+            refuses(V, name, setattr, rnn, name, bad)
+        with pytest.raises(ValueError, match="read-only"):
+            value[...] = 0
+    for name in ("running_mean_l0", "running_var_l1", "count_l0"):
+        if norm == "batch":
+            assert not getattr(rnn, name).flags.writeable
+        with pytest.raises(AttributeError, match=name):
+            setattr(rnn, name, np.zeros(1))
+    for name in ("hidden_size", "norm", "bias", "batch_first", "num_layers", "nonlinearity"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(rnn, name, getattr(rnn, name))
+    assert snapshot(rnn) == before
+
+
+def state_cases():
+    """(what is wrong, error, a word of the message, change of a state dict)."""
+
+    def drop(state, name):
+        del state[name]
+
+    yield "missing", V, "bias_l0", lambda s: drop(s, "bias_l0")
+    yield "missing count", V, "count_l1", lambda s: drop(s, "count_l1")
+    yield "unexpected", V, "gain_l7", lambda s: s.update(gain_l7=np.ones(H))
+    yield "a key that is no name", V, "3", lambda s: s.update({3: np.ones(H)})
+    for name in ("gain_l0", "weight_hh_l1", "running_mean_l0", "running_var_l1", "count_l0", "count_l1"):
+        for bad in NO_ARRAY[:-1]:
+            yield f"{name} {label(bad)}", E, name, lambda s, n=name, b=bad: s.update({n: b})
+        yield f"{name} rank", V, name, lambda s, n=name: s.update({n: s[n][None]})
+    for bad in (1.0, np.ones(H + 1), np.ones((1, H))):
+        yield f"gain {label(bad)}", V, "gain_l0", lambda s, b=bad: s.update(gain_l0=b)
+    for bad in (np.ones(T), np.full(T, NAN), np.ones(T, bool)):
+        yield f"count {bad.dtype}", E, "count_l0", lambda s, b=bad: s.update(count_l0=b, count_l1=b)
+    for bad in ([1, 2, 3, 4], [4, 4, 4, -1], [1, 0, 1, 0], [2**63 - 1, 0, 0, 1], [-(2**63), 0, 0, 0]):
+        yield f"count {bad}", V, "count_l0", lambda s, b=bad: s.update(count_l0=b, count_l1=b)
+    huge = np.array([2**64 - 1] * T, np.uint64)
+    yield "count 2^64", V, "count_l0", lambda s: s.update(count_l0=huge, count_l1=huge)
+    yield "counts that differ", V, "count_l1", lambda s: s.update(count_l1=s["count_l1"] + 1)
+    yield (
+        "fewer steps in one",
+        V,
+        "count_l1",
+        lambda s: s.update(
+            count_l1=s["count_l1"][:2], running_mean_l1=np.ones((2, H)), running_var_l1=np.ones((2, H))
+        ),
+    )
+    yield (
+        "more steps than counts",
+        V,
+        "running_mean_l0",
+        lambda s: s.update(running_mean_l0=np.ones((T + 1, H))),
+    )
+    yield (
+        "negative variance",
+        V,
+        "running_var_l1",
+        lambda s: s.update(running_var_l1=np.full((T, H), -1e-300)),
+    )
+    yield "infinitely negative", V, "running_var_l0", lambda s: s.update(running_var_l0=np.full((T, H), -INF))
+
+
+@pytest.mark.parametrize("what, error, word, change", list(state_cases()), ids=label)
+def test_load_state_dict(what, error, word, change):
+    rnn = network(D, H, norm="batch", num_layers=2, trained=T)
+    before, state = snapshot(rnn), network(D, H, seed=9, norm="batch", num_layers=2, trained=T).state_dict()
+    change(state)
+    refuses(error, word, rnn.load_state_dict, state)
+    assert snapshot(rnn) == before
+
+
+@pytest.mark.parametrize("state", [None, 3, "gain_l0", [], [("gain_l0", 1)], X, Hostile()], ids=label)
+def test_a_state_that_is_no_dict(state):
+    for owner in (network(D, H), network(D, H, norm="batch"), lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
+        refuses(E, "state", owner.load_state_dict, state)
+
+
+def test_a_state_with_more_steps_than_there_is_room():
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=T), trained=T)
+    before = snapshot(rnn)
+    refuses(V, "count_l0", rnn.load_state_dict, network(D, H, norm="batch", trained=T + 1).state_dict())
+    assert snapshot(rnn) == before
+
+
+def test_the_layers_state_dicts():
+    for layer in (lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
+        before = {k: v.tobytes() for k, v in layer.state_dict().items()}
+        good = {k: v + 1 for k, v in layer.state_dict().items()}
+        for name in good:
+            for bad in NO_ARRAY[:-1]:
+                refuses(E, name, layer.load_state_dict, good | {name: bad})
+            refuses(V, name, layer.load_state_dict, good | {name: np.ones((7, 7))})
+            refuses(V, name, layer.load_state_dict, {k: v for k, v in good.items() if k != name})
+        refuses(V, "more", layer.load_state_dict, good | dict(more=1))
+        assert {k: v.tobytes() for k, v in layer.state_dict().items()} == before
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+@cases(sizes("batch_size", 2**31 - 1))
+def test_stream_of_so_many(error, name, given):
+    refuses(error, name, network(D, H).stream, **given)
+
+
+@cases(
+    wrong(E, "x", [*NOT_REAL, Hostile(), X[0] * 1j]),
+    wrong(V, "x", [X, X[0].T, X[0, 0], X[0, :2], 1.0, [], np.ones((B, 0))]),
+    wrong(E, "state", NO_ARRAY[:-1]),
+    wrong(V, "state", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), []]),
+    wrong(E, "step", NO_INTEGER),
+    wrong(V, "step", [-1, -HUGE, 2**63, HUGE]),
+)
+def test_stream(error, name, given):
+    rnn = network(D, H, norm="batch", trained=T)
+    stream, other = rnn.stream(B), rnn.stream(B)
+    y = stream(X[0])
+    kept, state = y.copy(), stream.state
+    if name == "x":
+        refuses(error, name, stream, given["x"])
+    else:
+        refuses(error, name, setattr, stream, name, given[name])
+    other(X[0])
+    np.testing.assert_array_equal(y, kept)
+    np.testing.assert_array_equal(stream.state, state)
+    assert stream.step == 1
+    np.testing.assert_array_equal(stream(X[1]), other(X[1]))

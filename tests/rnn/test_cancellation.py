@@ -1,0 +1,71 @@
+"""Values that float32 subtracts badly: saturated activations, and norms of values whose mean is much larger
+than their differences. All numbers given are exact in float32, so that the reference sees the same ones."""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import relative_error
+from networks import calm, parts, reference_backward, reference_forward, spec
+
+each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+
+
+def test_the_slope_of_a_saturated_tanh(isa):
+    """1 - y^2 from y itself, which may be as near to 1 as float32 allows: of a difference of squares nothing
+    is lost."""
+    units = 37
+    rnn = lnrnn.RNN(1, units, norm=None, seed=0)
+    rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))
+    rnn.bias_ih_l0, rnn.bias_hh_l0 = np.zeros(units), np.zeros(units)
+    y, _, tape = rnn.forward_train(np.ones((1, 1, 1), np.float32))
+    gradients = rnn.backward(tape, np.ones_like(y))[2]
+    slope = (1 - y[0, 0].astype(float)) * (1 + y[0, 0].astype(float))
+    assert slope.min() < 1e-6
+    # Two roundings.
+    np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
+
+
+# The mean of whole numbers around it is none itself, and has no exact float32.
+FAR = 10_000
+
+
+def one_step(rnn, rng, batch):
+    """x (1, batch, inputs) whose product with W_ih is whole numbers around FAR, and W_hh h is 0."""
+    rnn.weight_hh_l0 = np.zeros(rnn.weight_hh_l0.shape)
+    rows = len(rnn.weight_ih_l0)
+    rnn.weight_ih_l0 = np.concatenate([np.full((rows, 1), FAR), rng.integers(-3, 4, (rows, 4))], 1)
+    x = rng.integers(-2, 3, (1, batch, 5)).astype(np.float32)
+    x[..., 0] = 1
+    return x
+
+
+@each_cell
+@pytest.mark.parametrize("batch", [7, 33])
+def test_batch_norm_goes_back(isa, cell, batch):
+    """The mean that the kernels take off is a float32, half a unit of 10,000 from the true one."""
+    rng = np.random.default_rng(2)
+    rnn = calm(5, 33, cell=cell, norm="batch")
+    x, gy = one_step(rnn, rng, batch), rng.standard_normal((1, batch, 33)).astype(np.float32) + np.float32(2)
+    _, _, tape = rnn.forward_train(x)
+    gx, _, got = rnn.backward(tape, gy)
+    _, _, tapes = reference_forward(rnn, x, training=True)
+    want_x, _, want = reference_backward(rnn, tapes, gy)
+    for name in ("gain_l0", "gain_ih_l0", "bias_l0", "bias_hh_l0", "weight_ih_l0"):
+        if name in want:
+            # Measured at most: 7e-7.
+            assert relative_error(got[name], want[name]) < 2e-6, name
+
+
+@pytest.mark.parametrize("placement", ["gate", "joint", "split"])
+@each_cell
+def test_layer_norm_inside_a_cell(isa, cell, placement):
+    rng = np.random.default_rng(3)
+    rnn = calm(5, 33, cell=cell, norm=spec(placement))
+    x = one_step(rnn, rng, 9)
+    y, h = rnn(x)
+    want_y, want_h, _ = reference_forward(rnn, x)
+    for got, want in zip((y, *parts(rnn, h)), (want_y, *parts(rnn, want_h)), strict=True):
+        # Measured at most: 5e-7.
+        assert relative_error(got, want) < 1e-6

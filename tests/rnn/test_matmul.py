@@ -1,0 +1,79 @@
+"""The product of packed weights and rows, through a cell that is nothing else: every height and width of its
+tiles, and every way to walk through the panels, on every instruction set. Whole numbers, so that any order of
+sums is exact."""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+BATCHES = (*range(1, 10), 17)
+# Outputs: every count of vectors up to four panels and beyond, of 1 to 16 lanes.
+WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
+
+
+def whole_numbers(rng, outputs, inputs, batch):
+    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the
+    largest value of a row over 127, of a row of activations over 8191, and both are 1. These values meet a 0
+    on the other side."""
+    w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
+    w[:, -2:], x[..., -2:] = (127, 0), (0, 8191)
+    return w.astype(np.float32), x.astype(np.float32)
+
+
+def product(w, dtype):
+    rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
+    rnn.weight_ih_l0 = w
+    return rnn.to_dtype(dtype)
+
+
+def check(rng, dtype, outputs, inputs, batches):
+    w, x = whole_numbers(rng, outputs, inputs, max(batches))
+    rnn, want = product(w, dtype), x[0] @ w.T
+    for batch in batches:
+        np.testing.assert_array_equal(
+            rnn(x[:, :batch])[0][0], want[:batch], err_msg=f"{batch} x {inputs} to {outputs}"
+        )
+
+
+@each_dtype
+def test_every_tile(isa, rng, dtype):
+    for k, outputs in enumerate(WIDTHS):
+        check(rng, dtype, outputs, (3, 8, 17)[k % 3], BATCHES)
+
+
+@each_dtype
+def test_weights_of_every_size(isa, rng, dtype):
+    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves),
+    and above; and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
+    to_word = {"float32": 1, "bfloat16": 2, "int8": 4}[dtype]
+    for outputs in WIDTHS[5:]:
+        padded = outputs if outputs <= 8 else -(-outputs // 16) * 16
+        for words in (10_000, 12_600, 14_300, 16_000, 18_000):
+            check(rng, dtype, outputs, to_word * (words // padded), (1, 2))
+    for outputs, inputs in ((500, 400), (70, 2600), (193, 900)):
+        check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forwards_and_backwards(isa, rng, dtype):
+    """Steps go through the weights of h in turn from the first panel to the last and from the last to the
+    first. W_hh permutes the units and changes signs, so that states stay whole numbers."""
+    for hidden in (1, 7, 16, 31, 48, 64, 97, 104, 111, 112, 120, 128, 130, 193, 420):
+        rnn = lnrnn.RNN(2, hidden, nonlinearity="identity", norm=None, bias=False)
+        turn = np.eye(hidden, dtype=np.float32)[rng.permutation(hidden)] * rng.choice([-1, 1], hidden).astype(
+            np.float32
+        )
+        w = rng.integers(-7, 8, (hidden, 2)).astype(np.float32)
+        rnn.weight_hh_l0, rnn.weight_ih_l0 = turn, w
+        for batch in (1, 2, 5):
+            x, h = (
+                rng.integers(-7, 8, (6, batch, 2)).astype(np.float32),
+                np.zeros((batch, hidden), np.float32),
+            )
+            y = rnn.to_dtype(dtype)(x)[0]
+            for t in range(6):
+                h = x[t] @ w.T + h @ turn.T
+                np.testing.assert_array_equal(y[t], h, err_msg=f"{hidden} units, {batch} sequences, step {t}")

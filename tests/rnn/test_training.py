@@ -1,0 +1,499 @@
+"""forward_train and backward of every cell against back-propagation through time in the reference; what a
+tape keeps."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import absolute_error, layouts, on_every_isa, relative_error, several_threads, using_threads
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from lnrnn import reference as ref
+from networks import (
+    CELLS,
+    MILD,
+    NONLINEARITIES,
+    NORMS,
+    calm,
+    drawn_state,
+    network,
+    normal,
+    parts,
+    reference_backward,
+    reference_forward,
+    sides,
+    whole,
+)
+
+same = np.testing.assert_array_equal
+each_cell = pytest.mark.parametrize("cell", CELLS)
+each_norm = pytest.mark.parametrize("norm", NORMS)
+by_row = pytest.mark.parametrize("norm", ["layer", None])  # no sequence sees another
+T = 9
+
+
+def kinds(*nonlinearities):
+    """Cells by the arguments that say which: an RNN with each nonlinearity, an LSTM, a GRU."""
+    rnns = {f"RNN {name}": dict(cell="RNN", nonlinearity=name) for name in nonlinearities}
+    return rnns | {"LSTM": dict(cell="LSTM"), "GRU": dict(cell="GRU")}
+
+
+def each_kind(*nonlinearities):
+    found = kinds(*nonlinearities)
+    return pytest.mark.parametrize("kind", found.values(), ids=found.keys())
+
+
+def some_lengths(rng, norm, steps, batch):
+    """0 .. steps each; under batch norm eight live on, for statistics of fewer amplify."""
+    ends = rng.integers(0, steps + 1, batch)
+    if norm == "batch":
+        ends[:8] = steps
+    return rng.permutation(ends)
+
+
+def named(rnn, gradients):
+    """(gx, gh0, grads) as one dict."""
+    gx, gh0, grads = gradients
+    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
+
+
+def trained(rnn, x, h0, ends, gy, gh):
+    """One forward and backward run: {name: gradient}."""
+    return named(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh))
+
+
+def true_gradients(rnn, x, h0, ends, gy, gh):
+    """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
+    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
+    return named(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
+
+
+def kink(rnn, tapes):
+    """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
+    nearest = np.inf
+    for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
+        gain = getattr(rnn, "gain" + suffix, 1)
+        bias = tape.options["bias"]
+        for step in tape.steps:
+            nearest = min(nearest, np.abs(step.ahat * gain + (0 if bias is None else bias)).min())
+    return nearest
+
+
+KINK = 3e-6
+
+
+def nudged(rng, value):
+    """Each number moved to a float32 beside it, or left."""
+    value = np.asarray(value, np.float32)
+    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
+
+
+def amplification(rnn, x, h0, ends, gy, gh, draws=3):
+    """By how much roundings of all that is given move each gradient of the reference: {name: relative
+    change}."""
+    rng = np.random.default_rng(0)
+    want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
+    for _ in range(draws):
+        other = copy.deepcopy(rnn)
+        for name, value in rnn.parameters().items():
+            setattr(other, name, nudged(rng, value))
+        start, after = (whole(rnn, [nudged(rng, s) for s in parts(rnn, state)]) for state in (h0, gh))
+        for name, value in true_gradients(other, nudged(rng, x), start, ends, nudged(rng, gy), after).items():
+            moved[name] = max(moved.get(name, 0), relative_error(value, want[name]))
+    return moved
+
+
+# --- precision ----------------------------------------------------------------------------------------------
+
+# Relative to the largest entry of each gradient. Measured at most: 1.1e-6, and 5.4e-6 through three layers.
+GRADIENT = 3e-6
+
+# Hidden, inputs, batch: around the widths of vectors and of the product's panels.
+SIZES = [
+    (15, 7, 5),
+    (16, 31, 13),
+    (17, 4, 70),
+    (31, 33, 8),
+    (33, 97, 9),
+    (47, 3, 33),
+    (48, 16, 12),
+    (49, 15, 64),
+    (64, 64, 7),
+    (65, 130, 11),
+    (97, 17, 6),
+    (130, 257, 31),
+    (193, 65, 32),
+]
+
+
+@each_kind(*NONLINEARITIES)
+@each_norm
+def test_every_size(norm, kind):
+    for k, (hidden, inputs, batch) in enumerate(SIZES):
+        rng = np.random.default_rng(k)
+        inputs = 1 if inputs == 4 and kind["cell"] == "RNN" else inputs  # its W x has no norm of its own
+        rnn = calm(inputs, hidden, seed=k, norm=norm, **kind)
+        steps = (T, 1, 5)[k % 3]
+        x, gy = normal(rng, steps, batch, inputs), normal(rng, steps, batch, hidden)
+        h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
+        ends = some_lengths(rng, norm, steps, batch) if k % 2 else np.full(batch, steps)
+        while not (want := true_gradients(rnn, x, h0, ends, gy, gh)):
+            x = normal(rng, *x.shape)
+        for isa, got in on_every_isa(partial(trained, rnn, x, h0, ends, gy, gh)).items():
+            assert list(got) == list(want) and all(g.dtype == np.float32 for g in got.values())
+            for name, g in got.items():
+                assert relative_error(g, want[name]) < GRADIENT, (isa, name, hidden, inputs, batch)
+
+
+@each_cell
+@by_row
+def test_more_rows_than_are_summed_at_once(isa, cell, norm):
+    """Weights' gradients are sums over the steps of all sequences, 256 of these at a time."""
+    rng = np.random.default_rng(5)
+    rnn = calm(7, 17, cell=cell, norm=norm)
+    x, gy, ends = normal(rng, 21, 64, 7), normal(rng, 21, 64, 17), rng.integers(17, 22, 64)
+    args = (x, drawn_state(rng, rnn, 64), ends, gy, drawn_state(rng, rnn, 64))
+    want = true_gradients(rnn, *args)
+    assert ends.sum() > 4 * 256
+    for name, g in trained(rnn, *args).items():
+        assert relative_error(g, want[name]) < GRADIENT, name
+
+
+# Hidden, inputs, batch.
+AMPLIFYING = {
+    "RNN": [(1, 5, 5), (2, 5, 5), (2, 5, 33), (3, 5, 2), (17, 5, 1), (33, 5, 2), (64, 5, 3)],
+    "LSTM": [(1, 5, 5), (1, 1, 70), (2, 5, 5), (3, 5, 2), (5, 5, 33), (17, 1, 70)],
+}
+
+
+@each_kind("tanh", "identity")
+@each_norm
+def test_sizes_that_amplify(norm, kind):
+    """Layer norm over two units, or of W x with one input, is nearly a sign, and so is batch norm over two
+    sequences; over one, nothing depends on it. The gradients may then be off by what any float32 computation
+    loses, and no more."""
+    for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
+        rng = np.random.default_rng(hidden)
+        # With one input next to nothing depends on the size of w: its gradient is what has cancelled.
+        rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
+        ends = np.sort(rng.integers(0, T + 1, batch))
+        x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
+        args = (x, drawn_state(rng, rnn, batch), ends, gy, drawn_state(rng, rnn, batch))
+        want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
+        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+            for name, g in got.items():
+                # Of a gradient that is all cancellation the rest is roundings of what cancelled.
+                size = np.abs(want[name]).max(initial=0)
+                assert absolute_error(g, want[name]) < size * (GRADIENT + 2 * loss[name]) + 8e-6, (
+                    isa,
+                    name,
+                    hidden,
+                )
+
+
+KINDS = kinds(*NONLINEARITIES)
+
+
+@settings(max_examples=110)
+@given(
+    st.sampled_from([*KINDS, "LSTM", "LSTM", "GRU", "GRU"]),
+    st.sampled_from(NORMS),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((15, 17, 33, 48)),
+    st.sampled_from((4, 5, 16, 33)),
+    st.sampled_from((1, 9, 17, 33, 67)),
+    st.sampled_from(["both", "gy", "gh"]),
+    st.integers(0, 99),
+)
+@example("RNN tanh", "batch", 2, True, True, True, 33, 5, 33, "both", 0)
+@example("RNN sigmoid", None, 2, True, False, False, 17, 5, 9, "both", 0)
+@example("LSTM", "layer", 2, True, True, True, 33, 5, 67, "both", 0)
+@example("GRU", "layer", 2, True, False, False, 17, 5, 9, "both", 0)
+@example("LSTM", "batch", 2, True, True, False, 17, 5, 67, "both", 0)
+@example("GRU", "batch", 2, True, False, True, 33, 5, 67, "both", 0)
+def test_layers_and_directions(
+    kind, norm, layers, both, batch_first, bias, hidden, inputs, batch, given, seed
+):
+    rng = np.random.default_rng(seed)
+    rnn = calm(
+        inputs,
+        hidden,
+        seed=seed,
+        norm=norm,
+        num_layers=layers,
+        bidirectional=both,
+        batch_first=batch_first,
+        bias=bias,
+        **KINDS[kind],
+    )
+    x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden * (1 + both))
+    h0, gh, ends = (
+        drawn_state(rng, rnn, batch),
+        drawn_state(rng, rnn, batch),
+        some_lengths(rng, norm, T, batch),
+    )
+    want = true_gradients(rnn, x, h0, ends, 0 * gy if given == "gh" else gy, None if given == "gy" else gh)
+    assume(want)
+    swapped = (lambda a: a.swapaxes(0, 1)) if batch_first else np.asarray
+
+    def compute():
+        _, _, tape = rnn.forward_train(swapped(x), h0, ends)
+        return named(
+            rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh)
+        )
+
+    for isa, got in on_every_isa(compute).items():
+        got["x"] = swapped(got["x"])
+        for name, g in got.items():
+            # A gradient can be 0 by nature, as that of a bias below batch norm: what is left are roundings.
+            scale = np.abs(want[name]).max(initial=1)
+            assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
+
+
+# --- what a training run returns, and the statistics of batch norm ------------------------------------------
+
+
+@each_cell
+@each_norm
+def test_what_training_returns(isa, cell, norm):
+    """The outputs of the reference's training run; 0 past a length."""
+    rng = np.random.default_rng(4)
+    rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
+    x, h0, ends = normal(rng, T, 20, 5), drawn_state(rng, rnn, 20), np.r_[[T] * 9, rng.integers(0, T, 11)]
+    y, h, _ = rnn.forward_train(x, h0, ends)
+    want_y, want_h, _ = reference_forward(rnn, x, h0, ends, training=True)
+    assert relative_error(y, want_y) < GRADIENT
+    for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
+        assert relative_error(got, want) < GRADIENT
+    assert not y[np.arange(T)[:, None] >= ends].any()
+
+
+# Relative to the largest number of its kind. Measured at most: 6e-7.
+STATISTICS = 2e-6
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("momentum, room", [(0.1, None), (0.25, T), (None, None)])
+def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
+    """What a batch gives and what is kept over three, with more sequences than a tile has rows, and with
+    one."""
+    rng = np.random.default_rng(3)
+    data = [
+        (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
+        for steps, batch in ((5, 70), (T, 12), (3, 1))
+    ]
+
+    def compute():
+        rnn = calm(
+            5,
+            17,
+            cell=cell,
+            norm=lnrnn.BatchNormSpec(room, momentum=momentum),
+            num_layers=2,
+            bidirectional=True,
+        )
+        kept = {}
+        for x, ends in data:
+            h0 = drawn_state(np.random.default_rng(4), rnn, len(ends))
+            y, end, _ = rnn.forward_train(x, h0, ends)
+            want_y, want_end, tapes = reference_forward(rnn, x, h0, ends, training=True)
+            assert relative_error(y, want_y) < GRADIENT and not y[np.arange(T)[:, None] >= ends].any()
+            for got, want in zip(parts(rnn, end), parts(rnn, want_end), strict=True):
+                assert relative_error(got, want) < GRADIENT
+            for suffix, tape in tapes.items():
+                for side in sides(rnn):
+                    mean, var = tape.statistics[side]
+                    old = kept.get(
+                        (side, suffix), (np.zeros((0, mean.shape[1])),) * 2 + (np.zeros(0, np.int64),)
+                    )
+                    new = kept[side, suffix] = ref.update_step_statistics(
+                        old, (mean, var, tape.count), momentum
+                    )
+                    known = len(new[2])
+                    assert rnn.known_steps == known
+                    same(getattr(rnn, f"count{suffix}"), np.r_[new[2], [0] * (room - known if room else 0)])
+                    for name, value in zip(("running_mean", "running_var"), new[:2], strict=True):
+                        got = getattr(rnn, f"{name}_{side}{suffix}")
+                        assert relative_error(got[:known], value) < STATISTICS, (name, side, suffix)
+                        assert len(got) == (room or known) and not got[known:].any()
+
+    on_every_isa(compute)
+
+
+# --- what does not change a bit -----------------------------------------------------------------------------
+
+
+@each_cell
+@by_row
+def test_the_forward_run_is_the_call(isa, rng, cell, norm):
+    """The same bits with a tape as without."""
+    for batch, hidden in ((1, 15), (13, 97), (70, 33)):
+        rnn = network(7, hidden, cell=cell, norm=norm, num_layers=2, bidirectional=True)
+        x, h0, ends = normal(rng, T, batch, 7), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)
+        y, h, _ = rnn.forward_train(x, h0, ends)
+        called, end = rnn(x, h0, ends)
+        same(y, called)
+        same(parts(rnn, h), parts(rnn, end))
+
+
+@each_cell
+@each_norm
+def test_threads(isa, rng, cell, norm):
+    """The same bits, whoever computes, and whoever had computed the tape."""
+    hidden = 193 if cell == "RNN" else 97
+    rnn = network(65, hidden, cell=cell, norm=norm, num_layers=2)
+    x, gy, ends = normal(rng, T, 100, 65), normal(rng, T, 100, hidden), rng.integers(T // 2, T + 1, 100)
+    h0, gh = drawn_state(rng, rnn, 100), drawn_state(rng, rnn, 100)
+    assert ends.sum() * len(rnn.weight_hh_l0) * (65 + hidden) > 3 * 2**22  # worth four threads
+    with using_threads(1):
+        y, h, tape = rnn.forward_train(x, h0, ends)
+        want = named(rnn, rnn.backward(tape, gy, gh))
+    for threads in (2, 4):
+        with several_threads(threads, had=1 if norm == "batch" else None):  # whose steps need all sequences
+            got_y, got_h, other = rnn.forward_train(x, h0, ends)
+        same(got_y, y)
+        same(parts(rnn, got_h), parts(rnn, h))
+        with several_threads(threads):
+            found = named(rnn, rnn.backward(tape, gy, gh))
+        with several_threads(5 - threads):
+            crossed = named(rnn, rnn.backward(other, gy, gh))
+        for name, g in want.items():
+            same(found[name], g, err_msg=f"{name}, {threads} threads")
+            same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
+
+
+# --- what a tape keeps --------------------------------------------------------------------------------------
+
+
+@each_cell
+@each_norm
+def test_nothing_that_happens_later_disturbs_a_tape(isa, rng, cell, norm):
+    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
+    x, gy, ends = normal(rng, T, 9, 3), normal(rng, T, 9, 34), np.array([9, 9, 9, 9, 9, 4, 7, 1, 0])
+    h0, gh = drawn_state(rng, rnn, 9), drawn_state(rng, rnn, 9)
+    want = trained(rnn, x, h0, ends, gy, gh)
+    given = x.copy(), whole(rnn, [s.copy() for s in parts(rnn, h0)]), ends.copy()
+    y, h, tape = rnn.forward_train(*given)
+    for array in (given[0], *parts(rnn, given[1]), given[2], y, *parts(rnn, h)):
+        array[...] = 1  # the caller goes on with what is the caller's
+    for name, value in rnn.parameters().items():
+        setattr(rnn, name, value + 1)  # an optimizer's step
+    rnn(x)
+    rnn.forward_train(normal(rng, 20, 30, 3))  # the next batch
+    if norm == "batch":
+        rnn.calibrate([normal(rng, T, 30, 3)])
+        rnn.overrun = "last"
+        rnn(normal(rng, 20, 30, 3))
+    for _ in range(2):  # and a tape can be read again
+        for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+            same(g, want[name], err_msg=name)
+    moved = trained(rnn, x, h0, ends, gy, gh)
+    assert any((moved[name] != g).any() for name, g in want.items())
+
+
+@each_cell
+@each_norm
+def test_gradients_that_are_not_given(rng, cell, norm):
+    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
+    x, gy, gh = normal(rng, T, 9, 3), normal(rng, T, 9, 17), drawn_state(rng, rnn, 9)
+    zeros = whole(rnn, [0 * g for g in parts(rnn, gh)])
+    _, _, tape = rnn.forward_train(x, drawn_state(rng, rnn, 9))
+    for some_of_them, meant in (((None,), (0 * gy, zeros)), ((None, gh), (0 * gy, gh)), ((gy,), (gy, zeros))):
+        want = named(rnn, rnn.backward(tape, *meant))
+        some = any(np.any(m) for m in meant)
+        for name, g in named(rnn, rnn.backward(tape, *some_of_them)).items():
+            same(g, want[name], err_msg=name)
+            assert g.any() == some
+
+
+@each_cell
+@each_norm
+def test_padding(isa, rng, cell, norm):
+    """What x and gy hold past a length is not read; gx is 0 there; an empty sequence hands gh on."""
+    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
+    x, gy, ends = (
+        normal(rng, T, 12, 3),
+        normal(rng, T, 12, 34),
+        np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8]),
+    )
+    h0, gh, past = drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12), np.arange(T)[:, None] >= ends
+    want = trained(rnn, x, h0, ends, gy, gh)
+    assert not want["x"][past].any()
+    for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=False):
+        same(want[name][:, ends == 0], g[:, ends == 0])
+    x[past], gy[past] = np.nan, np.inf
+    for name, g in trained(rnn, x, h0, ends, gy, gh).items():
+        same(g, want[name], err_msg=name)
+
+
+@each_cell
+@by_row
+def test_a_nan_reaches_its_own_sequence_and_the_parameters(isa, rng, cell, norm):
+    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
+    x, gy = normal(rng, T, 40, 3), normal(rng, T, 40, 17)
+    clean = trained(rnn, x, None, None, gy, None)
+    x[4, 6, 1] = np.nan
+    got = trained(rnn, x, None, None, gy, None)
+    for name in ("x", "h0", "c0")[: 1 + len(parts(rnn, None))]:
+        same(np.delete(got[name], 6, 1), np.delete(clean[name], 6, 1))
+        assert np.isnan(got[name][:, 6]).all()
+    assert np.isnan(got["weight_hh_l1"]).all()
+
+
+@each_cell
+@each_norm
+@pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0), (0, 0), (4, 3)])
+def test_nothing_to_learn_from(isa, rng, cell, norm, steps, batch):
+    """No steps, no sequences, no lengths: the state's gradient goes through and the parameters have none."""
+    rnn = network(3, 17, cell=cell, norm=norm, bidirectional=True)
+    gh = drawn_state(rng, rnn, batch)
+    got = trained(
+        rnn,
+        normal(rng, steps, batch, 3),
+        drawn_state(rng, rnn, batch),
+        np.zeros(batch, int),
+        normal(rng, steps, batch, 34),
+        gh,
+    )
+    for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=False):
+        same(got.pop(name), g)
+    assert not any(g.any() for g in got.values())
+
+
+# --- what may be given --------------------------------------------------------------------------------------
+
+
+@each_cell
+@each_norm
+def test_one_sequence_without_a_batch_axis(rng, cell, norm):
+    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
+    x, gy, h0, gh = normal(rng, T, 3), normal(rng, T, 17), drawn_state(rng, rnn, 1), drawn_state(rng, rnn, 1)
+    want = trained(rnn, x[:, None], h0, [7], gy[:, None], gh)
+    h0, gh = (whole(rnn, [s[:, 0] for s in parts(rnn, state)]) for state in (h0, gh))
+    y, h, tape = rnn.forward_train(x, h0, 7)
+    assert y.shape == (T, 17) and all(s.shape == (2, 17) for s in parts(rnn, h))
+    for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+        same(g, want[name][:, 0] if name in ("x", "h0", "c0") else want[name], err_msg=name)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_arrays_of_every_kind(rng, batch_first):
+    rnn = network(3, 17, batch_first=batch_first)
+    x, gy = (rng.integers(-3, 4, (5, 5, n)).astype(np.float32) for n in (3, 17))
+    h0, gh = rng.integers(-3, 4, (2, 1, 5, 17)).astype(np.float32)
+    want = trained(rnn, x, h0, None, gy, gh)
+    forms = {
+        "list": np.ndarray.tolist,
+        **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
+        **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(gh)},
+    }
+    for form, made in forms.items():
+        for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():
+            same(g, want[name], err_msg=f"{form}: {name}")

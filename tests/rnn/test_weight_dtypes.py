@@ -1,0 +1,213 @@
+"""Weights in bfloat16 and int8: what is computed with them, that the promise of equal bits holds, and what
+they cost on real speech."""
+
+from __future__ import annotations
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import several_threads
+from lnrnn.demos.speakers import Settings, SpeakerNetwork
+from networks import network, normal
+
+same = np.testing.assert_array_equal
+each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+
+
+def to_bfloat16(w):
+    """Nearest, ties to even, by the bits of the float."""
+    bits = w.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def to_int8(w):
+    """Whole numbers and the scale of each output."""
+    scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
+    return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
+
+
+def int8_product(a, w):
+    """a (B, k), w (n, k) -> (B, n), a in 14 bits of each row's largest."""
+    q, scale = to_int8(w)
+    step = (np.abs(a).max(1, keepdims=True) / np.float32(8191)).astype(np.float32)
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    return (
+        (np.rint(a * inverse).astype(np.int64) @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)
+    )
+
+
+@pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs):
+    rnn = network(inputs, hidden, norm=norm)
+    rounded = network(inputs, hidden, norm=norm)
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        setattr(rounded, name, to_bfloat16(getattr(rnn, name)))
+    for batch in (1, 2, 7, 9):
+        x = normal(rng, 12, batch, inputs)
+        same(rnn.to_dtype("bfloat16")(x)[0], rounded(x)[0])
+
+
+@pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7), (193, 520)])
+def test_int8_sums_whole_numbers(isa, rng, hidden, inputs):
+    rnn = network(inputs, hidden, norm=None, nonlinearity="identity")
+    for batch in (1, 3, 4, 5, 9):
+        x, h0 = normal(rng, 1, batch, inputs), normal(rng, 1, batch, hidden)
+        want = int8_product(x[0], rnn.weight_ih_l0) + int8_product(h0[0], rnn.weight_hh_l0)
+        want += rnn.bias_ih_l0 + rnn.bias_hh_l0
+        got = rnn.to_dtype("int8")(x, h0)[0][0]
+        # four roundings of float32: of either product, of their sum, of the bias
+        assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
+
+
+@each_dtype
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):
+    for hidden, inputs in ((33, 5), (96, 97)):
+        rnn = network(inputs, hidden, norm=norm, trained=6).to_dtype(dtype)
+        x, ends = normal(rng, 6, 70, inputs), rng.integers(0, 7, 70)
+        y = rnn(x, lengths=ends)[0]
+        for batch in (*range(1, 14), 31, 32, 33, 64):
+            who = rng.permutation(70)[:batch]
+            same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
+        stream = rnn.stream(70)
+        same([stream(row).copy() for row in x], rnn(x)[0])
+
+
+@each_dtype
+@pytest.mark.parametrize("batch", [1, 3, 9, 64])
+def test_equal_bits_whatever_the_threads(rng, dtype, batch):
+    rnn = network(100, 300, seed=1).to_dtype(dtype)
+    x = normal(rng, 300 // batch + 40, batch, 100)
+    want = rnn(x)[0]
+    for threads in (1, 2, 3, 4):
+        with several_threads(threads, divide="either"):
+            same(rnn(x)[0], want)
+
+
+@each_dtype
+def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
+    rnn = network(5, 33).to_dtype(dtype)
+    x = normal(rng, 8, 6, 5)
+    want = rnn(x)[0]
+    x[3, 2], x[:, 4], x[2, 5] = np.nan, 0, np.inf
+    got = rnn(x)[0]
+    same(got[:, [0, 1, 3]], want[:, [0, 1, 3]])
+    assert np.isnan(got[3:, 2]).all() and np.isfinite(got[:, 4]).all() and np.isnan(got[2:, 5]).all()
+
+
+def test_bfloat16_ties_go_to_even(isa):
+    """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or just beside."""
+    half = np.array(
+        [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
+        np.uint32,
+    )
+    w = np.concatenate([half - 1, half, half + 1]).view(np.float32)
+    n = len(w)
+    rnn = network(3, n, norm=None, nonlinearity="identity", bias=False)
+    rnn.weight_ih_l0 = np.stack([w, np.zeros(n), w[::-1]], axis=1)
+    y = rnn.to_dtype("bfloat16")(np.eye(3, dtype=np.float32)[None])[0][0]
+    same(y, [to_bfloat16(w), np.zeros(n), to_bfloat16(w[::-1].copy())])
+
+
+def test_a_bfloat16_nan_stays_one(isa):
+    """Whatever else its bits are: rounding must not carry into the sign."""
+    nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
+    nans = nans.view(np.float32)
+    rnn = network(2, 7, norm=None, nonlinearity="identity")
+    w = rnn.weight_ih_l0.copy()
+    w[:6, 1] = nans
+    rnn.weight_ih_l0 = w
+    y = rnn.to_dtype("bfloat16")(np.ones((1, 1, 2), np.float32))[0][0, 0]
+    assert np.isnan(y[:6]).all() and np.isfinite(y[6])
+
+
+@each_dtype
+def test_tiny_and_huge_rows(isa, rng, dtype):
+    """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would
+    overflow."""
+    rnn = network(4, 20, norm=None, nonlinearity="identity")
+    w = rnn.weight_ih_l0.copy()
+    w[3:9] *= np.array([0, 1e-39, 1e-31, 1e-29, 1e30, 1e37], np.float32)[:, None] / np.abs(w[3:9]).max(
+        1, keepdims=True
+    )
+    rnn.weight_ih_l0 = w
+    x = normal(rng, 1, 6, 4)
+    x[0, 1:5] *= np.array([0, 1e-39, 1e-31, 1e-29], np.float32)[:, None] / np.abs(x[0, 1:5]).max(
+        1, keepdims=True
+    )
+    y = rnn.to_dtype(dtype)(x)[0][0]
+    if dtype == "int8":
+
+        def held(a):
+            return np.where(np.abs(a).max(1, keepdims=True) < 2.0**-100, 0, a).astype(np.float32)
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            product = np.nan_to_num(int8_product(held(x[0]), held(w)))
+    else:
+        product = x[0].astype(np.float64) @ to_bfloat16(w).T.astype(np.float64)
+    want = product + rnn.bias_ih_l0 + rnn.bias_hh_l0
+    size = np.maximum(1, np.abs(x[0]).astype(np.float64) @ np.abs(w).T)
+    assert (np.abs(y - want) <= 6 * np.finfo(np.float32).eps * size).all()
+
+
+@each_dtype
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_weight_shows(isa, rng, dtype, bad):
+    rnn = network(3, 20, norm=None, nonlinearity="identity")
+    w = rnn.weight_ih_l0.copy()
+    w[4, 1] = bad
+    rnn.weight_ih_l0 = w
+    y = rnn.to_dtype(dtype)(normal(rng, 1, 2, 3))[0][0]
+    assert not np.isfinite(y[:, 4]).any() and np.isfinite(np.delete(y, 4, 1)).all()
+
+
+@each_dtype
+def test_a_new_object_and_the_old_one_as_it_was(rng, dtype):
+    rnn = network(5, 33)
+    x, before = normal(rng, 8, 3, 5), rnn.state_dict()
+    want = rnn(x)[0]
+    other = rnn.to_dtype(dtype)
+    assert (rnn.dtype, other.dtype) == ("float32", dtype)
+    assert not np.array_equal(other(x)[0], want)
+    same(rnn(x)[0], want)
+    same(other.to_dtype("float32")(x)[0], want)
+    other.gain_l0 = other.gain_l0 * 2
+    for name, value in rnn.state_dict().items():
+        same(value, before[name])
+    with pytest.raises(ValueError, match="float32"):
+        other.forward_train(x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "", None, np.float32, 8])
+def test_an_unknown_dtype(dtype):
+    with pytest.raises((ValueError, TypeError), match="dtype"):
+        lnrnn.RNN(2, 3).to_dtype(dtype)
+
+
+def test_half_and_a_quarter_of_the_bytes(rng):
+    """And the rest of what is packed, int8's scales and sums, is 8 bytes for an output."""
+    rnn, sizes = lnrnn.RNN(256, 384, seed=0), {}
+    for dtype in ("float32", "bfloat16", "int8"):
+        other = rnn.to_dtype(dtype)
+        other(normal(rng, 1, 1, 256))
+        sizes[dtype] = int(repr(other).split("packed_bytes=")[1].rstrip(")"))
+    assert sizes["float32"] == 4 * 384 * (256 + 384)
+    assert sizes["bfloat16"] == sizes["float32"] // 2
+    assert sizes["int8"] == sizes["float32"] // 4 + 2 * 8 * 384
+
+
+def test_accuracy_on_real_speech():
+    """The demo's network on whole utterances of Japanese Vowels: accuracy moves by at most half a point."""
+    data = lnrnn.data.japanese_vowels()
+    names = {dtype: [] for dtype in ("float32", "bfloat16", "int8")}
+    for seed in range(2):
+        network = SpeakerNetwork(data.train, "layer", Settings().with_epochs(60), seed)
+        trained = network.classifier.rnn
+        for dtype, answers in names.items():
+            network.classifier.rnn = trained.to_dtype(dtype)
+            answers.append(network.name_speakers(data.test.x) == data.test.labels)
+    accuracy = {dtype: 100 * np.mean(answers) for dtype, answers in names.items()}
+    assert accuracy["float32"] > 90
+    for dtype in ("bfloat16", "int8"):
+        assert abs(accuracy[dtype] - accuracy["float32"]) <= 0.5, accuracy

@@ -1,0 +1,298 @@
+"""Arrays that are changed while they are used, by another thread or behind a read-only flag: what was checked
+is what is computed with, so nothing of it can crash the process."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import sys
+import threading
+import time
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import using_threads
+from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
+
+same = np.testing.assert_array_equal
+T, B, D, H = 7, 5, 3, 17
+
+
+def at_every_line(call, change, restore):
+    """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the
+    second, ...: as another thread may do it, but every time. -> its results, or errors."""
+    done, results = False, []
+    while not done:
+        left = len(results)
+
+        def trace(frame, event, arg):
+            nonlocal left
+            if f"{os.sep}lnrnn{os.sep}" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                if left == 0:
+                    change()
+                left -= 1
+            return trace
+
+        restore()
+        sys.settrace(trace)
+        try:
+            results.append(call())
+        except (ValueError, RuntimeError) as error:
+            results.append(error)
+        finally:
+            sys.settrace(None)
+        done = left >= 0
+    restore()
+    return results
+
+
+def change_lengths():
+    rnn, x = lnrnn.RNN(2, 2, seed=0), np.ones((4, 512, 2), np.float32)
+    lengths = np.full(512, 3)
+    want = rnn(x, lengths=lengths)[0]
+    for call in (lambda: rnn(x, lengths=lengths), lambda: rnn.forward_train(x, lengths=lengths)):
+        found = at_every_line(call, lambda: lengths.fill(10**7), lambda: lengths.fill(3))
+        assert len(found) > 20
+        for result in found:
+            if isinstance(result, ValueError):
+                assert str(result).startswith("lengths must")
+            else:
+                same(result[0], want)
+
+
+def change_shapes():
+    rnn = lnrnn.RNN(4, 4, seed=0)
+    x, h0, gy, gh = (
+        np.full(shape, 0.5, np.float32) for shape in ((8, 4, 4), (1, 4, 4), (8, 4, 4), (1, 4, 4))
+    )
+    shapes = [(array, array.shape) for array in (x, h0, gy, gh)]
+
+    def call():
+        y, _, tape = rnn.forward_train(x, h0)
+        return (rnn(x, h0)[0], y, *rnn.backward(tape, gy, gh)[:2])
+
+    def change():
+        x.shape = gy.shape = 4, 8, 4
+        h0.shape = gh.shape = 2, 2, 4
+
+    def restore():
+        for array, shape in shapes:
+            array.shape = shape
+
+    want = call()
+    found = at_every_line(call, change, restore)
+    assert len(found) > 50
+    for result in found:
+        if isinstance(result, ValueError):
+            assert str(result).startswith(("x must", "h0 must", "gy must", "gh must"))
+        else:
+            for got, array in zip(result, want, strict=True):
+                same(got, array)
+
+
+@pytest.mark.parametrize("attack", [change_lengths, change_shapes])
+def test_within_a_call(attack):
+    run_apart(attack)
+
+
+def test_statistics_that_get_another_dtype_while_they_are_computed():
+    """Their bytes are those that were checked: nothing is written beside them."""
+    x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
+    memory = np.zeros(3 * 64, np.float32)
+    mean = memory[64:128]
+    want = np.zeros(64, np.float32)
+    lnrnn.batch_norm(x, want, None, training=True)
+    started, threads = threading.Event(), lnrnn.get_num_threads()
+
+    def change():
+        started.wait()
+        time.sleep(0.003)
+        mean.dtype = np.float64
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    with using_threads(1):
+        started.set()
+        lnrnn.batch_norm(x, mean, None, training=True)
+    changing.join()
+    assert mean.dtype == np.float64 and lnrnn.get_num_threads() == threads
+    same(memory[64:128], want)
+    assert not memory[:64].any() and not memory[128:].any()
+
+
+def test_shapes_that_change_within_a_norm():
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    want = lnrnn.layer_norm(x, 4)
+    strided = np.zeros((6, 8), np.float32)[:, ::2]
+
+    def restore():
+        x.shape = 6, 4
+
+    def change():
+        x.shape = 4, 6
+
+    for result in at_every_line(lambda: lnrnn.layer_norm(x, 4, out=strided).copy(), change, restore):
+        assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
+
+
+def test_lengths_are_read_once():
+    """An array-like that says something else each time it is asked."""
+
+    class Restless:
+        answers = [[4, 4], [10**7, 4]]
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.answers.pop(0))
+
+    rnn, x = lnrnn.RNN(D, H, seed=0), np.zeros((4, 2, D), np.float32)
+    same(rnn(x, lengths=Restless())[0], rnn(x)[0])
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_batches_in_one_buffer(rng, lengths):
+    """calibrate holds all sequences at once; the iterator may fill the same arrays again and again."""
+    batches = [
+        (normal(rng, T, B, D), rng.integers(3, T + 1, B) if lengths else np.full(B, T)) for _ in range(3)
+    ]
+    want, got = (lnrnn.RNN(D, H, norm="batch", seed=0) for _ in range(2))
+    want.calibrate([(x.copy(), n.copy()) for x, n in batches])
+
+    def refilled():
+        x, n = np.empty((T, B, D), np.float32), np.empty(B, np.int64)
+        for batch in batches:
+            x[...], n[...] = batch
+            yield (x, n) if lengths else x
+
+    got.calibrate(refilled())
+    for name, value in want.state_dict().items():
+        same(got.state_dict()[name], value, err_msg=name)
+
+
+# --- tapes --------------------------------------------------------------------------------------------------
+
+
+def taped(cell="RNN", norm="layer"):
+    rng = np.random.default_rng(0)
+    rnn = network(D, H, cell=cell, norm=norm, bidirectional=True)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, 2 * H)
+    return rnn, rnn.forward_train(x, drawn_state(rng, rnn, B), np.array([7, 7, 6, 2, 0]))[2], gy
+
+
+def arrays_of(tape):
+    """What a tape holds, by a name for messages."""
+    found = {"order": tape.order, "ends": tape.ends} | {f"start {k}": s for k, s in enumerate(tape.start)}
+    for k, run in enumerate(tape.runs):
+        found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
+        for side, value in (run.statistics or {}).items():
+            found |= {
+                f"statistics {side} {k} {i}": a
+                for i, a in enumerate(value if isinstance(value, tuple) else [value])
+            }
+    return found
+
+
+each_cell = pytest.mark.parametrize("cell", CELLS)
+each_norm = pytest.mark.parametrize("norm", NORMS)
+
+
+@each_cell
+@each_norm
+def test_a_tape_is_read_only(cell, norm):
+    rnn, tape, gy = taped(cell, norm)
+    for name, array in arrays_of(tape).items():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+        assert array.size, name
+    with pytest.raises(TypeError):
+        tape.start[0] = 0
+    with pytest.raises(TypeError):
+        tape.runs[0] = 0
+    rnn.backward(tape, gy)
+
+
+def force_tapes():
+    """Each array of a tape made writeable again, and filled with what leads out of bounds if it is
+    believed."""
+    for cell in CELLS:
+        for norm in NORMS:
+            rnn, tape, gy = taped(cell, norm)
+            want = rnn.backward(tape, gy)
+            for name, array in arrays_of(tape).items():
+                array.setflags(write=True)
+                for value in (10**6, -1, 2**62, 3):
+                    kept = array.copy()
+                    array[...] = value
+                    if name in ("order", "ends"):
+                        with pytest.raises(AssertionError, match="broken promise"):
+                            rnn.backward(tape, gy)
+                    else:
+                        with np.errstate(all="ignore"):
+                            rnn.backward(tape, gy)  # numbers like others
+                    array[...] = kept
+            same(rnn.backward(tape, gy)[0], want[0])
+            tape.ends[1:3] = 6, 7  # rising
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.ends[1:3] = 5, 5  # fewer rows than there are records
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.ends[1:3] = 7, 6
+            tape.order[:2] = 1  # one sequence twice, another not at all
+            with pytest.raises(AssertionError):
+                rnn.backward(tape, gy)
+            tape.order[:2] = 0, 1
+            same(rnn.backward(tape, gy)[0], want[0])
+            if norm == "batch":
+                tape.runs[0].statistics.clear()
+                with pytest.raises(AssertionError):
+                    rnn.backward(tape, gy)
+
+
+def reshape_tapes():
+    for cell in CELLS:
+        rnn, tape, gy = taped(cell)
+        for array in arrays_of(tape).values():
+            kept = array.shape
+            try:
+                array.shape = (array.size,)  # of y, a part of both directions, there is no such view
+            except AttributeError:
+                continue
+            if array.shape != kept:
+                with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
+                    rnn.backward(tape, gy)
+            array.shape = kept
+        before = rnn.backward(tape, gy)[0]
+        for name in ("weight_ih_l0", "weight_hh_l0"):
+            rnn, tape, gy = taped(cell)
+            weight = getattr(rnn, name)
+            weight.shape = 1, weight.size  # before the layer has packed its transpose
+            same(rnn.backward(tape, gy)[0], before)
+
+
+@pytest.mark.parametrize("attack", [force_tapes, reshape_tapes])
+def test_a_tape_that_was_changed_all_the_same(attack):
+    run_apart(attack)
+
+
+def test_a_tape_shares_nothing_with_other_calls():
+    rnn, x = lnrnn.RNN(D, H, seed=0), np.ones((T, B, D), np.float32)
+    y = rnn(x)[0]
+    tape = rnn.forward_train(x)[2]
+    for array in arrays_of(tape).values():
+        array.setflags(write=True)
+        array[...] = 3
+    same(rnn(x)[0], y)
+
+
+def test_copies_of_a_tape():
+    rnn, tape, gy = taped()
+    assert copy.copy(tape) is tape
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a Tape cannot be pickled or deep-copied: .* forward_train"):
+            copied(tape)
+    with pytest.raises(TypeError, match="forward_train returned"):
+        copy.copy(rnn).backward(tape, gy)

@@ -1,0 +1,287 @@
+"""Whoever computes, copies or saves while other threads set something has one version of the model, whole."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import sys
+import threading
+import warnings
+
+import lnrnn
+import numpy as np
+import pytest
+from networks import network, normal, run_apart
+from test_runtime import at_once
+
+T = 4
+X = np.random.default_rng(0).standard_normal((T, 2, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def threads_that_take_turns_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def seen_while(change, read, readers=3):
+    """What `read` gives in some threads while `change` runs in another. -> a set."""
+    stop = threading.Event()
+
+    def changing():
+        try:
+            change()
+        finally:
+            stop.set()
+
+    def reading():
+        seen = {read()}
+        while not stop.is_set():
+            seen.add(read())
+        return seen
+
+    return set().union(*at_once([changing] + [reading] * readers)[1:])
+
+
+def bits(arrays):
+    return b"".join(np.asarray(a).tobytes() for a in arrays)
+
+
+def streamed(rnn):
+    stream = rnn.stream(2)
+    return bits(stream(row) for row in X)
+
+
+def files(path):
+    def saved(rnn):
+        name = path / f"{threading.get_ident()}.safetensors"
+        rnn.save(name)
+        return bits([lnrnn.load(name)(X)[0]])
+
+    return saved
+
+
+# Every way to have something of a model: it is of one version.
+READERS = {
+    "call": lambda rnn: bits([rnn(X)[0]]),
+    "state_dict": lambda rnn: bits(rnn.state_dict().values()),
+    "parameters": lambda rnn: bits(rnn.parameters().values()),
+    "copy": lambda rnn: bits([copy.copy(rnn)(X)[0]]),
+    "deepcopy": lambda rnn: bits([copy.deepcopy(rnn)(X)[0]]),
+    "pickle": lambda rnn: bits([pickle.loads(pickle.dumps(rnn))(X)[0]]),
+    "to_dtype": lambda rnn: bits([rnn.to_dtype("int8")(X)[0]]),
+    "stream": streamed,
+    "file": None,
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_load_state_dict_is_one_step(tmp_path, way, norm):
+    if way == "file":
+        pytest.importorskip("safetensors")
+    read = READERS[way] or files(tmp_path)
+    options = dict(cell="GRU", norm=norm, num_layers=4, trained=T)
+    rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
+    states = [rnn.state_dict(), other.state_dict()]
+    wanted = {read(rnn), read(other)}
+
+    def change():
+        for k in range(150):
+            rnn.load_state_dict(states[k % 2])
+
+    assert seen_while(change, lambda: read(rnn)) <= wanted
+    assert read(rnn) == read(other)  # the last is there
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("way", ["call", "stream", "copy"])
+def test_what_is_set_between_two_layers(monkeypatch, way, norm):
+    """A moment that threads seldom meet, made on purpose: one layer is packed, and then another model is
+    loaded."""
+    options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
+    rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
+    wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Layer
+    rnn.gain_ih_l0 = rnn.gain_ih_l0  # not packed from here on
+
+    def load_then_pack(*arguments, **options):
+        monkeypatch.setattr(lnrnn._core, "Layer", pack)
+        layer = pack(*arguments, **options)
+        rnn.load_state_dict(state)
+        return layer
+
+    monkeypatch.setattr(lnrnn._core, "Layer", load_then_pack)
+    assert READERS[way](rnn) == wanted
+    assert READERS[way](rnn) == READERS[way](other) != wanted
+
+
+@pytest.mark.parametrize("what", ["calibrate", "overrun"])
+def test_calibrate_and_overrun_are_one_step(what):
+    """All layers and directions have the new statistics, or none."""
+    rng = np.random.default_rng(3)
+    norm = lnrnn.BatchNormSpec(overrun="last")
+    rnn = network(3, 5, cell="LSTM", norm=norm, num_layers=3, bidirectional=True)
+    data = [normal(rng, 2, n, 3) for n in (6, 9)]
+    wanted, set_it = (
+        set(),
+        {
+            "calibrate": lambda k: rnn.calibrate([data[k]]),
+            "overrun": lambda k: setattr(rnn, "overrun", ("last", "mean")[k]),
+        }[what],
+    )
+    rnn.calibrate([data[0]])
+    for k in (0, 1):
+        set_it(k)
+        wanted.add(READERS["call"](rnn))
+
+    def change():
+        for k in range(100):
+            set_it(k % 2)
+
+    assert len(wanted) == 2 and seen_while(change, lambda: READERS["call"](rnn)) <= wanted
+
+
+def test_no_assignment_is_lost():
+    """Several threads set a parameter each: the others' stay, and every call sees one value of each."""
+    rnn = network(3, 5, num_layers=2)
+    names = ["weight_hh_l0", "gain_l0", "bias_l1"]
+    values = {name: [getattr(rnn, name), -getattr(rnn, name)] for name in names}
+    wanted = set()
+    for k in range(8):
+        for j, name in enumerate(names):
+            setattr(rnn, name, values[name][k >> j & 1])
+        wanted.add(READERS["call"](rnn))
+
+    def setting(name):
+        def work():
+            for k in range(300):
+                setattr(rnn, name, values[name][k % 2])
+                np.testing.assert_array_equal(getattr(rnn, name), values[name][k % 2])
+
+        return work
+
+    jobs = [setting(name) for name in names]
+    assert seen_while(lambda: at_once(jobs), lambda: READERS["call"](rnn)) <= wanted
+
+
+def test_training_in_several_threads_keeps_its_statistics_together():
+    """Each batch is counted, in all layers at once."""
+    rng = np.random.default_rng(4)
+    rnn = network(3, 5, cell="GRU", norm=lnrnn.BatchNormSpec(momentum=None), num_layers=3, bidirectional=True)
+    batches = [normal(rng, T, n, 3) for n in (2, 3, 5)]
+    counts = [f"count_l{k}{end}" for k in range(3) for end in ("", "_reverse")]
+
+    def train(x):
+        def work():
+            for _ in range(60):
+                rnn.forward_train(x)
+
+        return work
+
+    def read():
+        state = rnn.state_dict()
+        return all(np.array_equal(state[name], state["count_l0"]) for name in counts)
+
+    assert seen_while(lambda: at_once([train(x) for x in batches]), read) == {True}
+    np.testing.assert_array_equal(rnn.count_l0, [60 * 10] * T)
+
+
+def test_training_beside_load_state_dict():
+    """A batch is added to what is there when it is done: to the state of one model, not to parts of two."""
+    rng = np.random.default_rng(5)
+    # With momentum 0 training counts, and changes nothing.
+    options = dict(norm=lnrnn.BatchNormSpec(momentum=0.0), num_layers=3, trained=T)
+    rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
+    states, x = [rnn.state_dict(), other.state_dict()], normal(rng, T, 6, 3)
+    wanted = {READERS["call"](rnn), READERS["call"](other)}
+
+    def change():
+        def load():
+            for k in range(100):
+                rnn.load_state_dict(states[k % 2])
+
+        def train():
+            for _ in range(100):
+                rnn.forward_train(x)
+
+        at_once([load, train])
+
+    assert seen_while(change, lambda: READERS["call"](rnn), 2) <= wanted
+
+
+# --- layers -------------------------------------------------------------------------------------------------
+
+V = np.random.default_rng(1).standard_normal((6, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("make", [lnrnn.LayerNorm, lnrnn.BatchNorm])
+def test_load_state_dict_of_a_layer_is_one_step(make):
+    layer, states, wanted = make(3).eval(), [], set()
+    for k in (1, 2):
+        states.append({name: np.full_like(value, k) for name, value in layer.state_dict().items()})
+        layer.load_state_dict(states[-1])
+        wanted.add(bits([layer(V)]) + bits(layer.state_dict().values()))
+
+    def change():
+        for k in range(1500):
+            layer.load_state_dict(states[k % 2])
+
+    called = {w[: V.nbytes] for w in wanted}
+    assert seen_while(change, lambda: bits([layer(V)]), 2) <= called
+    assert seen_while(change, lambda: bits(layer.state_dict().values()), 2) <= {w[V.nbytes :] for w in wanted}
+
+
+def test_running_statistics_stay_together():
+    """momentum 1: mean and variance are those of one batch."""
+    layer, wanted = lnrnn.BatchNorm(3, momentum=1.0), set()
+
+    def read():
+        state = layer.state_dict()
+        return bits([state["running_mean"], state["running_var"]])
+
+    batches = [V, 3 * V + 1]
+    for x in batches:
+        layer(x)
+        wanted.add(read())
+
+    def train(x):
+        def work():
+            for _ in range(600):
+                layer(x)
+
+        return work
+
+    assert seen_while(lambda: at_once([train(x) for x in batches]), read, 2) <= wanted
+    assert layer.num_batches_tracked == 1202  # and no batch is lost
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def forks():
+    """A child that is made while a thread sets parameters can set them too."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
+    rnn, stop = network(3, 5), threading.Event()
+
+    def change():
+        while not stop.is_set():
+            rnn.weight_hh_l0 = rnn.weight_hh_l0
+
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    for _ in range(40):
+        child = os.fork()
+        if not child:
+            rnn.gain_l0 = rnn.gain_l0
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join(30)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_something_is_set():
+    run_apart(forks)

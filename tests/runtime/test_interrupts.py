@@ -1,0 +1,247 @@
+"""Long calls are done in parts, between which an interrupt is served: how they were cut changes no bit, and
+what was interrupted has changed nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import contextmanager
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import several_threads, using_threads
+from lnrnn import _core
+from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
+
+same = np.testing.assert_array_equal
+needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
+
+# Multiply-adds of a part: each step of a group a part of its own, some steps; and the whole.
+SIZES, WHOLE = (1, 2e6), 1e18
+
+# Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide.
+# All are worth two threads, LSTM and GRU with a third of the steps.
+SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
+each_shape = pytest.mark.parametrize("shape", SHAPES)
+
+
+@contextmanager
+def parts_of(size):
+    _core.set_part(size)
+    try:
+        yield
+    finally:
+        _core.set_part(0)
+
+
+def drawn(variant, shape, ragged, **options):
+    """A network and its arguments."""
+    inputs, hidden, batch, steps = SHAPES[shape]
+    rng = np.random.default_rng(hidden)
+    steps = steps if variant["cell"] == "RNN" else steps // 3
+    rnn = network(inputs, hidden, trained=steps, **variant, **options)
+    assert steps * batch * len(rnn.weight_hh_l0) * (inputs + hidden) > 2**22
+    ends = rng.integers(steps // 3, steps + 1, batch)
+    ends[0] = steps
+    ends[1:] -= ends[1:] * (rng.random(batch - 1) < 0.1).astype(int)  # some are empty
+    return rng, rnn, normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch), ends if ragged else None
+
+
+def on_threads(compute, want, had=None):
+    """compute() gives the arrays of `want` in parts of every size, on one thread and on two. had: what
+    becomes of two."""
+    for threads in (1, 2):
+        for size in SIZES:
+            with several_threads(threads, "either", had and min(had, threads)), parts_of(size):
+                for got, array in zip(compute(), want, strict=True):
+                    same(got, array, err_msg=f"{threads} threads, parts of {size}")
+
+
+@each_shape
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_inference(variant, shape):
+    for ragged in (False, True):
+        _, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
+
+        def compute(rnn=rnn, x=x, h0=h0, ends=ends):
+            y, h = rnn(x, h0, ends)
+            return y, *parts(rnn, h)
+
+        with using_threads(1), parts_of(WHOLE):
+            want = compute()
+        on_threads(compute, want)
+
+
+@each_shape
+@pytest.mark.parametrize("cell", CELLS)
+def test_against_a_stream(cell, shape):
+    """Which has no parts: each of its steps is a call."""
+    _, rnn, x, h0, _ = drawn(dict(cell=cell), shape, False)
+    stream, y = rnn.stream(x.shape[1]), np.empty((*x.shape[:2], rnn.hidden_size), np.float32)
+    stream.state = h0
+    for t in range(len(x)):
+        y[t] = stream(x[t])
+
+    def compute():
+        got, h = rnn(x, h0)
+        return got, *parts(rnn, h)
+
+    on_threads(compute, (y, *parts(rnn, stream.state)))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_statistics_of_the_batch(cell):
+    """Where a step needs all sequences at once: past the known steps, and in calibration."""
+    rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm="batch"), "groups", True)
+    rnn.calibrate([x[:3]])
+    rnn.overrun = "batch"
+
+    def compute():
+        other = network(17, 65, cell=cell, norm="batch")
+        other.calibrate([(x, ends)])
+        y, h = rnn(x, h0, ends)
+        return y, *parts(rnn, h), *other.state_dict().values()
+
+    with using_threads(1), parts_of(WHOLE):
+        want = compute()
+    on_threads(compute, want, had=1)
+
+
+@each_shape
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_training(cell, norm, shape):
+    for ragged in (False, True):
+        rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm=norm), shape, ragged, bidirectional=True)
+        gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
+        before = rnn.state_dict()
+
+        def compute(rnn=rnn, before=before, x=x, h0=h0, ends=ends, gy=gy, gh=gh):
+            rnn.load_state_dict(before)
+            y, h, tape = rnn.forward_train(x, h0, ends)
+            gx, gh0, grads = rnn.backward(tape, gy, gh)
+            return y, *parts(rnn, h), gx, *parts(rnn, gh0), *grads.values(), *rnn.state_dict().values()
+
+        with using_threads(1), parts_of(WHOLE):
+            want = compute()
+        on_threads(compute, want)
+
+
+# --- interrupts ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def ticking(handler, seconds=0.003):
+    """A signal again and again, which Python hands to handler(frame) as soon as it can."""
+    before = signal.signal(signal.SIGALRM, lambda _, frame: handler(frame))
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def long_call(what):
+    """A call of a network whose one layer has work for about half a second on one thread."""
+    norm = "batch" if what == "calibrate" else "layer"
+    rnn = network(128, 256, cell="LSTM", norm=norm)
+    x = normal(np.random.default_rng(0), 200 if what == "backward" else 500, 32, 128)
+    if what == "backward":
+        y, _, tape = rnn.forward_train(x)
+        return lambda: rnn.backward(tape, y)
+    return lambda: {"call": rnn, "forward_train": rnn.forward_train, "calibrate": rnn.calibrate}[what](
+        [x] if what == "calibrate" else x
+    )
+
+
+@needs_a_timer
+@pytest.mark.parametrize("what", ["call", "forward_train", "backward", "calibrate"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_signals_are_handled_within_a_call(what, threads):
+    """Not only at its end: no pause between two of them is as long as half of the call."""
+    call = long_call(what)
+    with using_threads(threads), parts_of(2**25):
+        call()
+        times = [time.perf_counter()]
+        with ticking(lambda _: times.append(time.perf_counter())):
+            call()
+        times.append(time.perf_counter())
+    assert max(np.diff(times)) < (times[-1] - times[0]) / 2
+
+
+class Interrupted(Exception):
+    pass
+
+
+@needs_a_timer
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_is_interrupted_has_changed_nothing(cell, norm):
+    rng = np.random.default_rng(0)
+    rnn = network(64, 128, cell=cell, norm=norm, num_layers=2)
+    x, y = normal(rng, 60, 33, 64), normal(rng, 60, 33, 128)
+    if norm == "batch":
+        rnn.forward_train(x[:50])
+    before = {name: value.copy() for name, value in rnn.state_dict().items()}
+    twin = network(64, 128, cell=cell, norm=norm, num_layers=2)
+    twin.load_state_dict(before)
+    want_y, _, want_tape = twin.forward_train(x)
+    want, after = twin.backward(want_tape, y), twin.state_dict()
+
+    def interrupt(frame):  # not in whatever else may be running, as a destructor
+        if frame.f_code.co_filename.endswith(("network.py", "training.py", "engine.py")):
+            raise Interrupted
+
+    with parts_of(2**20):
+        for delay in (0.001, 0.003, 0.01):  # in the first layer, and later
+            with pytest.raises(Interrupted), ticking(interrupt, delay):
+                while True:
+                    rnn.load_state_dict(before)
+                    rnn.forward_train(x)
+            found = rnn.state_dict()  # as before the call, or as after it
+            assert any(
+                all(np.array_equal(found[name], value) for name, value in state.items())
+                for state in (before, after)
+            )
+        rnn.load_state_dict(before)
+        got_y, _, tape = rnn.forward_train(x)
+        same(got_y, want_y)
+        for delay in (0.001, 0.003, 0.01):
+            with pytest.raises(Interrupted), ticking(interrupt, delay):
+                while True:
+                    rnn.backward(tape, y)
+        gx, gh0, grads = rnn.backward(tape, y)
+    for got, array in zip((gx, gh0, *grads.values()), (want[0], want[1], *want[2].values()), strict=True):
+        same(got, array)
+    for name, value in after.items():
+        same(rnn.state_dict()[name], value, err_msg=name)
+
+
+def interrupt_the_longest_calls():
+    """Each would take minutes, on the slowest instruction set."""
+    import os
+    import threading
+
+    _core.use_isa("scalar")
+    lnrnn.set_num_threads(1)
+    rnn = lnrnn.LSTM(8, 1024, norm="batch", seed=0)
+    x = np.zeros((2000, 32, 8), np.float32)
+    for call in (rnn.forward_train, lambda x: rnn.calibrate([x])):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+        assert rnn.known_steps == 0
+    one = lnrnn.LSTM(8, 1024, seed=0)
+    for call in (one, one.forward_train):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+
+
+@needs_a_timer
+def test_ctrl_c():
+    """None of the calls is finished before the process is ended here."""
+    done = run_python("from test_interrupts import interrupt_the_longest_calls as f; f()", timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,466 @@
+"""What surrounds the kernels: the environment, threads of OpenMP and of Python, forks, the whole process."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import sys
+import threading
+
+import lnrnn
+import numpy as np
+import pytest
+from helpers import available_isas, using_isa, using_threads
+from networks import FREE, NORMS, network, normal, run_apart, run_python, said
+
+openmp = pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
+
+
+def refused(**environment):
+    """The last line of the ImportError of `import lnrnn`."""
+    done = run_python("import lnrnn", **{**FREE, **environment})
+    assert done.returncode == 1 and not done.stdout
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: "), done.stderr
+    return last
+
+
+# --- the environment ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", available_isas())
+def test_lnrnn_isa_chooses(name):
+    """The kernels too, not the name alone: the bits are those of that instruction set."""
+    code = """
+import lnrnn, numpy as np
+rnn = lnrnn.RNN(7, 97, seed=3)
+x = np.random.default_rng(0).standard_normal((20, 3, 7))
+print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes().hex()[-4000:])
+"""
+    isa, *available, bits = said(code, LNRNN_ISA=name).split()
+    assert isa == name and available == available_isas()
+    rnn = lnrnn.RNN(7, 97, seed=3)
+    x = np.random.default_rng(0).standard_normal((20, 3, 7))
+    with using_isa(name):
+        assert rnn(x)[0].tobytes().hex()[-4000:] == bits
+
+
+def test_without_lnrnn_isa_the_best_is_chosen():
+    code = "import lnrnn; i = lnrnn.cpu_info(); print(i['isa'] == i['available'][0])"
+    assert said(code) == said(code, LNRNN_ISA="") == "True"
+
+
+@pytest.mark.parametrize("name", ["avx9", "AVX2", " sse2", "scalar,sse2", "0", "é", "x" * 1000, "%s%n"])
+def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
+    last = refused(LNRNN_ISA=name)
+    assert "LNRNN_ISA" in last and all(isa in last for isa in available_isas())
+
+
+def test_an_isa_of_another_machine_is_an_error():
+    elsewhere = {"scalar", "sse2", "avx2", "avx512", "avx512vnni", "neon"} - set(available_isas())
+    for isa in elsewhere:
+        assert isa in refused(LNRNN_ISA=isa)
+    assert elsewhere, "no machine has both x86's and ARM's"
+
+
+THREADS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
+
+
+@pytest.mark.parametrize(
+    "environment, threads",
+    [
+        (dict(LNRNN_NUM_THREADS="3"), 3),
+        (dict(LNRNN_NUM_THREADS="1024"), 1024),
+        (dict(OMP_NUM_THREADS="5"), 5),
+        (dict(OMP_NUM_THREADS="5,2"), 5),
+        (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
+        (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
+    ],
+)
+def test_the_environment_says_how_many_threads(environment, threads):
+    assert said(THREADS, **environment).split()[:2] == [str(threads)] * 2
+
+
+def test_without_a_word_there_are_as_many_threads_as_cores():
+    one, two, cores = said(THREADS).split()
+    assert one == two == cores
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1.5", "1025", "9" * 30, "9" * 5000])
+def test_a_number_of_threads_that_is_none(text):
+    last = refused(LNRNN_NUM_THREADS=text)
+    assert "LNRNN_NUM_THREADS" in last and "1024" in last
+
+
+def test_what_others_say_of_openmp_does_not_stop_the_import():
+    """OMP_NUM_THREADS is everybody's: what OpenMP ignores is ignored. (It may complain.)"""
+    done = run_python(THREADS, **{**FREE, "OMP_NUM_THREADS": "many"})
+    one, two, cores = done.stdout.split()
+    assert done.returncode == 0 and one == two == cores
+
+
+def compute():
+    """Threads that divide sequences, units, and gradients. -> the bits of all results."""
+    x = np.random.default_rng(0).standard_normal((6, 130, 3)).astype(np.float32)
+    many, few = lnrnn.RNN(3, 300, seed=0), lnrnn.RNN(3, 1200, seed=1)
+    y, h, tape = many.forward_train(x)
+    results = [many(x)[0], few(x[:, :2])[0], y, *many.backward(tape, y)[:2]]
+    big = np.random.default_rng(1).standard_normal((2000, 300)).astype(np.float32)
+    results += [
+        lnrnn.layer_norm(big, 300),
+        lnrnn.tanh(big),
+        *lnrnn.layer_norm_backward(big, big, 300, big[0])[:2],
+        lnrnn.batch_norm(big, None, None, training=True),
+    ]
+    return b"".join(a.tobytes() for a in results)
+
+
+@openmp
+def test_fewer_threads_than_were_asked_for():
+    """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
+    code = """
+import hashlib, lnrnn, test_runtime as t
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(4)
+print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
+"""
+    plenty, *teams = said(code).split()
+    assert teams == ["4", "4"]
+    assert said(code, OMP_THREAD_LIMIT="1").split() == [plenty, "1", "1"]
+    assert said(code, OMP_THREAD_LIMIT="2").split() == [plenty, "2", "2"]
+    assert said(code, OMP_DYNAMIC="true").split()[0] == plenty
+    with using_isa(lnrnn.cpu_info()["available"][0]), using_threads(1):
+        assert hashlib.sha256(compute()).hexdigest() == plenty
+
+
+# --- forks --------------------------------------------------------------------------------------------------
+
+
+def forks():
+    """A child and a grandchild of a process that has used threads compute as it did, and end."""
+    import warnings
+
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
+    lnrnn._core.set_barrier_mode("together")
+    lnrnn.set_num_threads(3)
+    want = compute()
+    assert lnrnn._core.teams_had() == (3, 3)
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            try:
+                same = compute() == want
+                inner = os.fork()
+                if not inner:
+                    os._exit(0 if compute() == want else 3)
+                os._exit(0 if same and os.waitpid(inner, 0)[1] == 0 else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        lnrnn._core.teams_had()
+        assert compute() == want  # and the parent goes on, with threads
+        assert lnrnn._core.teams_had() == (3, 3)
+
+
+def pools():
+    """multiprocessing's fork, as data loaders do it."""
+    import multiprocessing
+    import warnings
+
+    warnings.simplefilter("ignore", DeprecationWarning)
+    lnrnn._core.set_barrier_mode("together")
+    lnrnn.set_num_threads(3)
+    want = compute()
+    assert lnrnn._core.teams_had() == (3, 3)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
+
+
+@openmp
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("way", [forks, pools])
+def test_a_fork_after_threads_were_used_does_not_hang(way):
+    run_apart(way)
+
+
+# --- the rest of the process --------------------------------------------------------------------------------
+
+
+def test_the_import_is_small():
+    """NumPy alone: no package of an extra, and nothing that is slow to import."""
+    heavy = {
+        "torch",
+        "matplotlib",
+        "tqdm",
+        "safetensors",
+        "scipy",
+        "pytest",
+        "hypothesis",
+        "unittest",
+        "setuptools",
+        "Cython",
+        "multiprocessing",
+        "asyncio",
+    }
+    code = f"""
+import sys, numpy, numpy.random
+before = set(sys.modules)
+import lnrnn
+new = {{name.split(".")[0] for name in set(sys.modules) - before}}
+assert "lnrnn" in new
+rnn = lnrnn.RNN(3, 5)
+rnn(numpy.zeros((2, 1, 3)))
+rnn.stream()(numpy.zeros(3))
+lnrnn.cpu_info()
+print(sorted({{name.split(".")[0] for name in set(sys.modules) - before}} & {heavy}))
+"""
+    assert said(code) == "[]"
+
+
+def test_denormals_stay():
+    """No thread, of Python or OpenMP, is switched to flush-to-zero, by the import or by work."""
+    code = """
+import threading, numpy as np
+tiny = np.array([1e-40, 5e-45], np.float32)
+small = np.array([1e-310, 5e-324])
+def denormals():
+    assert ((tiny * np.float32(1)) > 0).all() and ((tiny + tiny) > tiny).all()
+    assert ((small * 1.0) > 0).all() and ((small + small) > small).all()
+    assert np.float32(2e-38) * np.float32(0.25) > 0
+denormals()
+import lnrnn, test_runtime as t
+denormals()
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(3)
+t.compute()
+denormals()
+x = np.full((400, 512), 1e-40, np.float32)
+lnrnn._core.teams_had()
+assert (lnrnn.tanh(x) == x).all()                   # by threads, with the rounding that they have
+print(max(1, *lnrnn._core.teams_had()))
+def work():
+    t.compute()
+    denormals()
+    failures.clear()
+failures = [1]
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+assert not failures
+print("kept")
+"""
+    assert said(code).split() == ["3" if lnrnn.cpu_info()["openmp"] else "1", "kept"]
+
+
+def test_the_callers_openmp_setting_is_its_own():
+    """set_num_threads is lnrnn's: threadpoolctl's subject, the runtime's own number, stays."""
+    code = """
+import ctypes, lnrnn
+with open("/proc/self/maps") as f:
+    maps = f.read().split()
+path = next(p for p in maps if "libgomp" in p or "libomp" in p)
+omp = ctypes.CDLL(path)
+before = omp.omp_get_max_threads()
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(before + 3)
+import test_runtime as t
+t.compute()
+assert max(lnrnn._core.teams_had()) > 1
+print(omp.omp_get_max_threads() - before)
+"""
+    if not sys.platform.startswith("linux") or not lnrnn.cpu_info()["openmp"]:
+        pytest.skip("looks for the runtime in /proc")
+    assert said(code) == "0"
+
+
+# --- several threads of Python ------------------------------------------------------------------------------
+
+
+def at_once(jobs):
+    """Calls all jobs at once, each in a thread of its own. -> their results; their errors are raised."""
+    results, errors, start = [None] * len(jobs), [], threading.Barrier(len(jobs))
+
+    def work(k):
+        try:
+            start.wait(30)
+            results[k] = jobs[k]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def first_calls():
+    """Threads that share a new network meet in packing its weights: large ones, so that they do meet."""
+    interval = sys.getswitchinterval()
+    x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
+    rnn = lnrnn.RNN(3, 1500, seed=0)
+    want = rnn(x)[0]
+    y, _, tape = rnn.forward_train(x)
+    gradient = rnn.backward(tape, y)[0]
+    for switch in (interval, 1e-6):
+        sys.setswitchinterval(switch)
+        try:
+            for _ in range(3):
+                fresh = lnrnn.RNN(3, 1500, seed=0)
+                for got in at_once([lambda fresh=fresh: fresh(x)[0]] * 4):
+                    assert np.array_equal(got, want)
+                fresh = lnrnn.RNN(3, 1500, seed=0)
+                tapes = [fresh.forward_train(x)[2] for _ in range(3)]
+                for got in at_once([lambda fresh=fresh, t=t: fresh.backward(t, y)[0] for t in tapes]):
+                    assert np.array_equal(got, gradient)
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def test_threads_that_share_a_new_network():
+    run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
+
+
+def parameters_while_computing():
+    """Whoever computes has the old weights or the new ones, of each layer, and no others."""
+    rng = np.random.default_rng(0)
+    x = normal(rng, 5, 3, 4)
+    rnn = network(4, 400)
+    versions = [rnn.weight_hh_l0, rng.uniform(-1, 1, (400, 400)).astype(np.float32)]
+    wanted = []
+    for w in versions:
+        rnn.weight_hh_l0 = w
+        wanted.append(rnn(x)[0].tobytes())
+    stop = threading.Event()
+
+    def change():
+        for k in range(120):
+            rnn.weight_hh_l0 = versions[k % 2]
+        stop.set()
+
+    def call():
+        seen = set()
+        while not stop.is_set():
+            seen.add(rnn(x)[0].tobytes())
+        return seen
+
+    seen = at_once([change, call, call, call])
+    assert set().union(*seen[1:]) <= set(wanted)
+    assert rnn(x)[0].tobytes() == wanted[1]  # the last change is not lost
+
+
+def test_parameters_set_while_others_compute():
+    run_apart(parameters_while_computing)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_network_in_many_threads(rng, norm):
+    """Batches of different sizes, forward and backward, each as if it were alone."""
+    rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
+    batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
+    work = [lambda x=x: rnn(x) for x in batches]
+    if norm != "batch":  # which learns as it trains
+
+        def train(x):
+            y, _, tape = rnn.forward_train(x)
+            gx, gh0, grads = rnn.backward(tape, y)
+            return gx, gh0, *grads.values()
+
+        work += [lambda x=x: train(x) for x in batches]
+    wanted = [w() for w in work]
+    for _ in range(3):
+        for got, want in zip(at_once(work), wanted, strict=True):
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_threads_set_while_others_compute(rng):
+    rnn, x = network(3, 200), normal(rng, 6, 70, 3)
+    want = rnn(x)[0]
+
+    def change():
+        for k in range(200):
+            lnrnn.set_num_threads(1 + k % 5)
+
+    with using_threads(2):
+        for got in at_once([change, *[lambda: [rnn(x)[0] for _ in range(5)]] * 3])[1:]:
+            for y in got:
+                np.testing.assert_array_equal(y, want)
+
+
+def test_a_parameter_set_while_another_thread_packs_is_not_lost(rng, monkeypatch):
+    """A thread that is interrupted between reading the parameters and keeping what it packed."""
+    rnn, x = network(3, 5), normal(rng, 4, 2, 3)
+    pack, read, go_on = lnrnn._core.Layer, threading.Event(), threading.Event()
+
+    def slow(*arguments, **options):
+        layer = pack(*arguments, **options)
+        read.set()
+        assert go_on.wait(30)
+        return layer
+
+    monkeypatch.setattr(lnrnn._core, "Layer", slow)
+    thread = threading.Thread(target=rnn, args=(x,))
+    thread.start()
+    assert read.wait(30)
+    rnn.weight_hh_l0 = -rnn.weight_hh_l0
+    go_on.set()
+    thread.join(30)
+    monkeypatch.undo()
+    fresh = lnrnn.RNN(3, 5)
+    fresh.load_state_dict(rnn.state_dict())
+    np.testing.assert_array_equal(rnn(x)[0], fresh(x)[0])
+
+
+def statistics_while_computing():
+    """Whoever computes has all of the old statistics or all of the new ones."""
+    sys.setswitchinterval(1e-6)
+    rng = np.random.default_rng(0)
+    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun="last"), trained=3)
+    x, states = normal(rng, 8, 5, 3), [rnn.state_dict()]
+    rnn.forward_train(normal(rng, 8, 5, 3))
+    states.append(rnn.state_dict())
+    wanted = []
+    for state in states:
+        rnn.load_state_dict(state)
+        wanted.append(rnn(x)[0].tobytes())
+    stop = threading.Event()
+
+    def change():
+        try:
+            for k in range(1500):
+                rnn.load_state_dict(states[k % 2])
+        finally:
+            stop.set()
+
+    def call():
+        seen = set()
+        while not stop.is_set():
+            seen.add(rnn(x)[0].tobytes())
+        return seen
+
+    seen = set().union(*at_once([change, call, call])[1:])
+    assert seen <= set(wanted)
+
+
+def test_statistics_loaded_while_others_compute():
+    run_apart(statistics_while_computing)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_shallow_copy_is_a_network_of_its_own(rng, norm):
+    """What is set on a copy is not half set on the original."""
+    rnn, x = network(3, 5, norm=norm, trained=4), normal(rng, 4, 2, 3)
+    want, state = rnn(x)[0], rnn.state_dict()
+    other = copy.copy(rnn)
+    other.weight_hh_l0 = -other.weight_hh_l0
+    other.forward_train(normal(rng, 6, 2, 3))
+    for name, value in rnn.state_dict().items():
+        np.testing.assert_array_equal(value, state[name], err_msg=name)
+    np.testing.assert_array_equal(rnn(x)[0], want)
+    assert (other(x)[0] != want).any()

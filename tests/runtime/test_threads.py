@@ -1,0 +1,392 @@
+"""How many threads a call has: cores, quotas, what the system allows, and what OpenMP gives."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+
+import lnrnn
+import pytest
+from helpers import several_threads, using_threads
+from networks import FREE, network, normal, run_python, said
+
+openmp = pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit or a file of Linux")
+masks = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
+
+COUNTS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
+
+
+# --- cores: the affinity mask -------------------------------------------------------------------------------
+
+# Must run before OpenMP is loaded: `taskset -c` in a line.
+PINNED = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
+
+
+@masks
+def test_one_core_of_the_affinity_mask_is_one_core():
+    assert said(PINNED + COUNTS) == "1 1 1"
+    assert said(PINNED + COUNTS, LNRNN_NUM_THREADS="2") == "2 2 1"
+
+
+@masks
+@pytest.mark.parametrize(
+    "setting",
+    [
+        dict(OMP_PROC_BIND="true"),
+        dict(OMP_PROC_BIND="close"),
+        dict(OMP_PROC_BIND="spread"),
+        dict(OMP_PROC_BIND="false"),
+        dict(OMP_PLACES="cores"),
+        dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
+    ],
+    ids=lambda s: " ".join(s.values()),
+)
+def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
+    """OpenMP binds the initial thread as it is loaded; its mask is no longer that of the process."""
+    allowed = str(lnrnn._core.cores_of(len(os.sched_getaffinity(0)), "/proc/self/cgroup", "/sys/fs/cgroup"))
+    assert said(COUNTS, **setting).split() == [allowed] * 3
+    assert said(PINNED + COUNTS, **setting) == "1 1 1"
+
+
+# --- cores: the quotas of control groups --------------------------------------------------------------------
+
+
+@pytest.fixture
+def cores(tmp_path):
+    """cores(groups, files, cpus=8): what is allowed to a process whose /proc/self/cgroup holds `groups`."""
+
+    def count(groups, files, cpus=8):
+        (tmp_path / "cgroup").write_text(groups)
+        for name, text in files.items():
+            file = tmp_path / "root" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return lnrnn._core.cores_of(cpus, tmp_path / "cgroup", tmp_path / "root")
+
+    return count
+
+
+@pytest.mark.parametrize(
+    "text, allowed",
+    [
+        ("max 100000\n", 8),
+        ("200000 100000\n", 2),
+        ("100000 100000\n", 1),
+        ("150000 100000\n", 2),
+        ("200001 100000\n", 3),
+        ("1000 100000\n", 1),
+        ("300000 50000\n", 6),
+        ("50000 25000\n", 2),
+        ("800000 100000\n", 8),
+        ("900000 100000\n", 8),
+        ("99999999999999999999 100000\n", 8),
+        ("inf 100000\n", 8),
+        ("nan 100000\n", 8),
+        ("200000 nan\n", 8),
+        ("200000 0\n", 8),
+        ("0 100000\n", 8),
+        ("-200000 100000\n", 8),
+        ("200000 -100000\n", 8),
+        ("200000\n", 8),
+        ("", 8),
+        ("\n", 8),
+        ("two cores\n", 8),
+        ("\x00\xff", 8),
+    ],
+)
+def test_a_quota_of_version_2(cores, text, allowed):
+    """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says
+    nothing."""
+    assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
+
+
+@pytest.mark.parametrize(
+    "quota, period, allowed",
+    [
+        ("200000", "100000", 2),
+        ("250000", "100000", 3),
+        ("50000", "100000", 1),
+        ("60000", "20000", 3),
+        ("-1", "100000", 8),
+        ("0", "100000", 8),
+        ("200000", "0", 8),
+        ("200000", "", 8),
+        ("", "100000", 8),
+        ("x", "100000", 8),
+        ("200000", None, 8),
+        (None, "100000", 8),
+    ],
+)
+@pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
+def test_a_quota_of_version_1(cores, controllers, quota, period, allowed):
+    files = {"cpu/app/cpu.cfs_quota_us": quota, "cpu/app/cpu.cfs_period_us": period}
+    files = {name: f"{text}\n" for name, text in files.items() if text is not None}
+    assert cores(f"7:memory:/m\n4:{controllers}:/app\n0::/\n", files) == allowed
+
+
+@pytest.mark.parametrize("controllers", ["cpuset", "cpuacct", "name=cpu", "memory"])
+def test_other_controllers_have_groups_of_their_own(cores, controllers):
+    files = {"cpu/app/cpu.cfs_quota_us": "200000", "cpu/app/cpu.cfs_period_us": "100000"}
+    assert cores(f"5:{controllers}:/app\n", files) == 8
+
+
+@pytest.mark.parametrize("where", ["a/b/c/", "a/b/", "a/", ""])
+def test_the_quota_of_any_group_above_holds(cores, where):
+    for name in ("a/b/c", "a/b", "a"):
+        assert cores("0::/a/b/c\n", {f"{name}/cpu.max": "max 100000\n"}) == 8
+    assert cores("0::/a/b/c\n", {f"{where}cpu.max": "300000 100000\n"}) == 3
+
+
+def test_the_quota_of_any_group_above_holds_in_version_1(cores):
+    files = {
+        "cpu/a/cpu.cfs_quota_us": "300000",
+        "cpu/a/cpu.cfs_period_us": "100000",
+        "cpu/a/b/cpu.cfs_quota_us": "-1",
+        "cpu/a/b/cpu.cfs_period_us": "100000",
+    }
+    assert cores("4:cpu:/a/b\n", files) == 3
+    assert cores("4:cpu:/a/b\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"}) == 2
+
+
+def test_the_least_of_all_quotas_holds(cores):
+    files = {"a/b/cpu.max": "500000 100000\n", "a/cpu.max": "200000 100000\n", "cpu.max": "300000 100000\n"}
+    assert cores("0::/a/b\n", files) == 2
+    assert cores("0::/a\n", files) == 2
+    assert cores("0::/\n", files) == 3
+    assert cores("0::/a/b\n", files, cpus=1) == 1  # and the mask
+    version_1 = {"cpu/v/cpu.cfs_quota_us": "100000", "cpu/v/cpu.cfs_period_us": "100000"}
+    assert cores("0::/a/b\n4:cpu:/v\n", files | version_1) == 1
+    assert cores("4:cpu:/v\n0::/a/b\n", files) == 1
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "",
+        "\n",
+        "0:\n",
+        "0\n",
+        "::\n",
+        "0::\n",
+        "no colons\n",
+        "0::/" + "x" * 9000 + "\n",
+        ":" * 5000,
+    ],
+)
+def test_malformed_lists_of_groups(cores, groups):
+    assert cores(groups, {"app/cpu.max": "200000 100000\n"}) == 8
+    assert cores(groups + "\n0::/app\n", {}) == 2  # the next line counts
+
+
+def test_groups_without_files(cores, tmp_path):
+    assert cores("0::/app\n4:cpu:/app\n", {}) == 8  # not even the root
+    assert lnrnn._core.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
+
+
+# --- threads that the system does not start -----------------------------------------------------------------
+
+# Everything is loaded, then the limit is set, and what several threads compute is compared with what one did.
+# Prints the largest team, and how often and how a warning was given.
+SHORTAGE = """
+import os, resource, sys, threading, warnings
+import lnrnn, numpy as np
+from test_runtime import compute
+x = np.random.default_rng(2).standard_normal((8192, 512)).astype(np.float32)
+def results():
+    return compute(), lnrnn.layer_norm(x, 512).tobytes()            # the latter has work for 256 threads
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(1)
+want = results()
+warnings.simplefilter("always")
+given = []
+warnings.showwarning = lambda message, category, *_: given.append((category, str(message)))
+{limit}
+lnrnn.set_num_threads({threads})
+assert results() == want
+first = max(lnrnn._core.teams_had())
+assert results() == want
+{more}
+assert all(category is RuntimeWarning and "threads" in message for category, message in given), given
+print(first, len(given))
+"""
+
+# As another user, since no limit on processes holds for root: one that nobody else is.
+PROCESSES = """
+if os.getuid() == 0:
+    try:
+        os.setuid(20000 + os.getpid() % 40000)
+    except OSError:
+        sys.exit("cannot be another user")
+resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
+"""
+
+# Beyond what the process has.
+ADDRESSES = """
+with open("/proc/self/statm") as f:
+    size = int(f.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_INFINITY))
+"""
+
+
+def with_limit(limit, threads, more="", **environment):
+    """(largest team, warnings) of calls that may have so many threads, under that limit."""
+    limit = textwrap.dedent(limit)
+    done = run_python(SHORTAGE.format(limit=limit, threads=threads, more=more), **{**FREE, **environment})
+    if "cannot be another user" in done.stderr:
+        pytest.skip("root, but may not be another user")
+    assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
+    return tuple(map(int, done.stdout.split()))
+
+
+@openmp
+@linux
+def test_no_thread_may_be_started():
+    assert with_limit(PROCESSES.format(limit=1), 8) == (1, 1)
+
+
+@openmp
+@linux
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="other processes of this user count as well"
+)
+@pytest.mark.parametrize(
+    "limit, threads, found", [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]
+)
+def test_some_threads_may_be_started(limit, threads, found):
+    """Twice as many as the team starts beside the caller: half of what a limit leaves is for others."""
+    assert with_limit(PROCESSES.format(limit=limit), threads) == found
+
+
+@openmp
+@linux
+def test_no_memory_for_the_stacks_of_threads():
+    team, warned = with_limit(ADDRESSES.format(limit=600), 1024, OMP_STACKSIZE="8M")
+    assert 2 <= team <= 75 and warned == 1  # there is no room for more
+    team, warned = with_limit(ADDRESSES.format(limit=600), 16, OMP_STACKSIZE="65536")
+    assert 2 <= team <= 8 and warned == 1  # of 64 MiB
+
+
+@openmp
+@linux
+@pytest.mark.parametrize("size", ["64k", " 64 "])
+def test_the_size_of_openmp_s_stacks_counts(size):
+    """Of these, many find room where those of 8 MiB do not."""
+    assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE=size) == (64, 0)
+
+
+@openmp
+@linux
+def test_every_calling_thread_has_its_own_team():
+    """OpenMP keeps threads for each thread that calls: the room is for all of them. One warning for all."""
+    more = """
+teams, together = [], threading.Barrier(6)
+def work():
+    try:
+        for _ in range(3):
+            assert results() == want
+            teams.append(max(lnrnn._core.teams_had()))
+            together.wait(60)                                       # all teams are alive
+    except BaseException:
+        together.abort()
+        raise
+callers = [threading.Thread(target=work) for _ in range(6)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
+"""
+    assert with_limit(ADDRESSES.format(limit=2600), 16, more, OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1") == (
+        16,
+        1,
+    )
+
+
+@openmp
+@linux
+def test_set_num_threads_tries_again():
+    more = """
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+lnrnn._core.teams_had()
+assert results() == want
+assert max(lnrnn._core.teams_had()) == first
+lnrnn.set_num_threads(16)
+assert results() == want
+assert max(lnrnn._core.teams_had()) == 16
+"""
+    team, warned = with_limit(ADDRESSES.format(limit=600), 16, more, OMP_STACKSIZE="64M")
+    assert team < 16 and warned == 1
+
+
+@openmp
+@linux
+def test_larger_and_smaller_teams_in_turn_under_a_limit():
+    """OpenMP starts threads anew for the larger ones, before those that the smaller ones had no use for are
+    gone."""
+    more = """
+for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
+    lnrnn.set_num_threads(n)
+    lnrnn.layer_norm(x[:600], 512)
+"""
+    team, warned = with_limit(ADDRESSES.format(limit=300), 16, more, OMP_STACKSIZE="16M")
+    assert 2 <= team < 16 and warned == 1
+
+
+@openmp
+@linux
+def test_a_warning_that_is_an_error_is_raised_by_the_call():
+    code = (
+        SHORTAGE.split("assert results")[0].format(limit=ADDRESSES.format(limit=300), threads=64)
+        + """
+warnings.simplefilter("error")
+try:
+    lnrnn.layer_norm(x, 512)
+except RuntimeWarning as warning:
+    print(warning)
+assert results() == want
+"""
+    )
+    assert "64 threads" in said(code, OMP_STACKSIZE="16M")
+
+
+@openmp
+def test_openmp_s_own_limit_is_no_shortage():
+    code = SHORTAGE.format(limit="", threads=64, more="")
+    assert said(code, OMP_THREAD_LIMIT="3") == "3 0"
+    assert said(code, OMP_THREAD_LIMIT="1") == "1 0"
+    assert said(code) == "64 0"
+    assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
+
+
+# --- what the tests see -------------------------------------------------------------------------------------
+
+
+@openmp
+def test_the_tests_see_how_many_threads_a_call_had(rng):
+    """What `several_threads` asserts with."""
+    core, x = lnrnn._core, normal(rng, 1000, 512)
+    with using_threads(3):
+        core.set_barrier_mode("together")
+        core.teams_had()
+        try:
+            lnrnn.layer_norm(x[:10], 512)  # too small
+            assert core.teams_had() == (0, 0)
+            lnrnn.layer_norm(x, 512)
+            assert core.teams_had() == (3, 0) and core.teams_had() == (0, 0)
+            network(7, 1200)(normal(rng, 4, 3, 7))
+            assert core.teams_had() == (0, 3)
+        finally:
+            core.set_barrier_mode("normal")
+    for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
+        with (
+            pytest.raises(AssertionError, match="were to divide"),
+            several_threads(**wrong),
+            using_threads(3),
+        ):
+            lnrnn.layer_norm(x, 512)
+    with several_threads(3):
+        lnrnn.layer_norm(x, 512)
+    with several_threads(3, had=1):
+        lnrnn.layer_norm(x[:10], 512)

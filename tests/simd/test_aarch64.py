@@ -1,0 +1,212 @@
+"""NEON, where a cross compiler and an emulator are installed: the C is compiled for aarch64 and run without
+Python."""
+
+import subprocess
+
+import lnrnn
+import numpy as np
+import pytest
+from compilers import CFLAGS, GCC_AARCH64, QEMU, ROOT, emulates_aarch64
+from helpers import using_isa
+from lnrnn import _core, reference
+
+pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARCH64} and {QEMU}")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    program = tmp_path_factory.mktemp("aarch64") / "driver"
+    others = sorted(p for room in ("runtime", "norm", "rnn") for p in (ROOT / "pyx" / room).glob("*.c"))
+    kernels = [ROOT / "pyx/isa/neon.c", ROOT / "pyx/isa/scalar.c"]
+    units = [*kernels, *others, ROOT / "tests/simd/aarch64_driver.c"]
+    sources = [str(unit) for unit in units]
+    flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}", f"-I{ROOT / 'pyx'}"]
+    subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)
+
+    def run(*arguments, isa="neon", dtype=np.float32, **arrays):
+        """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""
+        kinds = [dtype if name in ("x", "gy") or dtype == np.float64 else np.float32 for name in arrays]
+        sent = b"".join(
+            np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds, strict=True)
+        )
+        command = [QEMU, str(program), isa, *map(str, arguments)]
+        return subprocess.run(command, input=sent, check=True, capture_output=True).stdout
+
+    return run
+
+
+def number_of(cell):
+    return int(_core.CellKind[cell.upper()])
+
+
+def code_of(dtype):
+    return int(_core.WeightType[dtype.upper()])
+
+
+def test_the_driver_runs_neon(driver):
+    assert driver("isa").strip() == b"neon"
+
+
+FUNCTIONS = {"EXP": np.exp, "TANH": np.tanh, "SIGMOID": lambda v: 1 / (1 + np.exp(-v))}
+
+
+@pytest.mark.parametrize("name, function", FUNCTIONS.items())
+def test_functions_within_2_ulp(driver, name, function):
+    x = np.concatenate(
+        [np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), [np.inf, -np.inf, np.nan, -0.0]]
+    )
+    x = x.astype(np.float32)
+    got = np.frombuffer(driver("map", int(_core.Function[name]), x.size, x=x), np.float32)
+    with np.errstate(over="ignore"):
+        wanted = function(x.astype(np.float64))
+        nearest = wanted.astype(np.float32)
+    finite = np.isfinite(nearest)
+    assert np.array_equal(got[~finite], nearest[~finite], equal_nan=True)
+    ulp = np.spacing(np.abs(nearest[finite])).astype(np.float64)
+    assert (np.abs(got[finite] - wanted[finite]) / ulp).max() <= 2
+
+
+# dtype: the driver's number for it, how far a value near 1 may be off.
+DTYPES = {"float32": (0, 2e-6), "float64": (1, 4e-15), "bfloat16": (2, 2**-7), "float16": (3, 2**-10)}
+
+
+def dtype_of(name):
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 12, 33, 130])
+def test_layer_norm(driver, name, n):
+    (code, error), dtype = DTYPES[name], dtype_of(name)
+    rng = np.random.default_rng(n)
+    x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((5, n), n, n))
+    x = x.astype(dtype)
+    got = np.frombuffer(
+        driver("layer_norm", code, 5, n, dtype=dtype, x=x, gain=gain, bias=bias), dtype
+    ).reshape(5, n)
+    wanted = reference.layer_norm(x.astype(np.float64), n, gain, bias)
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("rows, n", [(1, 1), (5, 3), (9, 33), (70, 130)])
+def test_layer_norm_backward(driver, name, rows, n):
+    (code, error), dtype = DTYPES[name], dtype_of(name)
+    rng = np.random.default_rng(n)
+    gy, x, gain = (rng.standard_normal(s).astype(dtype) for s in ((rows, n), (rows, n), n))
+    got = driver("layer_norm_backward", code, rows, n, dtype=dtype, gy=gy, x=x, gain=gain)
+    cut = rows * n * dtype.itemsize
+    sums = np.frombuffer(got[cut:]).reshape(2, n)
+    gx, ggain, gbias = reference.layer_norm_backward(
+        gy.astype(np.float64), x.astype(np.float64), n, gain, np.zeros(n)
+    )
+    np.testing.assert_allclose(np.frombuffer(got[:cut], dtype).reshape(rows, n), gx, rtol=0, atol=20 * error)
+    np.testing.assert_allclose(sums, [ggain, gbias], rtol=0, atol=error * rows)
+
+
+@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (6, 9, 13, 33), (5, 17, 4, 50)])
+def test_rnn(driver, T, B, D, H):
+    rng = np.random.default_rng(H)
+    shapes = {"x": (T, B, D), "weight_ih": (H, D), "weight_hh": (H, H), "gain": H, "bias": H}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
+    got = driver("layer", number_of("RNN"), T, B, D, H, code_of("float32"), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(T, B, H)
+    x, weight_ih, weight_hh, gain, bias = arrays.values()
+    wanted = reference.rnn(x, weight_ih, weight_hh, norm="layer", gain=gain, bias=bias)[0]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("cell, G", [("lstm", 4), ("gru", 3)])
+@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33)])
+def test_gated_cells(driver, cell, G, T, B, D, H):
+    rng, n = np.random.default_rng(H), G * H
+    shapes = {
+        "x": (T, B, D),
+        "weight_ih": (n, D),
+        "weight_hh": (n, H),
+        "gain_ih": n,
+        "bias_ih": n,
+        "gain_hh": n,
+        "bias_hh": n,
+    }
+    if cell == "lstm":
+        shapes |= {"gain_c": H, "bias_c": H}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
+    got = driver("layer", number_of(cell), T, B, D, H, code_of("float32"), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(T, B, H)
+    wanted = getattr(reference, cell)(arrays.pop("x"), arrays)[0]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("B", [1, 9])
+def test_rnn_with_short_weights(driver, dtype, B):
+    """One step, so that no rounding of an activation can be carried on, against this machine's kernels."""
+    D, H = 13, 33
+    rng = np.random.default_rng(H)
+    rnn = lnrnn.RNN(D, H, seed=0)
+    x = rng.standard_normal((1, B, D)).astype(np.float32)
+    p = rnn.parameters()
+    arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
+    got = driver("layer", number_of("RNN"), 1, B, D, H, code_of(dtype), **arrays)
+    got = np.frombuffer(got, np.float32).reshape(1, B, H)
+    np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
+
+
+# --- bits ---------------------------------------------------------------------------------------------------
+
+
+def parameters_of(cell, D, H):
+    """What the driver reads of a layer, beside x, and the network that has it."""
+    rnn = getattr(lnrnn, cell)(D, H, seed=1)
+    rng = np.random.default_rng(2)
+    for name, value in rnn.parameters().items():
+        if name.startswith(("gain", "bias")):
+            setattr(rnn, name, rng.uniform(0.5, 1.5, value.shape))
+    own = rnn.parameters()
+    sides = {"RNN": [""], "LSTM": ["_ih", "_hh", "_c"], "GRU": ["_ih", "_hh"]}[cell]
+    names = ["weight_ih", "weight_hh", *(f"{kind}{side}" for side in sides for kind in ("gain", "bias"))]
+    return rnn, {name: own[f"{name}_l0"] for name in names}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_a_sequence_gets_the_same_bits_in_any_batch(driver, cell, dtype):
+    T, D, H = 6, 13, 50
+    code = code_of(dtype)
+    _, arrays = parameters_of(cell, D, H)
+    x = np.random.default_rng(3).standard_normal((T, 17, D)).astype(np.float32)
+
+    def run(who):
+        got = driver("layer", number_of(cell), T, len(who), D, H, code, x=x[:, who], **arrays)
+        return np.frombuffer(got, np.float32).reshape(T, -1, H)
+
+    whole = run(range(17))
+    for who in ([0], [16], [3, 5], [*range(9)]):
+        np.testing.assert_array_equal(run(who), whole[:, who])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_plain_c_gives_the_bits_of_this_machine(driver, cell, dtype):
+    """Another compiler for another architecture: what is IEEE, and in one order, is equal."""
+    T, B, D, H = 6, 9, 13, 50
+    code = code_of(dtype)
+    rnn, arrays = parameters_of(cell, D, H)
+    x = np.random.default_rng(3).standard_normal((T, B, D)).astype(np.float32)
+    got = driver("layer", number_of(cell), T, B, D, H, code, isa="scalar", x=x, **arrays)
+    with using_isa("scalar"):
+        wanted = rnn.to_dtype(dtype)(x)[0]
+    assert got == wanted.tobytes()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_plain_c_gives_the_bits_of_this_machine_in_the_norms(driver, name):
+    code, dtype = DTYPES[name][0], dtype_of(name)
+    rng = np.random.default_rng(4)
+    wide = np.float64 if name == "float64" else np.float32
+    x, gain, bias = rng.standard_normal((70, 130)).astype(dtype), *rng.standard_normal((2, 130)).astype(wide)
+    got = driver("layer_norm", code, 70, 130, isa="scalar", dtype=dtype, x=x, gain=gain, bias=bias)
+    with using_isa("scalar"):
+        wanted = lnrnn.layer_norm(x, 130, gain, bias)
+    assert got == wanted.tobytes()

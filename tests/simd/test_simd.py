@@ -1,0 +1,398 @@
+"""The vocabulary of include/lnrnn/simd/simd.h: every operation on every instruction set, held to plain
+NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from compilers import ROOT
+from simd_definitions import (
+    F32,
+    F64,
+    FROM,
+    TO,
+    U16,
+    U32,
+    any_bits,
+    around_short_floats,
+    assert_bits,
+    assert_values,
+    from_bf16,
+    from_f16,
+    fused,
+    operands,
+    special,
+    to_bf16,
+    to_f16,
+)
+from simd_units import END
+
+DTYPES = {"v32": F32, "v64": F64}
+
+each_type = pytest.mark.parametrize("v", DTYPES)
+
+# One rounding, by IEEE's own rule.
+EXACT = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+# One of two values, to the bit.
+CHOSEN = {
+    "min": lambda a, b: np.where(a < b, a, b),
+    "max": lambda a, b: np.where(a > b, a, b),
+}
+SHORT = ("bf16", "f16")
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Overflow, NaN and division by 0 are what is asked about here."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+# --- arithmetic ---------------------------------------------------------------------------------------------
+
+
+@each_type
+@pytest.mark.parametrize("name", EXACT)
+def test_one_rounding(unit, rng, v, name):
+    a, b = operands(rng, DTYPES[v], 2)
+    assert_values(unit.map(f"{v}_{name}", a, b), EXACT[name](a, b))
+
+
+@each_type
+def test_sqrt(unit, rng, v):
+    (x,) = operands(rng, DTYPES[v], 1)
+    assert_values(unit.map(f"{v}_sqrt", x), np.sqrt(x))
+
+
+@each_type
+def test_fma(unit, rng, v):
+    """One rounding, or, on the instruction sets that the list names, two."""
+    a, b, c = operands(rng, DTYPES[v], 3, random=400)
+    ulp = np.finfo(DTYPES[v]).eps
+    a = np.concatenate(
+        [a, 1 + ulp * rng.integers(1, 100, 200).astype(DTYPES[v])]
+    )  # whose squares need twice the digits
+    b = np.concatenate([b, a[-200:]])
+    c = np.concatenate([c, -(a[-200:] * b[-200:])])
+    one, two = fused(a, b, c), a * b + c
+    assert (one[-200:] != two[-200:]).any()
+    assert_values(unit.map(f"{v}_fma", a, b, c), two if unit.isa in ("sse2", "scalar") else one)
+
+
+@each_type
+@pytest.mark.parametrize("name", CHOSEN)
+def test_which_of_two(unit, rng, v, name):
+    """NaN in either place gives b, and so do zeros of two signs."""
+    a, b = operands(rng, DTYPES[v], 2)
+    assert_bits(unit.map(f"{v}_{name}", a, b), CHOSEN[name](a, b))
+
+
+@each_type
+def test_sum(unit, rng, v):
+    dtype, lanes = DTYPES[v], unit.lanes[v]
+
+    def sums(x):
+        return np.frombuffer(unit.run(f"{v}_sum", x, count=len(x)), dtype)
+
+    whole = rng.integers(-(2**18), 2**18, (500, lanes)).astype(dtype)
+    np.testing.assert_array_equal(sums(whole), whole.sum(1))
+    single = np.eye(lanes, dtype=dtype)
+    for value in (dtype(1.1), np.inf, -np.inf, np.nan, np.finfo(dtype).smallest_subnormal):
+        np.testing.assert_array_equal(
+            sums(np.where(single == 1, value, dtype(0))), np.full(lanes, value, dtype)
+        )
+    any_ = rng.standard_normal((500, lanes)).astype(dtype)
+    exact = any_.astype(np.longdouble).sum(1)
+    got = sums(any_)
+    # lanes - 1 roundings, each of at most half an ULP of a partial sum, which the magnitudes bound.
+    assert (
+        np.abs(got - exact) <= (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
+    ).all()
+    assert_bits(sums(any_), got)
+    assert_bits(sums(np.concatenate([whole, any_]))[500:], got)
+
+
+@each_type
+def test_zero_and_set1(unit, rng, v):
+    lanes = unit.lanes[v]
+    assert_bits(np.frombuffer(unit.run(f"{v}_zero"), DTYPES[v]), np.zeros(lanes, DTYPES[v]))
+    x = np.concatenate([special(DTYPES[v]), any_bits(rng, 100, DTYPES[v])])
+    assert_bits(np.frombuffer(unit.run(f"{v}_set1", x, count=len(x)), DTYPES[v]), np.repeat(x, lanes))
+
+
+@each_type
+def test_keep_n(unit, rng, v):
+    """NaN too become +0."""
+    for x in (
+        rng.standard_normal(unit.lanes[v]).astype(DTYPES[v]),
+        np.full(unit.lanes[v], -np.nan, DTYPES[v]),
+    ):
+        for n in range(unit.lanes[v] + 1):
+            want = np.where(np.arange(len(x)) < n, x, DTYPES[v](0))
+            assert_bits(np.frombuffer(unit.run(f"{v}_keep_n", x, n=n), DTYPES[v]), want)
+
+
+# --- of floats alone ----------------------------------------------------------------------------------------
+
+
+def test_round(unit, rng):
+    below = F32(2**22)
+    whole = np.concatenate([np.arange(300), 2 ** np.arange(23) - 1, rng.integers(0, 2**22 - 1, 2000)]).astype(
+        F32
+    )
+    half = whole + F32(0.5)
+    x = np.concatenate([whole, half, np.nextafter(half, F32(0)), np.nextafter(half, below), special(F32)])
+    x = np.concatenate([x[np.abs(x) < below], rng.uniform(-300, 300, 2000).astype(F32)])
+    x = np.concatenate([x, -x])
+    np.testing.assert_array_equal(unit.map("v32_round", x), np.rint(x))  # which sign a 0 has is not said
+
+
+def test_pow2(unit):
+    n = np.arange(-126, 128)
+    assert_bits(unit.map("v32_pow2", n.astype(F32)), np.ldexp(F32(1), n))
+
+
+def test_abs_and_copysign(unit, rng):
+    v, s = operands(rng, F32, 2)
+    assert_bits(unit.map("v32_abs", v), (v.view(U32) & U32(0x7FFFFFFF)).view(F32))
+    want = (v.view(U32) & U32(0x7FFFFFFF)) | (s.view(U32) & U32(0x80000000))
+    assert_bits(unit.map("v32_copysign", v, s), want.view(F32))
+
+
+def test_select_lt(unit, rng):
+    a, b = operands(rng, F32, 2)
+    x, y = any_bits(rng, len(a), F32), any_bits(rng, len(a), F32)
+    x[::7], y[::5] = np.nan, -0.0
+    assert_bits(unit.map("v32_select_lt", a, b, x, y), np.where(a < b, x, y))
+
+
+def test_loaded_changes_nothing(unit, rng):
+    x = any_bits(rng, 160, F32)
+    assert_bits(unit.map("LNRNN_LOADED", x), x)
+
+
+# --- 16 bits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SHORT)
+@pytest.mark.parametrize("spelling", ["v32_from_{}", "{}_to_float"])
+def test_from_16_bits(unit, kind, spelling):
+    h = np.arange(2**16, dtype=U16)
+    assert_values(unit.map(spelling.format(kind), h, dtype=F32), FROM[kind](h))
+
+
+@pytest.mark.parametrize("kind", SHORT)
+@pytest.mark.parametrize("spelling", ["v32_to_{}", "float_to_{}"])
+def test_to_16_bits(unit, rng, kind, spelling):
+    """Ties to even, past the largest to infinity, subnormal numbers as they are; a NaN stays one."""
+    x = around_short_floats(rng, kind)
+    got = unit.map(spelling.format(kind), x, dtype=U16)
+    np.testing.assert_array_equal(np.isnan(FROM[kind](got)), np.isnan(x))
+    assert_bits(got[~np.isnan(x)], TO[kind](x)[~np.isnan(x)])
+
+
+def test_bits_of_floats(unit, rng):
+    x = np.concatenate([special(F32), any_bits(rng, 1000, F32)])
+    assert unit.run("float_bits", x, count=len(x)) == x.tobytes()
+    assert unit.run("bits_float", x.view(U32), count=len(x)) == x.tobytes()
+
+
+def test_bf16_pair(unit, rng):
+    w = rng.integers(0, 2**32, 50 * unit.lanes["v32"], U32)
+    got = np.frombuffer(unit.run("v32_bf16_pair", w, count=50), F32).reshape(50, 2, -1)
+    assert_bits(got[:, 0].ravel(), (w << 16).view(F32))
+    assert_bits(got[:, 1].ravel(), (w & U32(0xFFFF0000)).view(F32))
+
+
+# --- integers -----------------------------------------------------------------------------------------------
+
+
+def test_vi32_zero(unit):
+    assert unit.run("vi32_zero") == bytes(4 * unit.lanes["vi32"])
+
+
+def test_dot4(unit, rng):
+    """The largest sums of either sign: two products of 127 by 127 are just below what 16 bits hold."""
+    a = np.array(
+        list(itertools.product([0, 1, 127], repeat=4)) + rng.integers(0, 128, (1000, 4)).tolist(), np.uint8
+    )
+    lanes = unit.lanes["vi32"]
+    extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
+    for weights in (extreme, rng.integers(-127, 128, (200, 4)).astype(np.int8)):
+        w = weights[rng.integers(0, len(weights), (len(a), lanes))]
+        w[: len(extreme)] = extreme[: len(extreme), None]
+        v = rng.integers(-(2**30), 2**30, (len(a), lanes)).astype(np.int32)
+        got = np.frombuffer(unit.run("vi32_dot4", v, a, w, count=len(a)), np.int32).reshape(v.shape)
+        np.testing.assert_array_equal(got, v + (a[:, None].astype(np.int32) * w).sum(-1))
+    alike = np.full((2, lanes, 4), 127, np.int8) * np.array([1, -1], np.int8)[:, None, None]
+    zero, all_127 = np.zeros((2, lanes), np.int32), np.full((2, 4), 127, np.uint8)
+    got = np.frombuffer(unit.run("vi32_dot4", zero, all_127, alike, count=2), np.int32)
+    np.testing.assert_array_equal(got.reshape(2, lanes), [[4 * 127 * 127] * lanes, [-4 * 127 * 127] * lanes])
+
+
+def integers(rng, n):
+    """Whole numbers of 32 bits, those that lie halfway between two floats among them."""
+    halfway = [2**k + 2 ** (k - 24) * odd for k in range(24, 31) for odd in (1, 3, 5)]
+    ends = [0, 1, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**31 - 64, 2**31 - 65]
+    x = np.array([*halfway, *ends], np.int32)
+    return np.concatenate([x, -x, [-(2**31)], rng.integers(-(2**31), 2**31, n)]).astype(np.int32)
+
+
+def test_integers_to_floats(unit, rng):
+    x = integers(rng, 2000)
+    assert_bits(unit.map("vi32_to_v32", x, dtype=F32), x.astype(F32))
+
+
+def test_less_64(unit, rng):
+    """Exact before the one rounding to a float."""
+    p = rng.integers(-(2**24), 2**24, 3000).astype(np.int32)
+    difference = np.resize(integers(rng, 1000) // 2, 3000).astype(np.int64)
+    assert np.abs(difference + 64 * p.astype(np.int64)).max() < 2**31
+    v = (difference + 64 * p).astype(np.int32)
+    assert_bits(unit.map("vi32_less_64", v, p, dtype=F32), difference.astype(F32))
+
+
+def test_store_u8(unit, rng):
+    """The bytes around stay as they are, for a NaN too, which becomes any byte."""
+    lanes = unit.lanes["v32"]
+    x = np.concatenate([np.arange(128), rng.integers(0, 128, 512), np.full(2 * lanes, -0.0)]).astype(F32)
+    for place in (0, 64, END):
+        got = unit.run("v32_store_u8", x, count=len(x) // lanes, place=place)
+        np.testing.assert_array_equal(np.frombuffer(got, np.uint8), x)
+        for k in range(lanes):
+            y = x[:lanes].copy()
+            y[k] = np.nan
+            got = np.frombuffer(unit.run("v32_store_u8", y, place=place), np.uint8)
+            np.testing.assert_array_equal(np.delete(got, k), np.delete(x[:lanes], k))
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+# How loads and stores are spelt: (name, the vector, what memory holds, memory -> vector, vector -> memory).
+ARRAYS = {
+    "v32": ("v32_{}", F32, F32, lambda m: m, lambda v: v),
+    "v64": ("v64_{}", F64, F64, lambda m: m, lambda v: v),
+    "v16": ("v16_{}", U16, U16, lambda m: m, lambda v: v),
+    "bf16": ("v32_{}_bf16", F32, U16, from_bf16, to_bf16),
+    "f16": ("v32_{}_f16", F32, U16, from_f16, to_f16),
+}
+each_array = pytest.mark.parametrize("array", ARRAYS)
+
+
+def drawn(rng, dtype, n):
+    if dtype == U16:
+        return rng.integers(0, 0x7C00, n, U16)  # as bfloat16 or float16: finite
+    return rng.standard_normal(n).astype(dtype)
+
+
+def array_of(unit, array):
+    """-> names, lanes, the row of ARRAYS, and places: each offset in elements, and the end of a page."""
+    spelling, vector, memory, load, store = ARRAYS[array]
+    lanes = unit.lanes[spelling[:3]]
+    places = [END, *(np.dtype(memory).itemsize * k for k in range(lanes + 1))]
+    return spelling.format, lanes, vector, memory, load, store, places
+
+
+@each_array
+def test_load(unit, rng, array):
+    name, lanes, vector, memory, load, _, places = array_of(unit, array)
+    for place in places:
+        x = drawn(rng, memory, lanes)
+        assert_bits(np.frombuffer(unit.run(name("load"), x, place=place), vector), load(x))
+
+
+@each_array
+def test_load_n_reads_n_and_no_more(unit, rng, array):
+    """At the end of a page what follows may not be read, and at the beginning what stands before."""
+    name, lanes, vector, memory, load, _, places = array_of(unit, array)
+    for n in range(lanes + 1):
+        for place in places:
+            x = drawn(rng, memory, n)
+            want = np.concatenate([load(x), np.zeros(lanes - n, vector)])
+            assert_bits(np.frombuffer(unit.run(name("load_n"), x, n=n, place=place), vector), want)
+
+
+@each_array
+def test_store(unit, rng, array):
+    name, lanes, vector, memory, _, store, places = array_of(unit, array)
+    for place in places:
+        x = drawn(rng, vector, lanes)
+        assert_bits(np.frombuffer(unit.run(name("store"), x, place=place), memory), store(x))
+
+
+@each_array
+def test_store_n_writes_n_and_no_more(unit, rng, array):
+    """Not even what was there before: past the end of a page nothing may be written."""
+    name, lanes, vector, memory, _, store, places = array_of(unit, array)
+    for n in range(lanes + 1):
+        for place in places:
+            x = drawn(rng, vector, lanes)
+            assert_bits(np.frombuffer(unit.run(name("store_n"), x, n=n, place=place), memory), store(x)[:n])
+
+
+@each_array
+def test_stream(unit, rng, array):
+    name, lanes, vector, memory, _, store, _ = array_of(unit, array)
+    for place in (END, 0, lanes * np.dtype(memory).itemsize):
+        x = drawn(rng, vector, lanes)
+        assert_bits(np.frombuffer(unit.run(name("stream"), x, place=place), memory), store(x))
+
+
+def test_stream_end_and_prefetch(unit):
+    """Prefetching what may not be read ends nothing."""
+    assert unit.run("stream_end") == b""
+    for place in (END, 0):
+        assert unit.run("v32_prefetch", np.zeros(unit.lanes["v32"], F32), place=place) == b""
+
+
+# --- completeness -------------------------------------------------------------------------------------------
+
+MOVES = ("load", "load_n", "store", "store_n", "stream")
+TESTED = {
+    *(
+        f"{v}_{name}"
+        for v in DTYPES
+        for name in (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
+    ),
+    *(
+        f"v32_{name}"
+        for name in ("round", "pow2", "abs", "copysign", "select_lt", "bf16_pair", "store_u8", "prefetch")
+    ),
+    *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
+    *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),
+    *(names.format(move) for names, *_ in ARRAYS.values() for move in MOVES),
+    *("float_bits", "bits_float", "vi32_zero", "vi32_dot4", "vi32_to_v32", "vi32_less_64", "stream_end"),
+}
+HEADERS = ROOT / "include/lnrnn/simd"
+BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h"})
+
+
+def header(name):
+    return (HEADERS / name).read_text()
+
+
+def functions(name):
+    """The functions that a header defines, those of its macros once for each type; how masks are made is a
+    backend's own."""
+    found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
+    each = {function.replace("##t", kind) for function in found for kind in SHORT}
+    return {function for function in each if not function.endswith("_mask_n")}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_has_every_operation(name):
+    assert functions(name) | functions("simd.h") | functions("half.h") == TESTED
+
+
+def test_every_operation_is_asked_for(unit):
+    assert set(unit.operations) == TESTED | {"LNRNN_LOADED"}
+
+
+def test_every_operation_is_listed():
+    listed = set(re.findall(r"\w+", header("simd.h").partition("*/")[0]))
+    for name in functions(BACKENDS[0]):
+        own = name.partition("_")[2].replace("_f16", "_bf16")  # "the same with f16"
+        assert own in listed or name in listed, name

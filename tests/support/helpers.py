@@ -1,0 +1,268 @@
+"""What several test files share: every ISA in turn, errors measured one way, arrays of every kind."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parents[1] / "data"
+
+FLOATS = (np.float32, np.float64)
+
+each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
+
+# What float32 is held to, float64 has to reach 2^29 times better: the same roundings, of 2^-53 and not 2^-24.
+SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
+
+# More than three vectors of the widest ISA, one value at a time; then odd sizes beyond.
+LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 4099)
+
+
+# --- ISAs ---------------------------------------------------------------------------------------------------
+
+
+def available_isas() -> list[str]:
+    """The ISAs of this machine, whatever LNRNN_ISA says."""
+    import lnrnn
+
+    return list(lnrnn.cpu_info()["available"])
+
+
+def isa_families() -> list[str]:
+    """The ISAs of this machine that differ in more than the int8 product, which is all that avx512vnni
+    adds."""
+    return [name for name in available_isas() if name != "avx512vnni"]
+
+
+@contextmanager
+def using_isa(name: str):
+    """Run the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
+    import lnrnn
+    from lnrnn import _core
+
+    before = lnrnn.cpu_info()["isa"]
+    _core.use_isa(name)
+    try:
+        assert lnrnn.cpu_info()["isa"] == name
+        yield name
+    finally:
+        _core.use_isa(before)
+
+
+def on_every_isa(compute) -> dict[str, object]:
+    """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
+    results = {}
+    for name in available_isas():
+        with using_isa(name):
+            results[name] = compute()
+    return results
+
+
+@contextmanager
+def using_threads(n: int):
+    """Run the body with up to n threads a call."""
+    import lnrnn
+
+    before = lnrnn.get_num_threads()
+    lnrnn.set_num_threads(n)
+    try:
+        yield
+    finally:
+        lnrnn.set_num_threads(before)
+
+
+@contextmanager
+def several_threads(n: int, divide: str = "tasks", had: int | None = None):
+    """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
+    of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or
+    "either" of these. A team of 1: every call ran alone.
+
+    Calls do not run alone here for having waited for a busy core before.
+    """
+    import lnrnn
+    from lnrnn import _core
+
+    with using_threads(n):
+        _core.set_barrier_mode("together")
+        _core.teams_had()
+        try:
+            yield
+            teams = dict(zip(("tasks", "units"), _core.teams_had(), strict=True))
+        finally:
+            _core.set_barrier_mode("normal")
+    had = n if had is None else had
+    if lnrnn.cpu_info()["openmp"]:
+        largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
+        assert largest == had, f"{had} of {n} threads were to divide {divide}; so many did: {teams}"
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+def _finite_pairs(got, want):
+    """got and want as wide floats where both are finite; NaN and infinities must agree exactly."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
+    wide = np.result_type(got.dtype, want.dtype, np.float64)
+    got, want = got.astype(wide), want.astype(wide)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want), err_msg="NaN in other places")
+    infinite = np.isinf(want) | np.isinf(got)
+    np.testing.assert_array_equal(got[infinite], want[infinite], err_msg="infinities differ")
+    finite = np.isfinite(want)
+    return got[finite], want[finite]
+
+
+def absolute_error(got, want) -> float:
+    """max |got - want|."""
+    got, want = _finite_pairs(got, want)
+    return float(np.abs(got - want).max(initial=0))
+
+
+def relative_error(got, want) -> float:
+    """max |got - want| / max |want|: the error of the array as a whole, as for gradients; 0 / 0 is 0."""
+    got, want = _finite_pairs(got, want)
+    error, scale = np.abs(got - want).max(initial=0), np.abs(want).max(initial=0)
+    return float(error if error == 0 else error / scale if scale else np.inf)
+
+
+def elementwise_error(got, want) -> float:
+    """max (|got - want| / |want|) over the elements; 0 / 0 is 0."""
+    got, want = _finite_pairs(got, want)
+    error, scale = np.abs(got - want), np.abs(want)
+    wrong = error > 0
+    with np.errstate(divide="ignore"):
+        return float((error[wrong] / scale[wrong]).max(initial=0))
+
+
+def ulp_error(got, want) -> float:
+    """max |got - want| in units in the last place of got's dtype at want; want is wider than got.
+
+    Where want overflows got's dtype, got must be that infinity; where want is tiny, the unit is the smallest
+    denormal.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    with np.errstate(over="ignore"):
+        rounded = want.astype(got.dtype)
+    want = np.where(np.isinf(rounded), rounded, want)
+    unit = np.spacing(np.abs(rounded[np.isfinite(rounded)])).astype(np.float64)
+    got, want = _finite_pairs(got, want)
+    return float((np.abs(got - want) / unit).max(initial=0))
+
+
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+def normal(rng, shape, dtype):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def wide(*arrays):
+    """Arguments for the reference, in longdouble: float64 kernels need a judge better than themselves."""
+    return [None if a is None else np.asarray(a).astype(np.longdouble) for a in arrays]
+
+
+def misaligned(x):
+    """A copy of x that starts one byte off any alignment."""
+    raw = np.zeros(x.nbytes + 1, np.uint8)
+    y = raw[1:].view(x.dtype).reshape(x.shape)
+    y[...] = x
+    assert not y.flags.aligned or x.size == 0
+    return y
+
+
+def offset(x, by=1):
+    """A copy of x that starts `by` elements off a vector's alignment, aligned for its own dtype."""
+    y = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
+    y[...] = x
+    return y
+
+
+def read_only(x):
+    y = x.copy()
+    y.flags.writeable = False
+    return y
+
+
+def layouts(x):
+    """The values of x in every memory layout that NumPy can give them: {name: array equal to x}."""
+    wide = np.zeros(tuple(2 * n for n in x.shape), x.dtype)
+    strided = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    strided[...] = x
+    padded = np.full((*x.shape[:-1], x.shape[-1] + 3), np.nan, x.dtype)[..., 1:-2]
+    padded[...] = x
+    backwards = x[tuple(slice(None, None, -1) for _ in x.shape)].copy()
+    record = np.zeros(1, [("x", x.dtype, x.shape[1:]), ("more", "i1")])["x"] if x.shape[:1] == (1,) else None
+    if record is not None:
+        record[...] = x
+    found = {
+        "fortran": np.asfortranarray(x),
+        "strided": strided,
+        "rows with gaps": padded,
+        "negative strides": backwards[tuple(slice(None, None, -1) for _ in x.shape)],
+        "one element off": offset(x),
+        "misaligned": misaligned(x),
+        "read-only": read_only(x),
+        "broadcast": np.broadcast_to(x[:1], x.shape) if x.shape[0] == 1 else None,
+        "of a packed record": record,  # strides that are no multiple of an element
+        "foreign byte order": x.astype(x.dtype.newbyteorder()),
+    }
+    return {name: y for name, y in found.items() if y is not None}
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+NOT_REAL = [
+    np.zeros((3, 4), complex),
+    np.zeros((3, 4), object),
+    np.full((3, 4), "a"),
+    "abcd",
+    object(),
+    {},
+    None,
+    np.zeros((3, 4), "M8[s]"),
+    [[1, 2], [3]],
+    np.zeros((3, 4), [("a", "f4")]),
+]
+
+
+def bad_outs(x):
+    """(error, out): what must be refused as the output of a function of x, a float32 matrix."""
+    return [
+        (ValueError, np.zeros(x.shape[::-1], np.float32)),
+        (ValueError, np.zeros((1, *x.shape), np.float32)),
+        (ValueError, np.broadcast_to(np.float32(0), x.shape)),
+        (TypeError, np.zeros(x.shape, np.float64)),
+        (TypeError, np.zeros(x.shape, ">f4")),
+        (TypeError, np.zeros(x.shape, np.int32)),
+        (TypeError, x.tolist()),
+        (TypeError, 1),
+    ]
+
+
+def named(name):
+    """A pattern for messages that say the name of an argument, as a word of its own."""
+    return rf"(?<![\w']){name}(?![\w'])"
+
+
+# --- vectors from elsewhere ---------------------------------------------------------------------------------
+
+
+def onnx_cases(op: str) -> list[dict]:
+    """ONNX's node tests of one operator: name, attributes, inputs and outputs as dicts of float32 arrays."""
+    with np.load(DATA / "onnx_node_tests.npz") as z:
+        values, index = z["values"], json.loads(str(z["index"]))
+    cases, at = [], 0
+    for case in index:
+        for kind in ("inputs", "outputs"):
+            for tensor, shape in case[kind].items():
+                size = int(np.prod(shape))
+                case[kind][tensor] = values[at : at + size].reshape(shape)
+                at += size
+        if case["op"] == op:
+            cases.append(case)
+    assert at == values.size and cases
+    return cases

@@ -1,0 +1,226 @@
+"""What the tests of the recurrent network share: networks whose parameters are not the defaults, the
+reference run through the same layers and directions, and code that runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lnrnn
+import numpy as np
+from lnrnn import reference as ref
+
+NORMS = ("layer", "batch", None)
+NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
+CELLS = ("RNN", "LSTM", "GRU")
+
+
+def spec(placement, cell="out", **options):
+    return lnrnn.LayerNormSpec(placement, cell, **options)
+
+
+# In a batch's first step h is 0 and has no variance: this eps keeps another h0 from being amplified by 1 /
+# sqrt(1e-5).
+MILD = lnrnn.BatchNormSpec(eps=0.1)
+
+# Every norm of every cell, by a name for the test: the arguments of `network`.
+VARIANTS = {
+    "RNN": dict(cell="RNN"),
+    "RNN none": dict(cell="RNN", norm=None),
+    "RNN batch": dict(cell="RNN", norm="batch"),
+    "RNN split": dict(cell="RNN", norm=spec("split")),
+    "LSTM none": dict(cell="LSTM", norm=None),
+    "LSTM batch": dict(cell="LSTM", norm=MILD),
+    **{
+        f"LSTM {p} {c}": dict(cell="LSTM", norm=spec(p, c))
+        for p in ("split", "joint", "gate")
+        for c in ("out", "carry", None)
+    },
+    "GRU none": dict(cell="GRU", norm=None),
+    "GRU batch": dict(cell="GRU", norm=MILD),
+    "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
+    **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+}
+
+
+def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
+    """An RNN, LSTM or GRU whose gains and biases are drawn too; batch norm has seen a batch of that many
+    steps."""
+    rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
+    rng = np.random.default_rng(seed + 1)
+    for name, value in rnn.parameters().items():
+        if name.startswith("gain"):
+            setattr(rnn, name, rng.uniform(0.5, 1.5, value.shape))
+        elif "bias" in name:
+            setattr(rnn, name, rng.uniform(-0.5, 0.5, value.shape))
+    return learn(rnn, rng, trained, 16)
+
+
+def learn(rnn, rng, steps, batch):
+    """Gives batch norm the statistics of a batch of that many steps and sequences."""
+    if steps and isinstance(rnn.norm, lnrnn.BatchNormSpec):
+        x = rng.standard_normal((steps, batch, rnn.input_size))
+        rnn.calibrate([x.swapaxes(0, 1) if rnn.batch_first else x])
+    return rnn
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def suffixes(rnn):
+    """Of the parameters' names, layer by layer: [["_l0", "_l0_reverse"], ["_l1", ...]]."""
+    ends = ("", "_reverse") if rnn.bidirectional else ("",)
+    return [[f"_l{k}{end}" for end in ends] for k in range(rnn.num_layers)]
+
+
+def cell_of(rnn):
+    return type(rnn).__name__
+
+
+def options_of(rnn, suffix, training=False):
+    """How the reference is called for one layer and direction: (parameters, options)."""
+    parameters = {
+        name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
+    }
+    options = dict(norm=None, reverse=suffix.endswith("_reverse"))
+    if cell_of(rnn) == "RNN":
+        options["nonlinearity"] = rnn.nonlinearity
+    if isinstance(rnn.norm, lnrnn.LayerNormSpec):
+        options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
+        options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
+        options |= dict(span=rnn.norm.span) if cell_of(rnn) == "GRU" else {}
+    elif rnn.norm is not None:
+        options |= dict(norm="batch", eps=rnn.norm.eps)
+        if not training:
+            given = {
+                side: tuple(
+                    getattr(rnn, f"{name}{side and '_'}{side}{suffix}")[: rnn.known_steps]
+                    for name in ("running_mean", "running_var")
+                )
+                for side in sides(rnn)
+            }
+            options |= dict(statistics=given.get("", given), overrun=rnn.overrun)
+    return parameters, options
+
+
+def sides(rnn):
+    """What batch norm keeps statistics of."""
+    return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"]}[cell_of(rnn)]
+
+
+def parts(rnn, state):
+    """A state as a list: [h], or of an LSTM [h, c]; of None as many None."""
+    count = 2 if cell_of(rnn) == "LSTM" else 1
+    return [None] * count if state is None else list(state) if count == 2 else [state]
+
+
+def whole(rnn, found):
+    """The other way round."""
+    return tuple(found) if cell_of(rnn) == "LSTM" else found[0]
+
+
+def drawn_state(rng, rnn, batch):
+    """h0, or (h0, c0), for that many sequences."""
+    shape = rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size
+    return whole(rnn, [normal(rng, *shape) for _ in parts(rnn, None)])
+
+
+def taken(rnn, state, who):
+    """The states of some sequences."""
+    return whole(rnn, [s[:, who] for s in parts(rnn, state)])
+
+
+def reference_forward(rnn, x, h0=None, lengths=None, training=False):
+    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D), time first. Tapes by suffix."""
+    tapes, ends = {}, []
+    for layer in suffixes(rnn):
+        outputs = []
+        for suffix in layer:
+            p, options = options_of(rnn, suffix, training)
+            start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
+            options |= dict(zip(("h0", "c0"), start, strict=False)) | dict(lengths=lengths)
+            if cell_of(rnn) == "RNN":
+                y, h, tapes[suffix] = ref.rnn(x, **p, **options)
+            else:
+                y, h, tapes[suffix] = getattr(ref, cell_of(rnn).lower())(x, p, **options)
+            outputs.append(y)
+            ends.append(parts(rnn, h))
+        x = np.concatenate(outputs, axis=-1)
+    return x, whole(rnn, [np.array(s) for s in zip(*ends, strict=True)]), tapes
+
+
+def reference_backward(rnn, tapes, gy, gh=None):
+    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H), time first."""
+    H, grads, gh0 = rnn.hidden_size, {}, []
+    backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
+    for layer in reversed(suffixes(rnn)):
+        below, states = 0, []
+        for d, suffix in enumerate(layer):
+            index = [s for names in suffixes(rnn) for s in names].index(suffix)
+            part = gy[..., d * H : (d + 1) * H]
+            gend = [None if g is None else g[index] for g in parts(rnn, gh)]
+            gx, g, found = backward(tapes[suffix], part, *gend)
+            below = below + gx
+            states.append(parts(rnn, g))
+            grads |= {name + suffix: value for name, value in found.items()}
+        gy, gh0 = below, states + gh0
+    return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
+
+
+def run_python(code, timeout=120, **environment):
+    """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
+    path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
+    here = {"PYTHONPATH": os.pathsep.join(path)}
+    env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=timeout, env=env
+    )
+
+
+# Variables that say how many threads there are, on which cores and with what kernels: none of them.
+FREE = dict.fromkeys(
+    (
+        "LNRNN_ISA",
+        "LNRNN_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OMP_THREAD_LIMIT",
+        "OMP_DYNAMIC",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "GOMP_CPU_AFFINITY",
+        "OMP_STACKSIZE",
+        "GOMP_STACKSIZE",
+    )
+)
+
+
+def said(code, **environment):
+    """What code prints in a process of its own, whose environment says nothing of threads and kernels but
+    this."""
+    done = run_python(code, **{**FREE, **environment})
+    assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
+    return done.stdout.strip()
+
+
+def run_apart(function, **environment):
+    """Calls a function of a test module in a process of its own: a crash there does not end the suite."""
+    done = run_python(f"from {function.__module__} import {function.__name__} as f; f()", **environment)
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
+    """A network through which a rounding error does not grow: every unit's sum of inputs has a variance near
+    1, beside which W_hh, of spectral radius 0.6, is small. Where W_hh h, or a c that is carried, has a norm
+    of its own, it is the gain that is small. Batch norm learns from sequences like `normal` draws."""
+    small = {"gain_hh": 0.3, "gain_c": 0.5}
+    rnn = network(input_size, hidden_size, seed=seed, **options)
+    rng = np.random.default_rng(seed + 2)
+    for name, value in rnn.parameters().items():
+        if name.startswith("weight_ih"):
+            setattr(rnn, name, rng.uniform(-1, 1, value.shape) * (3 / value.shape[1]) ** 0.5)
+        elif name.startswith("gain"):
+            setattr(rnn, name, rng.uniform(0.5, 1, value.shape) * small.get(name.partition("_l")[0], 1))
+    return learn(rnn, rng, trained, 64)

@@ -1,0 +1,99 @@
+"""What the tests of the reference's cells share: every kind of cell, its parameters, and one way to run
+them all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from lnrnn import reference as ref
+
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+
+TWO = "gain_ih bias_ih gain_hh bias_hh"
+
+# name -> cell, options, and the parameters beside the weights and the biases inside the norms
+CELLS = {
+    "rnn plain": ("rnn", dict(norm=None), "bias_ih bias_hh"),
+    "rnn joint": ("rnn", dict(placement="joint"), "gain bias"),
+    "rnn split": ("rnn", dict(placement="split"), TWO),
+    "rnn batch": ("rnn", dict(norm="batch"), "gain bias"),
+    "lstm plain": ("lstm", dict(norm=None), "bias_ih bias_hh"),
+    "lstm split": ("lstm", dict(), TWO + " gain_c bias_c"),
+    "lstm split carry": ("lstm", dict(cell="carry"), TWO + " gain_c bias_c"),
+    "lstm split none": ("lstm", dict(cell=None), TWO),
+    "lstm joint": ("lstm", dict(placement="joint"), "gain bias gain_c bias_c"),
+    "lstm joint carry": ("lstm", dict(placement="joint", cell="carry"), "gain bias gain_c bias_c"),
+    "lstm joint none": ("lstm", dict(placement="joint", cell=None), "gain bias"),
+    "lstm gate": ("lstm", dict(placement="gate"), "gain bias gain_c bias_c"),
+    "lstm gate carry": ("lstm", dict(placement="gate", cell="carry"), "gain bias gain_c bias_c"),
+    "lstm gate none": ("lstm", dict(placement="gate", cell=None), "gain bias"),
+    "lstm batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c"),
+    "gru plain": ("gru", dict(norm=None), "bias_ih bias_hh"),
+    "gru split": ("gru", dict(), TWO),
+    "gru split all": ("gru", dict(span="all"), TWO),
+    "gru joint": ("gru", dict(placement="joint"), "gain bias"),
+    "gru gate": ("gru", dict(placement="gate"), "gain bias"),
+    "gru batch": ("gru", dict(norm="batch"), "gain_ih gain_hh bias"),
+}
+
+PER_STEP = [name for name in CELLS if name.endswith("batch")]
+PLAIN = [name for name in CELLS if name.endswith("plain")]
+LAYER = [name for name in CELLS if name not in PER_STEP + PLAIN]
+
+
+def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
+    """(values, lengths): x, the initial state and all parameters of a cell as float64 arrays by name; lengths
+    include T, 0 and 1. inner: with biases inside the norms (by default where there is a norm)."""
+    cell, options, more = CELLS[name]
+    n = GATES[cell]
+    values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
+    if cell == "lstm":
+        values["c0"] = rng.standard_normal((b, h))
+    values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, h)))
+    if name not in PLAIN if inner is None else inner:
+        more += " inner_bias_ih inner_bias_hh"
+    for parameter in more.split():
+        width = h if parameter.endswith("_c") else n * h
+        gain = parameter.startswith("gain")
+        values[parameter] = rng.uniform(0.5, 1.5, width) if gain else rng.standard_normal(width) / 2
+    return values, np.array([t, 0, 1, t - 1])
+
+
+def forward(name, values, **more):
+    """(y, state, tape) of a cell; the state is always a tuple."""
+    cell, options, _ = CELLS[name]
+    options = options | more
+    if cell == "rnn":
+        y, h, tape = ref.rnn(**values, **options)
+        return y, (h,), tape
+    inputs = {k: v for k, v in values.items() if k in ("x", "h0", "c0")}
+    parameters = {k: v for k, v in values.items() if k not in inputs}
+    y, state, tape = getattr(ref, cell)(**inputs, parameters=parameters, **options)
+    return y, state if cell == "lstm" else (state,), tape
+
+
+def backward(name, tape, gy, gstate=()):
+    """The gradients by the names of draw: x, h0, c0 and the parameters."""
+    cell = CELLS[name][0]
+    gx, gstate0, grads = getattr(ref, cell + "_backward")(tape, gy, *gstate)
+    states = dict(zip(("h0", "c0"), gstate0 if cell == "lstm" else (gstate0,), strict=False))
+    assert not set(grads) & {"x", "h0", "c0"}
+    return dict(x=gx, **states, **grads)
+
+
+def statistics_of(name, rng, steps, h=4):
+    """Statistics as inference takes them: of an RNN (mean, var), of the others by site."""
+    cell = CELLS[name][0]
+    widths = dict(ih=GATES[cell] * h, hh=GATES[cell] * h) | (dict(c=h) if cell == "lstm" else {})
+    drawn = {
+        site: (rng.standard_normal((steps, w)), rng.uniform(0.5, 2, (steps, w)))
+        for site, w in ({"": h} if cell == "rnn" else widths).items()
+    }
+    return drawn[""] if cell == "rnn" else drawn
+
+
+def mapped(statistics, f):
+    """f over every array of such statistics."""
+    if isinstance(statistics, dict):
+        return {site: mapped(s, f) for site, s in statistics.items()}
+    return tuple(f(s) for s in statistics)

@@ -1,0 +1,138 @@
+"""What the operations of include/lnrnn/simd/simd.h mean in plain NumPy, and the numbers they are tried
+with."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+F32, F64, U16, U32 = np.float32, np.float64, np.uint16, np.uint32
+BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def bits(x):
+    return np.ascontiguousarray(x).view(BITS[x.dtype.itemsize])
+
+
+def assert_bits(got, want):
+    """Equal to the bit, signs of zero and the payloads of NaN included."""
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(bits(got), bits(want))
+
+
+def assert_values(got, want):
+    """Equal to the bit, but that any NaN is as good as any other."""
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    assert_bits(got[~np.isnan(got)], want[~np.isnan(want)])
+
+
+def special(dtype):
+    """Zeros, ends of ranges, quiet NaN with payloads, and numbers that round."""
+    info, one = np.finfo(dtype), dtype(1)
+    least, below_one, above_one = (
+        info.smallest_subnormal,
+        np.nextafter(one, dtype(0)),
+        np.nextafter(one, dtype(2)),
+    )
+    x = [0, least, 3 * least, info.tiny - least, info.tiny]
+    x += [1 / 3, 0.5, below_one, 1, above_one, 1.5, 7, 2.0**info.nmant, info.max / 2, info.max, np.inf]
+    x = np.array(x, dtype)
+    nan = np.array([np.nan, np.nan], dtype)
+    bits(nan)[1] |= 5
+    return np.concatenate([x, -x, nan, -nan])
+
+
+def any_bits(rng, n, dtype):
+    """Numbers of every magnitude, subnormal ones too; signalling NaN are made quiet."""
+    x = rng.integers(0, 2 ** (8 * dtype().itemsize), n, BITS[dtype().itemsize], endpoint=False).view(dtype)
+    return np.where(np.isnan(x), dtype(np.nan), x)
+
+
+def operands(rng, dtype, count, random=3000):
+    """`count` arrays: special numbers in every combination, random numbers, and random bits."""
+    values = special(dtype) if count < 3 else special(dtype)[[0, 1, 6, 8, 10, 14, 15, 16, 17, 24, 26, 31, 33]]
+    combined = np.array(list(itertools.product(values, repeat=count)), dtype).T
+    drawn = rng.standard_normal((count, random)).astype(dtype)
+    return [
+        np.concatenate([a, b, any_bits(rng, random, dtype)]) for a, b in zip(combined, drawn, strict=True)
+    ]
+
+
+def nearest(exact: Fraction, dtype):
+    """A number that is not 0, rounded to nearest, ties to even."""
+    info = np.finfo(dtype)
+    try:
+        near = dtype(float(exact))
+    except OverflowError:
+        near = dtype(np.inf if exact > 0 else -np.inf)
+    candidates = {near, np.nextafter(near, dtype(-np.inf)), np.nextafter(near, dtype(np.inf))}
+    beyond = Fraction(2) ** info.maxexp  # what infinity stands for here
+
+    def distance(x):
+        value = Fraction(float(x)) if np.isfinite(x) else beyond * (1 if x > 0 else -1)
+        return abs(value - exact), int(bits(np.array([x], dtype))[0]) & 1
+
+    return min(candidates, key=distance)
+
+
+def fused(a, b, c):
+    """a*b + c in one rounding."""
+    plain, dtype = a * b + c, a.dtype.type
+    product = np.isfinite(a) & np.isfinite(b)
+    plain = np.where(product & np.isinf(c), c, plain)  # however large a*b is
+    for k in np.flatnonzero(product & np.isfinite(c)):
+        exact = Fraction(float(a[k])) * Fraction(float(b[k])) + Fraction(float(c[k]))
+        if exact:
+            plain[k] = nearest(exact, dtype)
+        elif c[k]:
+            plain[k] = 0  # a*b is -c; rounded alone it might not be
+    return plain
+
+
+def from_bf16(h):
+    return (h.astype(U32) << 16).view(F32)
+
+
+def to_bf16(x):
+    """The nearer of the two neighbours, the even one at the same distance. Infinity is where the next
+    number would be."""
+    low = (x.view(U32) >> 16).astype(U16)
+    high = low + U16(1)
+
+    def value(h):
+        v = np.abs(from_bf16(h).astype(F64))
+        return np.where(np.isinf(v), 2.0**128, v)
+
+    down, up = np.abs(x).astype(F64) - value(low), value(high) - np.abs(x).astype(F64)
+    chosen = np.where((up < down) | ((up == down) & (low & 1 == 1)), high, low)
+    chosen = np.where(np.isinf(x), low, chosen)
+    return np.where(np.isnan(x), U16(0x7FC0), chosen)
+
+
+def from_f16(h):
+    return h.view(np.float16).astype(F32)
+
+
+def to_f16(x):
+    return x.astype(np.float16).view(U16)
+
+
+FROM = {"bf16": from_bf16, "f16": from_f16}
+TO = {"bf16": to_bf16, "f16": to_f16}
+
+
+def around_short_floats(rng, kind):
+    """Floats at every number of 16 bits, halfway to the next and one place beside that; numbers that are
+    too large; NaN that keep their payload in bits that are cut off; and any."""
+    h = np.arange(0, 0x7F80 if kind == "bf16" else 0x7C00, dtype=U16)
+    at = FROM[kind](h).astype(F64)
+    largest = 2.0**128 if kind == "bf16" else 2.0**16
+    half = (at + np.append(at[1:], largest)) / 2  # of the largest: from there on it is infinity
+    half = half.astype(F32)
+    x = np.concatenate(
+        [at.astype(F32), half, np.nextafter(half, F32(0)), np.nextafter(half, F32(np.inf)), special(F32)]
+    )
+    payloads = np.array([0x7F800001, 0x7FBFFFFF, 0x7F80FFFF, 0x7FFFFFFF, 0x7FC00000], U32).view(F32)
+    return np.concatenate([x, -x, payloads, -payloads, any_bits(rng, 5000, F32)])

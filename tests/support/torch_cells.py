@@ -1,0 +1,294 @@
+"""Cells of other projects written anew in plain torch, as people have them, and the ways in which people have
+them called. Needs torch."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import torch
+from torch import nn
+
+
+def shaken(module, seed=0):
+    """The module with every parameter drawn anew, so that none is at its default."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            gain = ("norm" in name and name.endswith("weight")) or "gamma" in name
+            p.uniform_(*((0.5, 1.5) if gain else (-0.8, 0.8)), generator=generator)
+    return module.eval()
+
+
+class Bare(nn.Module):
+    """A layer norm with no eps at all, as fastrnns' decomposed one."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.normalized_shape = (size,)
+        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
+
+    def forward(self, v):
+        return (v - v.mean(-1, keepdim=True)) / v.std(
+            -1, keepdim=True, unbiased=False
+        ) * self.weight + self.bias
+
+
+class LayerNormLSTMCell(nn.Module):
+    """As of fastrnns and NeMo."""
+
+    def __init__(self, inputs, hidden, norm=nn.LayerNorm):
+        super().__init__()
+        self.hidden = hidden
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden))
+        self.layernorm_i, self.layernorm_h, self.layernorm_c = (
+            norm(4 * hidden),
+            norm(4 * hidden),
+            norm(hidden),
+        )
+
+    def forward(self, x, h, c):
+        gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
+        i, f, g, o = gates.chunk(4, 1)
+        c = self.layernorm_c(torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g))
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class Layer(nn.Module):
+    def __init__(self, cell, reverse: bool):
+        super().__init__()
+        self.cell, self.reverse = cell, reverse
+
+    def forward(self, x):
+        h = c = torch.zeros(x.size(1), self.cell.hidden)
+        found = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[x.size(0) - 1 - t if self.reverse else t], h, c)
+            found.append(h)
+        if self.reverse:
+            found.reverse()
+        return torch.stack(found)
+
+
+class Both(nn.Module):
+    def __init__(self, *cells):
+        super().__init__()
+        self.directions = nn.ModuleList([Layer(cell, d == 1) for d, cell in enumerate(cells)])
+
+    def forward(self, x):
+        return torch.cat([d(x) for d in self.directions], -1)
+
+
+class Stack(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class CustomLSTM(nn.Module):
+    """As torchaudio's _CustomLSTM."""
+
+    def __init__(self, inputs, hidden, layer_norm, eps=1e-5):
+        super().__init__()
+        self.x2g = nn.Linear(inputs, 4 * hidden, bias=not layer_norm)
+        self.p2g = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.c_norm = nn.LayerNorm(hidden, eps) if layer_norm else nn.Identity()
+        self.g_norm = nn.LayerNorm(4 * hidden, eps) if layer_norm else nn.Identity()
+
+    def forward(self, x):
+        h = c = torch.zeros(x.size(1), self.p2g.in_features)
+        found = []
+        for x_t in self.x2g(x):
+            i, f, g, o = self.g_norm(x_t + self.p2g(h)).chunk(4, 1)
+            c = self.c_norm(f.sigmoid() * c + i.sigmoid() * g.tanh())
+            h = o.sigmoid() * c.tanh()
+            found.append(h)
+        return torch.stack(found)
+
+
+class GateGRUCell(nn.Module):
+    """As icefall's LayerNormGRUCell."""
+
+    def __init__(self, inputs, hidden, bias):
+        super().__init__()
+        self.hidden = hidden
+        self.weight_ih = nn.Parameter(torch.empty(3 * hidden, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(3 * hidden, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(3 * hidden)) if bias else None
+        self.bias_hh = nn.Parameter(torch.empty(3 * hidden)) if bias else None
+        self.layernorm_r, self.layernorm_i, self.layernorm_n = (nn.LayerNorm(hidden) for _ in range(3))
+
+    def forward(self, x, h, c):
+        xr, xi, xn = nn.functional.linear(x, self.weight_ih, self.bias_ih).chunk(3, 1)
+        hr, hi, hn = nn.functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, 1)
+        r, i = torch.sigmoid(self.layernorm_r(xr + hr)), torch.sigmoid(self.layernorm_i(xi + hi))
+        n = torch.tanh(self.layernorm_n(xn + r * hn))
+        return n + i * (h - n), c
+
+
+class HasteGRU(nn.Module):
+    """As haste's LayerNormGRU: its parameters and options."""
+
+    def __init__(self, inputs, hidden, batch_first=False, zoneout=0.0):
+        super().__init__()
+        self.batch_first, self.zoneout = batch_first, zoneout
+        self.kernel = nn.Parameter(torch.empty(inputs, 3 * hidden))
+        self.recurrent_kernel = nn.Parameter(torch.empty(hidden, 3 * hidden))
+        self.bias, self.recurrent_bias = (nn.Parameter(torch.empty(3 * hidden)) for _ in range(2))
+        self.gamma = nn.Parameter(torch.ones(2, 3 * hidden))
+
+    def forward(self, x):
+        h, found = torch.zeros(x.size(1), self.recurrent_kernel.size(0)), []
+        for x_t in x:
+            vx = nn.functional.layer_norm(x_t @ self.kernel, self.bias.shape, self.gamma[0]) + self.bias
+            vh = (
+                nn.functional.layer_norm(h @ self.recurrent_kernel, self.bias.shape, self.gamma[1])
+                + self.recurrent_bias
+            )
+            (xz, xr, xg), (hz, hr, hg) = vx.chunk(3, 1), vh.chunk(3, 1)
+            z, r = torch.sigmoid(xz + hz), torch.sigmoid(xr + hr)
+            h = z * h + (1 - z) * torch.tanh(xg + r * hg)
+            found.append(h)
+        return torch.stack(found)
+
+
+def fresh(module):
+    """As somebody leaves it who has not trained: gains 1, biases 0."""
+    for name, p in module.named_parameters():
+        if "norm" not in name:
+            nn.init.uniform_(p, -0.3, 0.3)
+    return module
+
+
+class OutCell(LayerNormLSTMCell):
+    """fastrnns' parameters, with c normalised on the way out only, as in Ba et al. 2016."""
+
+    def forward(self, x, h, c):
+        gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
+        i, f, g, o = gates.chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(self.layernorm_c(c)), c
+
+
+# --- ways of calling ----------------------------------------------------------------------------------------
+
+
+class Pair(nn.Module):
+    """As fastrnns calls its cells: cell(x, (h, c)) -> h, (h, c)."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x, state: tuple[torch.Tensor, torch.Tensor]):
+        h, c = self.cell(x, state[0], state[1])
+        return h, (h, c)
+
+
+class WithState(nn.Module):
+    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is
+    allowed."""
+
+    def __init__(self, cell, allow_none=False, reverse=False):
+        super().__init__()
+        self.cell, self.allow_none, self.reverse = cell, allow_none, reverse
+
+    def forward(self, x, state):
+        if state is None and self.allow_none:
+            state = [torch.zeros(x.size(1), self.cell.hidden)] * 2
+        h, c = state
+        if h.dim() != 2:
+            raise RuntimeError("h must be (B, H)")
+        ys = []
+        for x_t in x.flip(0) if self.reverse else x:
+            h, c = self.cell(x_t, h, c)
+            ys.append(h)
+        ys = torch.stack(ys)
+        return ys.flip(0) if self.reverse else ys, (h, c)
+
+
+class BothWithState(nn.Module):
+    def __init__(self, *cells):
+        super().__init__()
+        self.directions = nn.ModuleList([WithState(cell, reverse=d == 1) for d, cell in enumerate(cells)])
+
+    def forward(self, x, states):
+        ys, ends = zip(*(d(x, s) for d, s in zip(self.directions, states, strict=True)), strict=True)
+        return torch.cat(ys, -1), list(ends)
+
+
+class StackWithStates(nn.Module):
+    """As fastrnns' stacks, which take a list of the layers' states, and of the directions' in it."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x, states):
+        ends = []
+        for layer, state in zip(self.layers, states, strict=True):
+            x, end = layer(x, state)
+            ends.append(end)
+        return x, ends
+
+
+class TorchLike(nn.Module):
+    """As torch.nn: h and c are (layers, B, H), and must be given; a dict comes back."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = WithState(cell)
+
+    def forward(self, x, state):
+        h, c = state
+        y, (h, c) = self.cell(x, (h.squeeze(0), c.squeeze(0)))
+        return {"output": y, "state": (h[None], c[None])}
+
+    def state_dict(self, *args, **kwargs):
+        return {
+            name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()
+        }
+
+
+class BatchFirst(nn.Module):
+    def __init__(self, cell, batch_first=None):
+        super().__init__()
+        self.cell = cell
+        if batch_first is not None:
+            self.batch_first = batch_first
+
+    def forward(self, x):
+        return Layer.forward(_Forward(self.cell), x.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+_Forward = namedtuple("_Forward", "cell reverse", defaults=[False])
+
+
+# What makes a module of a kind of cell, by how it is called; 5 inputs, 12 units.
+WAYS = {
+    "cell(x, h, c)": lambda cell: cell(5, 12),
+    "cell(x, (h, c))": lambda cell: Pair(cell(5, 12)),
+    "layer(x)": lambda cell: Layer(cell(5, 12), False),
+    "layer(x, state)": lambda cell: WithState(cell(5, 12)),
+    "layer(x, None)": lambda cell: WithState(cell(5, 12), allow_none=True),
+    "layer(x, state) of torch.nn": lambda cell: TorchLike(cell(5, 12)),
+    "stack(x)": lambda cell: Stack(Layer(cell(5, 12), False), Layer(cell(12, 12), False)),
+    "stack(x, states)": lambda cell: StackWithStates(WithState(cell(5, 12)), WithState(cell(12, 12))),
+    "directions(x)": lambda cell: Both(cell(5, 12), cell(5, 12)),
+    "directions(x, states)": lambda cell: BothWithState(cell(5, 12), cell(5, 12)),
+    "stack of directions(x)": lambda cell: Stack(Both(cell(5, 12), cell(5, 12)),
+                                                 Both(cell(24, 12), cell(24, 12))),
+    "stack of directions(x, states)": lambda cell: StackWithStates(
+        BothWithState(cell(5, 12), cell(5, 12)), BothWithState(cell(24, 12), cell(24, 12))),
+    "list of cells": lambda cell: nn.ModuleList([cell(5, 12), cell(12, 12)]),
+    "list of layers": lambda cell: nn.ModuleList([WithState(cell(5, 12)), WithState(cell(12, 12))]),
+    "sequence of layers(x)": lambda cell: nn.Sequential(Layer(cell(5, 12), False),
+                                                        Layer(cell(12, 12), False)),
+    "sequence of cells": lambda cell: nn.Sequential(Pair(cell(5, 12)), Pair(cell(12, 12))),
+    "batch first": lambda cell: BatchFirst(cell(5, 12), True),
+}  # fmt: skip
