@@ -261,9 +261,7 @@ def test_other_cells_are_asked_the_same(results, cell):
 
 
 def test_every_cell_has_a_name_and_a_figure():
-    assert (
-        tuple(cells.MODELS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
-    )
+    assert tuple(cells.MODELS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
     assert len(set(long_sequences.FIGURES.values())) == len(demos.CELLS)
 
 
