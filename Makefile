@@ -4,6 +4,7 @@
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
 #   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
 #   make warnings            every C unit through gcc and clang with warnings on
+#   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +17,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -47,6 +48,20 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/check_warnings.py
 
+# A build of its own, in a copy of the sources. The sanitizer's library has to be the first of the process. Python never gives
+# back all of its memory, so leaks are not looked for. Other folders of tests limit memory or start processes.
+SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZED = $(VENV)/sanitized
+sanitize: $(VENV)/.test
+	mkdir -p $(SANITIZED)
+	cd $(SANITIZED) && rm -rf include pyx lnrnn tests
+	cp -pR setup.py pyproject.toml README.md LICENSE include pyx lnrnn tests $(SANITIZED)
+	cd $(SANITIZED) && CC=gcc CFLAGS="$(SANITIZE) -fno-omit-frame-pointer" LDFLAGS="$(SANITIZE)" \
+	    $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	    $(abspath $(BIN))/python -m pytest tests/norm tests/rnn tests/simd $(if $(K),-k "$(K)") $(ARGS)
+
 build: $(VENV)/.build
 
 bench: $(VENV)/.bench
@@ -72,9 +87,9 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# The packages of an extra, as pyproject.toml names them.
+# The packages of an extra, as pyproject.toml names them. -I: not as an old lnrnn.egg-info in this folder names them.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
-	$(BIN)/python -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
+	$(BIN)/python -I -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
 	    if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt
 	touch $@

@@ -96,16 +96,17 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
     def openmp_flags(self) -> list[str]:
-        """["-fopenmp"] if a program that uses it compiles and links, else []."""
-        source = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+        """["-fopenmp"] if a module that uses it compiles and links, else []. A module and not a program:
+        LDFLAGS of the environment are for modules alone."""
+        source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "openmp.c")
             with open(path, "w") as f:
                 f.write(source)
             try:
                 objects = self.compiler.compile([path], output_dir=folder, extra_postargs=["-fopenmp"])
-                self.compiler.link_executable(
-                    objects, os.path.join(folder, "openmp"), extra_postargs=["-fopenmp"]
+                self.compiler.link_shared_object(
+                    objects, os.path.join(folder, "openmp.so"), extra_postargs=["-fopenmp"]
                 )
             except Exception:  # whatever a compiler says, it says that it has none
                 return []

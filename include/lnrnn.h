@@ -120,7 +120,8 @@ enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
-/* How a kernel reads the values of a row, gate after gate: gates.h says what each of these does. */
+/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
+ * kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
 /* Over which gates of a row mean and variance are taken: all; each by itself; the last by itself and the
  * others. */
@@ -129,29 +130,25 @@ typedef struct {
     size_t H;
     int how, spans;
     float eps;
-    const float *mean, *gain, *bias; /* (G*H) */
-    int cell_norm, cell_how;         /* LSTM */
-    int deferred_output; /* LSTM: h is only the output gate, its product with c is still to come */
-    const float *mean_c, *gain_c, *bias_c; /* (H) */
+    const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
 } lnrnn_gate_norm;
 
 typedef struct {
     const float *gain, *bias; /* (width); without a norm only bias */
-    /* Batch norm at inference: step t of a sequence takes row min(start + t, overrun_row) of scale, shift
-     * (rows, width). */
+    /* Batch norm at inference: (rows, width); a step takes its own row, or, if it is not among the `known`
+     * steps, row overrun_row. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* values: G*H, of c H; 0: the layer has no such site */
-    lnrnn_gate_norm norm; /* what its kernel gets; batch norm: but for the scale and shift of a step */
+    lnrnn_gate_norm norm; /* what its kernel gets; batch norm: a step adds scale and shift */
 } lnrnn_site;
 
 struct lnrnn_kernels;
 struct lnrnn_product;
-struct lnrnn_step_rows;
 
 /* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
  * the equations. */
-typedef struct lnrnn_rnn_config {
+typedef struct {
     /* Set by the caller. */
     size_t D, H;                                     /* inputs, units */
     int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
@@ -172,14 +169,12 @@ typedef struct lnrnn_rnn_config {
     int saved_gates;           /* the tape keeps the gates */
     int own_input_gradient;    /* the gradients of the two products differ before their norms */
     int direct_h;              /* h depends on the h before it by another way than W h, too */
-    size_t cell_scratch;       /* floats that cell_step needs */
-    /* From the products of a step to the states of its rows. */
-    void (*cell_step)(const struct lnrnn_kernels *k, const struct lnrnn_rnn_config *config,
-                      const lnrnn_gate_norm *norm, const struct lnrnn_step_rows *rows);
+    int step_kernel;           /* in kernels/table.h: LNRNN_STEP_RNN .. */
+    size_t cell_scratch;       /* floats that this kernel needs */
 } lnrnn_rnn_config;
 
-/* Once, when the caller has set all that is his. gain, bias, scale, shift, known, overrun_row, inner_ih
- * and inner_hh may be set later if it is then called again. */
+/* To be called once the caller has set its fields; and again after a change of gain, bias, scale, shift,
+ * known, overrun_row, inner_ih or inner_hh, which alone may change later. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);

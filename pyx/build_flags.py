@@ -1,5 +1,5 @@
-"""The units of the C and their flags. setup.py builds with them, tests/check_warnings.py checks with them, and
-the tests of the vocabulary compile with them."""
+"""The units of the C and their flags. setup.py builds with them, tests/check_warnings.py checks with them,
+and the tests of the vocabulary compile with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ONCE = [
     "runtime/dispatch.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
     "runtime/team.c", "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/plan.c", "rnn/forward.c", "rnn/step.c", "rnn/backward.c",
+    "rnn/config.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c", "rnn/step.c",
+    "rnn/backward.c", "rnn/weight_gradients.c",
 ]  # fmt: skip
 
 

@@ -99,7 +99,7 @@ cdef extern from "lnrnn.h" nogil:
         lnrnn_site site[3]
         size_t known
         ptrdiff_t overrun_row
-        size_t gates, outputs
+        size_t num_gates, outputs
         int separate_products, input_side, cell_state
 
     void lnrnn_rnn_configure(lnrnn_rnn_config *)

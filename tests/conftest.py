@@ -9,8 +9,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from helpers import available_isas, isa_families, using_isa  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from helpers import available_isas, isa_families, using_isa  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
 # No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.

@@ -17,8 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-import lnrnn  # noqa: E402
 import numpy as np  # noqa: E402
+
+import lnrnn  # noqa: E402
 from helpers import available_isas, using_isa, using_threads  # noqa: E402
 from networks import VARIANTS, drawn_state, network, normal, parts  # noqa: E402
 

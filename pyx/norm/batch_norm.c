@@ -1,78 +1,114 @@
-/* Batch norm over threads. x is (N, C, L); what sums over samples goes in blocks of samples and strips of channels, what
- * goes through x once in rows (L is 1) or planes. */
+/* Batch norm over threads. x is (N, C, L). The statistics are summed over blocks of samples and strips of channels; the
+ * pass that then writes the result is divided by rows of C values if L is 1, else by planes of L values. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 
+/* The rows of C doubles in the work memory; behind them the sums. The coefficients are of the arithmetic's type. */
+enum {
+    PIVOT,
+    MEAN,
+    SCALE,
+    SHIFT,
+    SLOPE,
+    UNUSED_MEAN, /* backward in inference: statistics of the batch that are computed but not wanted */
+    UNUSED_VAR,
+    SCALES, /* powers of two, see training_sums */
+    WORK_ROWS
+};
+
 typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
-    size_t size, real; /* bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips, rows;
+    size_t size, real;                        /* bytes of a value in memory, and in the arithmetic */
+    size_t samples, blocks, channels, strips; /* samples of a block, channels of a strip, and their numbers */
+    size_t rows;                              /* rows or planes of a task */
     const char *gy;
-    char *out, *near, *at, *scale, *shift, *slope;
-    double *sums;    /* (blocks, 8, C): four sums, and the kernel's own */
-    int past, again; /* past the caches; the second pass over what the caches may hold of x */
+    char *out, *pivot;
+    lnrnn_coefficients c;
+    double *sums; /* (blocks, 8, C): four sums, and the kernel's partial sums */
+    int nontemporal;
+    int reversed; /* x may still be in the caches from the pass before: begin with what was read last */
 } batch_job;
 
-/* How samples are blocked where they are summed: at most 16 blocks, for each has sums of its own, and these should be few
- * beside the values. */
+/* The samples of a block. At most 16 blocks, for each has sums of its own, and these must be few beside the values. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
-    size_t some = lnrnn_parts(b->N, 16);
+    size_t samples = lnrnn_parts(b->N, 16);
     const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : lnrnn_clamp(b->N / 4, 64, 128);
     const size_t for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
-    some = some < for_values ? for_values : some;
-    some = some < for_task ? for_task : some;
-    return lnrnn_min(some, b->N);
+    samples = samples < for_values ? for_values : samples;
+    samples = samples < for_task ? for_task : samples;
+    return lnrnn_min(samples, b->N);
 }
-
-enum {
-    ROWS = 8
-}; /* of C doubles: near, at, scale, shift, slope, two that nobody asked for, and the channels' scales */
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
 {
-    return b->C * (ROWS + (sums ? 8 * lnrnn_parts(b->N, samples_to_block(b)) : 0));
+    return b->C * (WORK_ROWS + (sums ? 8 * lnrnn_parts(b->N, samples_to_block(b)) : 0));
 }
+
+static double *work_row(const lnrnn_batch *b, int row) { return b->work + (size_t)row * b->C; }
 
 static batch_job job_of(const lnrnn_batch *b)
 {
-    batch_job j = {.b = b,
-                   .kernels = &lnrnn_active()->norm[b->dtype],
-                   .size = lnrnn_size(b->dtype),
-                   .real = lnrnn_real_size(b->dtype)};
-    char *work = (char *)b->work;
-    const size_t row = b->C * sizeof(double);
-    j.near = work, j.at = work + row, j.scale = work + 2 * row, j.shift = work + 3 * row,
-    j.slope = work + 4 * row;
-    j.sums = b->work + ROWS * b->C;
-    return j;
+    return (batch_job){
+        .b = b,
+        .kernels = &lnrnn_active()->norm[b->dtype],
+        .size = lnrnn_size(b->dtype),
+        .real = lnrnn_real_size(b->dtype),
+        .pivot = (char *)work_row(b, PIVOT),
+        .c = {work_row(b, MEAN), work_row(b, SCALE), work_row(b, SHIFT), work_row(b, SLOPE)},
+        .sums = work_row(b, WORK_ROWS),
+    };
 }
 
+/* The statistics and parameters of all channels. count: see lnrnn_channels. */
+static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
+{
+    return (lnrnn_channels){
+        .n = b->C,
+        .mean = b->mean,
+        .m2 = b->var,
+        .count = 1,
+        .gain = b->gain,
+        .bias = b->bias,
+        .eps = b->eps,
+        .scales = scales,
+    };
+}
+
+/* The sums of one block and one strip. */
 static void sums_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
-    const size_t C = b->C, block = index / j->strips, s = block * j->samples,
-                 m = lnrnn_min(j->samples, b->N - s);
+    const size_t C = b->C, block = index / j->strips, sample = block * j->samples;
     const size_t c = index % j->strips * j->channels, channels = lnrnn_min(j->channels, C - c);
-    const size_t at = (s * C + c) * b->L * j->size;
-    double *sums = j->sums + block * 8 * C + c;
-    char *part = (char *)(j->sums + block * 8 * C + 4 * C) + 4 * c * j->real;
+    const size_t offset = (sample * C + c) * b->L * j->size;
+    double *const sums = j->sums + block * 8 * C;
+    const lnrnn_batch_block part = {
+        .samples = lnrnn_min(j->samples, b->N - sample),
+        .C = C,
+        .channels = channels,
+        .L = b->L,
+        .x = (const char *)b->x + offset,
+        .gy = j->gy ? j->gy + offset : NULL,
+        .pivot = j->pivot + c * j->real,
+        .sums = sums + c,
+        .partial = (char *)(sums + 4 * C) + 4 * c * j->real,
+    };
     (void)worker;
-    for (int k = 0; k < (j->gy ? 4 : 2); k++)
-        memset(sums + (size_t)k * C, 0, channels * sizeof *sums);
-    memset(part, 0, 4 * channels * j->real);
-    j->kernels->batch_sums(m, C, channels, b->L, (const char *)b->x + at, j->gy ? j->gy + at : NULL,
-                           j->near + c * j->real, sums, part);
+    for (size_t k = 0; k < (j->gy ? 4 : 2); k++)
+        memset(part.sums + k * C, 0, channels * sizeof *part.sums);
+    memset(part.partial, 0, 4 * channels * j->real);
+    j->kernels->batch_sums(&part);
 }
 
 /* Values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
-/* Sums over all of x, into the first block's. */
+/* The sums over all of x, in those of the first block. */
 static void sums_of_all(batch_job *j)
 {
     const size_t C = j->b->C, n = (j->gy ? 4 : 2) * C;
@@ -89,43 +125,51 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_parts(b->N, j->samples);
-    /* Strips are wide enough for a run of memory, and of planes no wider than makes a task. */
+    /* Strips of rows are wide enough for long runs in memory; strips of planes are no wider than makes a task. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
-    j->again = b->N * b->C * b->L * j->size < lnrnn_nontemporal_from(lnrnn_get_caches());
-    j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->near);
+    j->reversed = b->N * b->C * b->L * j->size < lnrnn_nontemporal_from(lnrnn_get_caches());
+    j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->pivot);
     sums_of_all(j);
-    if (j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var)) {
+    if (j->kernels->batch_moments(b->C, count, j->sums, j->pivot, mean, var)) {
         sums_of_all(j);
-        j->kernels->batch_moments(b->C, count, j->sums, j->near, mean, var);
+        j->kernels->batch_moments(b->C, count, j->sums, j->pivot, mean, var);
     }
 }
 
-/* A block of rows (L is 1) or of planes. After a pass over the same, the last first: the caches still have some of what was
- * read last. Not out of cache, where memory is faster forwards. */
+/* The coefficients from channel c on. */
+static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
+{
+    const size_t offset = c * j->real;
+    return (lnrnn_coefficients){(char *)j->c.mean + offset, (char *)j->c.scale + offset,
+                                (char *)j->c.shift + offset, (char *)j->c.slope + offset};
+}
+
+/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first, because the caches
+ * still hold what was read last; not if x is larger than the caches, since memory is faster read forwards. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    size_t p = (j->again ? lnrnn_parts(all, j->rows) - 1 - index : index) * j->rows;
-    const size_t end = lnrnn_min(all, p + j->rows);
+    size_t row = (j->reversed ? lnrnn_parts(all, j->rows) - 1 - index : index) * j->rows;
+    const size_t end = lnrnn_min(all, row + j->rows);
     (void)worker;
-    while (p < end) { /* by planes: up to the end of a sample */
-        const size_t c = by_row ? p % C : 0, m = by_row ? lnrnn_min(C - c, end - p) : end - p;
-        const size_t at = p * n * j->size, par = c * j->real;
-        const char *x = (const char *)b->x + at;
-        if (j->gy)
-            (by_row ? j->kernels->gx_planes
-                    : j->kernels->gx_columns)(m, n, j->gy + at, x, (ptrdiff_t)n, j->at + par, j->scale + par,
-                                              j->shift + par, j->slope + par, j->out + at);
+    while (row < end) { /* planes: up to the end of a sample */
+        const size_t c = by_row ? row % C : 0, rows = by_row ? lnrnn_min(C - c, end - row) : end - row;
+        const size_t offset = row * n * j->size;
+        const char *x = (const char *)b->x + offset;
+        const lnrnn_coefficients from = coefficients_from(j, c);
+        if (!j->gy)
+            j->kernels->batch_affine(rows, n, x, &from, j->out + offset, by_row, j->nontemporal);
+        else if (by_row)
+            j->kernels->gx_planes(rows, n, j->gy + offset, x, (ptrdiff_t)n, &from, j->out + offset);
         else
-            j->kernels->batch_affine(m, n, x, j->at + par, j->scale + par, j->shift + par, j->out + at,
-                                     by_row, j->past);
-        p += m;
+            j->kernels->gx_columns(rows, n, j->gy + offset, x, (ptrdiff_t)n, &from, j->out + offset);
+        row += rows;
     }
 }
 
@@ -142,10 +186,11 @@ static void batch_rows(batch_job *j)
  * else NULL. float16 cannot hold every scaled channel, but has no values whose squares leave the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
-    double *scales = b->work + 7 * b->C;
+    double *scales = work_row(b, SCALES);
     const char *gy = j->gy;
     batch_sums(j, b->mean, b->var);
-    if (!j->kernels->batch_scales(b->C, b->mean, b->var, b->eps, scales, j->at, j->scale, j->shift))
+    const lnrnn_channels channels = channels_of(b, NULL);
+    if (!j->kernels->batch_scales(&channels, scales, &j->c))
         return NULL;
     j->gy = NULL;
     batch_rows(j);
@@ -159,12 +204,13 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
     lnrnn_batch b = *given;
     batch_job j = job_of(&b);
     j.out = y;
-    j.past = lnrnn_nontemporal(b.x, y, b.N * b.C * b.L * j.size);
+    j.nontemporal = lnrnn_nontemporal(b.x, y, b.N * b.C * b.L * j.size);
     const double *scales = training ? training_sums(&j, &b) : NULL;
-    j.kernels->fold(b.C, b.mean, b.var, 1, b.gain, b.bias, b.eps, scales, j.at, j.scale, j.shift);
-    j.past = j.past && b.x != y;
+    const lnrnn_channels channels = channels_of(&b, scales);
+    j.kernels->fold(&channels, &j.c);
+    j.nontemporal = j.nontemporal && b.x != y;
     batch_rows(&j);
-    for (size_t c = 0; scales && c < b.C; c++) /* the square of a scale may be beyond double precision */
+    for (size_t c = 0; scales && c < b.C; c++) /* divided twice: the square of a scale may overflow */
         b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];
 }
 
@@ -177,9 +223,10 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
     j.gy = gy, j.out = gx;
     if (training)
         scales = training_sums(&j, &b);
-    else /* the batch's own statistics are not asked for */
-        batch_sums(&j, b.work + 5 * b.C, b.work + 6 * b.C);
-    j.kernels->batch_slopes(b.C, (double)b.N * (double)b.L, j.sums, j.near, b.mean, b.var, b.gain, b.eps,
-                            scales, training, j.at, j.scale, j.shift, j.slope, ggain, gbias);
+    else
+        batch_sums(&j, work_row(&b, UNUSED_MEAN), work_row(&b, UNUSED_VAR));
+    const lnrnn_channels channels = channels_of(&b, scales);
+    j.kernels->batch_slopes(&channels, training ? 1 / ((double)b.N * (double)b.L) : 0, j.sums, j.pivot, &j.c,
+                            ggain, gbias);
     batch_rows(&j);
 }

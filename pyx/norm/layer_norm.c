@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm over threads. */
+/* Layer norm and RMS norm over threads: rows are divided among tasks. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
@@ -6,62 +6,73 @@
 
 typedef struct {
     const lnrnn_norm *kernels;
-    size_t rows, n, block, size;
-    const char *x, *gy;
-    const void *gain, *bias;
-    ptrdiff_t xs, ys;
-    double eps;
-    char *y;
-    int centred, past;
-    double *work;
-} layer_norm_job;
+    lnrnn_layer_norm_rows all;
+    size_t block, size; /* rows of a task; bytes of a value in memory */
+} forward_job;
 
-static void layer_norm_task(void *ctx, size_t index, int worker)
+static void forward_task(void *ctx, size_t index, int worker)
 {
-    const layer_norm_job *j = ctx;
-    const size_t r = index * j->block, m = lnrnn_min(j->block, j->rows - r);
-    const ptrdiff_t at = (ptrdiff_t)(r * j->size);
+    const forward_job *j = ctx;
+    const size_t first = index * j->block;
+    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* for a row stride of 1 */
+    lnrnn_layer_norm_rows rows = j->all;
     (void)worker;
-    j->kernels->layer_norm(m, j->n, j->x + at * j->xs, j->xs, j->gain, j->bias, j->eps, j->y + at * j->ys,
-                           j->ys, j->centred, j->past);
+    rows.rows = lnrnn_min(j->block, rows.rows - first);
+    rows.x = (const char *)rows.x + bytes * rows.xs;
+    rows.y = (char *)rows.y + bytes * rows.ys;
+    j->kernels->layer_norm(&rows);
 }
 
-/* Rows to a task: whole groups of four, as the kernel takes them, unless few rows are very wide. */
+/* Rows of a task: whole groups of four, as the kernel takes them, unless there are few and very wide rows. */
 static size_t forward_block(size_t rows, size_t n)
 {
-    const size_t some = lnrnn_rows_to_task(rows, n);
-    return n > LNRNN_TASK ? some : (some + 3) / 4 * 4;
+    const size_t block = lnrnn_rows_to_task(rows, n);
+    return n > LNRNN_TASK ? block : (block + 3) / 4 * 4;
 }
 
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads)
 {
     const size_t size = lnrnn_size(dtype);
-    layer_norm_job j = {
+    forward_job j = {
         .kernels = &lnrnn_active()->norm[dtype],
-        .rows = rows,
-        .n = n,
+        .all =
+            {
+                .rows = rows,
+                .n = n,
+                .x = x,
+                .y = y,
+                .xs = xs,
+                .ys = ys,
+                .gain = gain,
+                .bias = bias,
+                .eps = eps,
+                .centred = centred,
+                .nontemporal = lnrnn_nontemporal(x, y, rows * n * size),
+            },
         .block = forward_block(rows, n),
         .size = size,
-        .x = x,
-        .gain = gain,
-        .bias = bias,
-        .xs = xs,
-        .ys = ys,
-        .eps = eps,
-        .y = y,
-        .centred = centred,
-        .past = lnrnn_nontemporal(x, y, rows * n * size),
     };
-    lnrnn_parallel(lnrnn_parts(rows, j.block), lnrnn_threads_for(rows * n, threads), layer_norm_task, &j);
+    lnrnn_parallel(lnrnn_parts(rows, j.block), lnrnn_threads_for(rows * n, threads), forward_task, &j);
 }
 
-/* Rows to a task of the backward pass: each has sums of its own, which should be few beside the values, and in number. */
+/* --- backward ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const lnrnn_norm *kernels;
+    lnrnn_layer_norm_gradients all;
+    size_t block, size;
+    double *work; /* (tasks, 4, n): ggain and gbias of a task, and the kernel's partial sums */
+} backward_job;
+
+/* Rows of a task. Each has sums of its own, which must be few beside the values: at least 32 rows; and few in number: about
+ * 64 tasks. */
 static size_t backward_block(size_t rows, size_t n)
 {
-    const size_t block = lnrnn_rows_to_task(rows, n), least = lnrnn_parts(rows, 64);
-    const size_t some = block < least ? least : block, few = lnrnn_clamp(rows / 8 / 4 * 4, 32, 64);
-    return some < few ? few : some;
+    const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_parts(rows, 64);
+    const size_t for_values = lnrnn_clamp(rows / 8 / 4 * 4, 32, 64);
+    const size_t larger = block < for_number ? for_number : block;
+    return larger < for_values ? for_values : larger;
 }
 
 size_t lnrnn_layer_norm_work(size_t rows, size_t n)
@@ -69,36 +80,48 @@ size_t lnrnn_layer_norm_work(size_t rows, size_t n)
     return lnrnn_parts(rows, backward_block(rows, n)) * 4 * n;
 }
 
-static void layer_norm_backward_task(void *ctx, size_t index, int worker)
+static void backward_task(void *ctx, size_t index, int worker)
 {
-    const layer_norm_job *j = ctx;
-    const size_t n = j->n, r = index * j->block, m = lnrnn_min(j->block, j->rows - r), at = r * n * j->size;
-    double *part = j->work + index * 4 * n; /* ggain, gbias, and the kernel's own 2n */
+    const backward_job *j = ctx;
+    lnrnn_layer_norm_gradients rows = j->all;
+    const size_t n = rows.n, first = index * j->block, offset = first * n * j->size;
+    double *sums = j->work + index * 4 * n;
     (void)worker;
-    memset(part, 0, 4 * n * sizeof *part);
-    j->kernels->layer_norm_backward(m, n, j->gy + at, (ptrdiff_t)n, j->x + at, (ptrdiff_t)n, j->gain, j->eps,
-                                    j->y + at, (ptrdiff_t)n, part, part + n, part + 2 * n);
+    memset(sums, 0, 4 * n * sizeof *sums);
+    rows.rows = lnrnn_min(j->block, rows.rows - first);
+    rows.gy = (const char *)rows.gy + offset;
+    rows.x = (const char *)rows.x + offset;
+    rows.gx = (char *)rows.gx + offset;
+    rows.ggain = sums, rows.gbias = sums + n, rows.partial = sums + 2 * n;
+    j->kernels->layer_norm_backward(&rows);
 }
 
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
                                double *work, int threads)
 {
-    layer_norm_job j = {
+    const ptrdiff_t stride = (ptrdiff_t)n;
+    backward_job j = {
         .kernels = &lnrnn_active()->norm[dtype],
-        .rows = rows,
-        .n = n,
+        .all =
+            {
+                .rows = rows,
+                .n = n,
+                .gy = gy,
+                .x = x,
+                .gx = gx,
+                .gys = stride,
+                .xs = stride,
+                .gxs = stride,
+                .gain = gain,
+                .eps = eps,
+            },
         .block = backward_block(rows, n),
         .size = lnrnn_size(dtype),
-        .x = x,
-        .gy = gy,
-        .gain = gain,
-        .eps = eps,
-        .y = gx,
         .work = work,
     };
     const size_t tasks = lnrnn_parts(rows, j.block);
-    lnrnn_parallel(tasks, lnrnn_threads_for(2 * rows * n, threads), layer_norm_backward_task, &j);
+    lnrnn_parallel(tasks, lnrnn_threads_for(2 * rows * n, threads), backward_task, &j);
     memset(ggain, 0, n * sizeof *ggain);
     memset(gbias, 0, n * sizeof *gbias);
     for (size_t t = 0; t < tasks; t++)

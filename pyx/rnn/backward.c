@@ -1,48 +1,29 @@
 /* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
  *
- * A group goes back through its steps. Each step turns the gradient of the state into those of W x and
- * W h, kept for all rows, and hands W_hh's share of the latter to the step before. What these rows then
- * give is the same for every cell and needs no order in time: each row its gradient of x, all of them
- * together those of the weights, summed over the packed rows in their order, whatever the threads. */
+ * A group goes back through its steps. Each step turns the gradient of the state into those of W x and W h,
+ * which are kept for all rows, and adds to the gradient of the state before it what comes by way of W_hh.
+ * From the rows kept weight_gradients.c then makes the gradients of x and of the weights. Those of gains and
+ * biases are summed for each group by itself and then in the order of the groups, however many threads there
+ * are. */
 #include <math.h>
 #include <string.h>
 
-#include "lnrnn.h"
-#include "lnrnn/kernels/table.h"
+#include "rnn/backward.h"
+#include "rnn/cost.h"
 #include "rnn/rows.h"
-#include "runtime/threads.h"
-
-/* Rows of the weights' gradients in a task, and packed rows that a task transposes at once. */
-enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
-
-typedef struct {
-    const lnrnn_rnn_call *r;
-    const lnrnn_rnn_config *c;
-    const lnrnn_rnn_plan *p;
-    const lnrnn_kernels *k;
-    const lnrnn_rnn_gradients *g;
-    size_t rows;         /* of all sequences */
-    size_t wide, narrow; /* floats from row to row of what has G*H values, of what has H */
-    double *sums;        /* (groups + 1, group_sums): each group's, and their total */
-    float *gx, *ga; /* (rows, wide): the gradients of W x and W h; one array where the cell takes their sum */
-    float *gh, *gc; /* (B, narrow): the gradient of the state, sequences in order; gc: LSTM */
-    size_t *back;   /* (groups) steps that each has gone back */
-    size_t *tasks;  /* (tasks_after) how far each of the products over all rows is */
-    float *work;    /* (threads, worker) */
-    size_t worker;
-} backward_job;
+#include "runtime/parts.h"
 
 /* The memory of a worker that has a group: its rows of the state's gradient, and what a step needs. */
 typedef struct {
     float *gh, *gc; /* (group, narrow) */
     float *u, *gu;  /* (group, narrow): see lnrnn_gate_gradients; gu: LSTM */
-    float *zeros;   /* (2, G*H), as the kernels want them and leave them */
+    float *zeros;   /* (2, G*H): zeros before and after each kernel that takes them */
     float *batch;   /* batch_work(j) */
 } scratch;
 
 /* --- the norms ------------------------------------------------------------------------------------------ */
 
-/* A group's share of ggain and gbias, site after site. */
+/* Where a site's ggain and gbias stand in a group's sums, or in their total. */
 static lnrnn_site_gradients site_sums(const lnrnn_rnn_config *c, double *sums, int site)
 {
     for (int i = 0; i < site; i++)
@@ -58,10 +39,11 @@ static size_t group_sums(const lnrnn_rnn_config *c)
     return n;
 }
 
-/* For the widest site two doubles and four floats a value. */
+/* Floats of scratch.batch: for each value of the widest site two doubles and four floats. */
 static size_t batch_work(const backward_job *j) { return j->p->synchronous ? 8 * j->c->outputs + 2 : 0; }
 
-/* Batch norm's site_backward: step t was normalised with the statistics that the forward call has written. */
+/* site_backward of batch norm: step t was normalised with the statistics that the forward call has
+ * written. */
 static void batch_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
                            ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, lnrnn_site_gradients sum,
                            const scratch *m)
@@ -71,13 +53,13 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
     const size_t N = j->c->site[site].width;
     const double *mean = found->mean + t * N, *var = found->var + t * N, n = (double)active;
     double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
-    float *at = (float *)(s1 + N), *c1 = at + N, *c2 = c1 + N, *scale = c2 + N;
+    float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N;
     for (size_t o = 0; o < N; o++)
-        at[o] = (float)mean[o];
+        mean_f[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
-    j->k->cells->sums_columns(active, N, g, gs, a, as, at, s0, s1, m->zeros);
+    j->k->cells->sums_columns(active, N, g, gs, a, as, mean_f, s0, s1, m->zeros);
     for (size_t o = 0; o < N; o++) {
-        const double low = mean[o] - at[o], rvar = 1 / (var[o] + j->c->eps);
+        const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
         sum.gain[o] += sgx * rstd;
         sum.bias[o] += s0[o];
@@ -85,12 +67,13 @@ static void batch_backward(const backward_job *j, int site, size_t active, size_
         c1[o] = (float)(s0[o] / n - low * slope);
         c2[o] = (float)slope;
     }
-    for (size_t i = 0; i < active; i++, g += gs, a += as, to += gs) /* g and a are not equally far apart */
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, at, scale, c1, c2, to);
+    const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
+    /* One by one: gx_columns has one stride for g and a. */
+    for (size_t i = 0; i < active; i++, g += gs, a += as, to += gs)
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g, a, 0, &coefficients, to);
 }
 
-/* The value behind the span of a row of n values, gate after gate, that begins at `from`: over which
- * values mean and variance are taken together. */
+/* Values from .. end - 1 of a row of n have their mean and variance in common. -> end. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
 {
     if (norm->spans == LNRNN_SPANS_EACH)
@@ -98,8 +81,9 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
     return norm->spans == LNRNN_SPANS_LAST && from == 0 ? n - norm->H : n;
 }
 
-/* g (active, width), gs apart: the gradient of a site's output at step t, a its input -> to (as g), which
- * may be g: that of the input; adds to the site's sums. */
+/* g (active, width), row stride gs: the gradient of a site's output at step t; a (active, width), row stride
+ * as: its input -> to (active, width), row stride gs, which may be g: the gradient of the input; adds ggain
+ * and gbias to the group's sums. */
 static void site_backward(const backward_job *j, int site, size_t active, size_t t, const float *a,
                           ptrdiff_t as, const float *g, float *to, ptrdiff_t gs, double *sums,
                           const scratch *m)
@@ -116,44 +100,43 @@ static void site_backward(const backward_job *j, int site, size_t active, size_t
     } else
         for (size_t from = 0, end; from < n; from = end) {
             end = span_end(norm, from, n);
-            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(active, end - from, g + from, gs, a + from, as,
-                                                          norm->gain + from, norm->eps, to + from, gs,
-                                                          sum.gain + from, sum.bias + from, m->zeros);
+            const lnrnn_layer_norm_gradients rows = {.rows = active,
+                                                     .n = end - from,
+                                                     .gy = g + from,
+                                                     .x = a + from,
+                                                     .gx = to + from,
+                                                     .gys = gs,
+                                                     .xs = as,
+                                                     .gxs = gs,
+                                                     .gain = norm->gain + from,
+                                                     .eps = (double)norm->eps,
+                                                     .ggain = sum.gain + from,
+                                                     .gbias = sum.bias + from,
+                                                     .partial = m->zeros};
+            j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&rows);
         }
-}
-
-/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to what c holds
- * (add) or alone. */
-static void product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
-                    const uint32_t *w, int add, float *c, size_t cs)
-{
-    const lnrnn_product *table = j->k->product;
-    const lnrnn_matmul job = {.dtype = LNRNN_WEIGHT_F32,
-                              .n = n,
-                              .k = k,
-                              .w = w,
-                              .p1 = table->panels(n),
-                              .add = add,
-                              .caches = j->p->caches};
-    table->matmul(&job, m, rows, c, (ptrdiff_t)cs);
 }
 
 /* --- through time --------------------------------------------------------------------------------------- */
 
-/* The parts of a worker's memory for the group that starts at row r0, from base, if that is not NULL. ->
- * how many floats. */
+/* Divides a worker's memory, which begins at base, for the group that starts at row r0; base NULL: only
+ * counts. -> how many floats. */
 static size_t layout_scratch(const backward_job *j, size_t r0, float *base, scratch *m)
 {
     const size_t state = j->p->group * j->narrow, gu = j->c->saved_gates ? state : 0;
     const size_t zeros = gu + (j->c->cell_state ? state : 0), batch = zeros + 2 * j->c->outputs;
     if (base)
-        *m = (scratch){
-            j->gh + r0 * j->narrow, j->gc + r0 * j->narrow, base, base + gu, base + zeros, base + batch};
+        *m = (scratch){.gh = j->gh + r0 * j->narrow,
+                       .gc = j->gc + r0 * j->narrow,
+                       .u = base,
+                       .gu = base + gu,
+                       .zeros = base + zeros,
+                       .batch = base + batch};
     return batch + batch_work(j);
 }
 
-/* What a site's norm, or bias, made of a (n, H), as apart, at step t, from value `from` of the site on ->
- * m->u. */
+/* a (n, H), row stride as: what a site read at step t as its values from .. from + H - 1 -> m->u (n, H): what
+ * its norm, or bias, made of them. */
 static void recompute_norm(const backward_job *j, int site, size_t from, size_t n, size_t t, const float *a,
                            ptrdiff_t as, const scratch *m)
 {
@@ -164,25 +147,32 @@ static void recompute_norm(const backward_job *j, int site, size_t from, size_t 
     if (g.how == LNRNN_AFFINE) {
         const size_t row = t * at->width + from, H = j->c->H;
         float *mean = m->batch, *scale = mean + H, *shift = scale + H;
-        j->k->norm[LNRNN_FLOAT32].fold(H, found->mean + row, found->var + row, 1, at->gain + from,
-                                       at->bias + from, g.eps, NULL, mean, scale, shift);
+        const lnrnn_channels channels = {.n = H,
+                                         .mean = found->mean + row,
+                                         .m2 = found->var + row,
+                                         .count = 1,
+                                         .gain = at->gain + from,
+                                         .bias = at->bias + from,
+                                         .eps = (double)g.eps};
+        const lnrnn_coefficients out = {.mean = mean, .scale = scale, .shift = shift};
+        j->k->norm[LNRNN_FLOAT32].fold(&channels, &out);
         g.mean = mean, g.gain = scale, g.bias = shift;
     } else {
         g.bias += from;
         if (g.how == LNRNN_NORMED)
             g.gain += from;
     }
-    j->k->cells->input_side(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
+    j->k->cells->normalise_rows(1, &g, n, a, as, m->u, (ptrdiff_t)j->narrow);
 }
 
-/* Some rows of a step on the way back: they stand at packed row pos, those of the step before from
- * `earlier` on. */
+/* The active rows r0 .. r0 + active - 1 of a group at step t: they stand at packed row pos, and those of the
+ * step before it from packed row `earlier` on. */
 typedef struct {
     size_t r0, active, t, pos, earlier;
 } back_step;
 
-/* lstm_backward, a tile of rows at a time: the c before the step are named by pointers. */
-static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gate_gradients b)
+/* lstm_backward of all rows, a tile at a time: it takes c before the step by pointers. */
+static void lstm_carry_backward(const backward_job *j, const back_step *s, lnrnn_gate_gradients b)
 {
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_plan *p = j->p;
@@ -198,8 +188,8 @@ static void carry_backward(const backward_job *j, const back_step *s, lnrnn_gate
     }
 }
 
-/* From m's gradient of the state to the gradients of the norms' outputs, in b, and of the state before,
- * what does not come by way of W h. tape: the records of these rows. */
+/* From the gradient of the state in m -> the gradients of the norms' outputs, in b.gx and b.ga, and in m the
+ * gradient of the state before, without what comes by way of W h. tape: the records of these rows. */
 typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
                            lnrnn_gate_gradients b, double *sums, const scratch *m);
 
@@ -208,8 +198,8 @@ static void rnn_cell_backward(const backward_job *j, const back_step *s, const f
 {
     (void)tape, (void)sums;
     for (size_t i = 0; i < s->active; i++)
-        j->k->cells->rnn_act_backward(j->c->act, j->c->H, m->gh + i * j->narrow, y_row(j->r, s->r0 + i, s->t),
-                                      b.ga + i * j->wide);
+        j->k->cells->rnn_backward(j->c->act, j->c->H, m->gh + i * j->narrow, y_row(j->r, s->r0 + i, s->t),
+                                  b.ga + i * j->wide);
 }
 
 static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
@@ -221,16 +211,16 @@ static void lstm_cell_backward(const backward_job *j, const back_step *s, const 
         recompute_norm(j, LNRNN_SITE_CELL, 0, s->active, s->t, c, as, m);
     else
         b.u = c, b.us = as;
-    j->k->cells->lstm_out_backward(&b);
+    j->k->cells->lstm_output_backward(&b);
     if (j->c->cell_norm)
         site_backward(j, LNRNN_SITE_CELL, s->active, s->t, c, as, m->gu, m->gu, b.hs, sums, m);
-    carry_backward(j, s, b);
+    lstm_carry_backward(j, s, b);
 }
 
 static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
                               lnrnn_gate_gradients b, double *sums, const scratch *m)
 {
-    const size_t n = 2 * j->c->H; /* the gate n, behind r and z: what r multiplied */
+    const size_t n = 2 * j->c->H; /* the values of the gate n follow those of r and z */
     (void)sums;
     b.state_prev = j->g->rows + j->rows + s->pos;
     recompute_norm(j, LNRNN_SITE_HIDDEN, n, s->active, s->t, tape + j->p->tape.h + n,
@@ -244,8 +234,8 @@ static cell_backward *const CELL_BACKWARD[LNRNN_CELLS] = {
     [LNRNN_GRU] = gru_cell_backward,
 };
 
-/* From m's gradient of the state to gx and ga of these rows: the gradients of W x and W h; and that of the
- * state before. */
+/* From the gradient of the state in m -> gx and ga of these rows, the gradients of W x and W h; and in m the
+ * gradient of the state before. */
 static void step_backward(const backward_job *j, const back_step *s, double *sums, const scratch *m)
 {
     const lnrnn_rnn_config *c = j->c;
@@ -276,7 +266,8 @@ static void step_backward(const backward_job *j, const back_step *s, double *sum
         const float *rows[TILE];
         for (size_t q = 0; q < n; q++)
             rows[q] = ga + (i + q) * j->wide;
-        product(j, n, c->H, c->outputs, rows, j->g->w_hh_t, c->direct_h, m->gh + i * j->narrow, j->narrow);
+        lnrnn_gradient_product(j, n, c->H, c->outputs, rows, j->g->w_hh_t, c->direct_h, m->gh + i * j->narrow,
+                               j->narrow);
     }
 }
 
@@ -339,85 +330,7 @@ static void backward_group(void *ctx, size_t index, int worker, int64_t *left)
     }
 }
 
-/* --- the products over all rows ------------------------------------------------------------------------- */
-
-/* A tile of packed rows: their gx, which goes to the caller's array. */
-static void input_gradient(const backward_job *j, size_t index, float *tile)
-{
-    const lnrnn_kernels *k = j->k;
-    const size_t D = j->c->D, wide = k->product->width(D), first = index * TILE;
-    const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
-    const float *rows[TILE];
-    for (size_t i = 0; i < n; i++)
-        rows[i] = j->gx + (first + i) * j->wide;
-    product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
-    for (size_t i = 0; i < n; i++)
-        memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
-}
-
-static size_t blocks(const lnrnn_rnn_config *c) { return (c->outputs + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
-
-/* A block of rows of gw_ih or gw_hh: sum over the packed rows of g[row][o] * v[row][i], the packed rows in
- * order, g the gradient of the product and v its input. Begins at row p of these, stops when *left is used
- * up. -> where. */
-static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t p, float *work,
-                              int64_t *left)
-{
-    const lnrnn_kernels *k = j->k;
-    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS;
-    const size_t m = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS;
-    const size_t n = hidden ? j->c->H : j->c->D, wide = k->product->width(n);
-    float *turned = work, *packed = turned + GRADIENT_ROWS * GRADIENT_DEPTH,
-          *sum = packed + GRADIENT_DEPTH * wide;
-    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
-    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
-    const float *columns[GRADIENT_ROWS];
-    for (size_t o = 0; o < m; o++)
-        columns[o] = turned + o * GRADIENT_DEPTH;
-    memset(sum, 0, m * wide * sizeof *sum);
-    for (size_t o = 0; p && o < m; o++)
-        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
-    for (size_t depth; p < j->rows && remaining(left) > 0; p += depth) {
-        depth = j->rows - p < GRADIENT_DEPTH ? j->rows - p : GRADIENT_DEPTH;
-        for (size_t d = 0; d < depth; d++)
-            for (size_t o = 0; o < m; o++)
-                turned[o * GRADIENT_DEPTH + d] = g[(p + d) * j->wide + o0 + o];
-        k->product->pack_rows(n, depth, rows + p, (uint32_t *)packed);
-        product(j, m, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
-        spend(left, (double)depth * (double)m * (double)n);
-    }
-    for (size_t o = 0; o < m; o++)
-        memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
-    return p;
-}
-
-static size_t tasks_after(const lnrnn_rnn_config *c, size_t rows)
-{
-    return 2 * blocks(c) + (rows + TILE - 1) / TILE;
-}
-
-static void products(void *ctx, size_t index, int worker, int64_t *left)
-{
-    const backward_job *j = ctx;
-    const size_t n = blocks(j->c);
-    float *work = j->work + (size_t)worker * j->worker;
-    size_t row = j->rows;
-    if (index < 2 * n)
-        row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
-    else {
-        input_gradient(j, index - 2 * n, work);
-        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
-    }
-    j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
-}
-
-/* What `products` wants. */
-static size_t products_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c)
-{
-    const size_t widest = k->product->width(c->D > c->H ? c->D : c->H), tile = TILE * k->product->width(c->D);
-    const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
-    return tile > weights ? tile : weights;
-}
+/* --- the call ------------------------------------------------------------------------------------------- */
 
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
@@ -433,10 +346,10 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .rows = all_rows(r),
                       .wide = p->wide,
                       .narrow = p->narrow};
-    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = products_work(j.k, c);
+    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = lnrnn_gradient_work(j.k, c);
     const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
     const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
-                 at = p->groups + tasks_after(c, j.rows);
+                 at = p->groups + lnrnn_gradient_tasks(c, j.rows);
     j.worker = through > after ? through : after;
     *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
               + (size_t)p->threads * j.worker;
@@ -446,7 +359,7 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
         j.gx = c->separate_products ? j.ga + rows : j.ga;
         j.gh = j.gx + rows;
         j.gc = j.gh + cell_state;
-        j.back = sizes_at(j.gc + state);
+        j.back = positions_at(j.gc + state);
         j.tasks = j.back + p->groups;
         j.work = j.gc + state + 2 * at + 2;
     }
@@ -485,13 +398,13 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     backward_job j = prepare(r, g, g->work, &floats);
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
-    const size_t after = tasks_after(c, j.rows);
+    const size_t after = lnrnn_gradient_tasks(c, j.rows);
     const double products_cost = (double)j.rows * (double)c->outputs * (double)(2 * c->D + c->H);
     if (!r->resumed)
         memset(j.back, 0, (p->groups + after) * sizeof *j.back);
     const double steps_cost = all_steps_cost(r, c->H);
     if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, steps_cost, r->part, backward_group, &j)
-        || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, products, &j))
+        || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, lnrnn_gradient_task, &j))
         return 0;
     sum_groups(&j);
     return 1;

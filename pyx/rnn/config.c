@@ -1,10 +1,9 @@
 /* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which
- * function makes the states. A new cell is a row of CELLS, a new placement a row of FORMS. */
+ * kernel makes the states. A cell is a row of CELLS, a placement of its norms a row of FORMS. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
-#include "rnn/rows.h"
 
-/* h_prev enters an LSTM and an RNN by W h alone, and the products by their sum. */
+/* What holds for a cell in all placements: the fields of lnrnn_rnn_config that bear these names. */
 static const struct {
     size_t num_gates;
     int cell_state, saved_gates, own_input_gradient, direct_h;
@@ -14,45 +13,51 @@ static const struct {
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .own_input_gradient = 1, .direct_h = 1},
 };
 
-/* The form of a cell without any norm, beside those with one, which are named by its placement. */
+/* A cell without norms is one more form beside those of the placements. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
-/* spans: the paper's. scratch: units of the cell for which cell_step needs memory. */
+/* spans: the paper's. scratch_gates: the kernel needs scratch for the values of so many gates. */
 static const struct {
-    lnrnn_cell_step *cell_step;
-    int separate_products, input_side, spans;
-    size_t scratch;
+    int step_kernel, separate_products, input_side, spans;
+    size_t scratch_gates;
 } FORMS[LNRNN_CELLS][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
         {
-            [BARE] = {lnrnn_rnn_step},
-            [LNRNN_JOINT] = {lnrnn_rnn_step, .spans = LNRNN_SPANS_ALL},
-            [LNRNN_SPLIT] = {lnrnn_rnn_separate_step, .separate_products = 1, .input_side = 1,
+            [BARE] = {.step_kernel = LNRNN_STEP_RNN},
+            [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_RNN, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_RNN,
+                             .separate_products = 1,
+                             .input_side = 1,
                              .spans = LNRNN_SPANS_ALL},
-            [LNRNN_GATE] = {lnrnn_rnn_step, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_RNN, .spans = LNRNN_SPANS_ALL},
         },
     [LNRNN_LSTM] =
         {
-            [BARE] = {lnrnn_lstm_step},
-            [LNRNN_JOINT] = {lnrnn_lstm_step, .spans = LNRNN_SPANS_ALL},
-            [LNRNN_SPLIT] = {lnrnn_lstm_step, .separate_products = 1, .input_side = 1,
+            [BARE] = {.step_kernel = LNRNN_STEP_LSTM},
+            [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_LSTM,
+                             .separate_products = 1,
+                             .input_side = 1,
                              .spans = LNRNN_SPANS_ALL},
-            [LNRNN_GATE] = {lnrnn_lstm_step, .spans = LNRNN_SPANS_EACH},
+            [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_EACH},
         },
-    /* r multiplies W h alone, so that a GRU keeps the products apart unless their sum is normalised as a
-     * whole. */
+    /* r multiplies W h alone: a GRU has separate products unless their sum is normalised as a whole. */
     [LNRNN_GRU] =
         {
-            [BARE] = {lnrnn_gru_step, .separate_products = 1, .input_side = 1},
-            [LNRNN_JOINT] = {lnrnn_gru_step, .spans = LNRNN_SPANS_ALL},
-            [LNRNN_SPLIT] = {lnrnn_gru_step, .separate_products = 1, .input_side = 1,
+            [BARE] = {.step_kernel = LNRNN_STEP_GRU, .separate_products = 1, .input_side = 1},
+            [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_GRU, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_GRU,
+                             .separate_products = 1,
+                             .input_side = 1,
                              .spans = LNRNN_SPANS_LAST},
-            [LNRNN_GATE] = {lnrnn_gru_gate_step, .separate_products = 1, .spans = LNRNN_SPANS_EACH,
-                            .scratch = 3},
+            [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_GRU_GATE,
+                            .separate_products = 1,
+                            .spans = LNRNN_SPANS_EACH,
+                            .scratch_gates = 3},
         },
 };
 
-/* Scale and shift of batch norm belong to a step: step.c adds them. */
+/* How a site reads its values; the scale and shift of batch norm belong to a step: step.c adds them. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};
@@ -77,10 +82,10 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = CELLS[c->cell].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;
-    c->cell_step = FORMS[c->cell][form].cell_step;
+    c->step_kernel = FORMS[c->cell][form].step_kernel;
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;
-    c->cell_scratch = FORMS[c->cell][form].scratch * c->H;
+    c->cell_scratch = FORMS[c->cell][form].scratch_gates * c->H;
     int spans = FORMS[c->cell][form].spans;
     if (spans == LNRNN_SPANS_LAST && c->span == LNRNN_SPAN_ALL)
         spans = LNRNN_SPANS_ALL;
@@ -90,8 +95,4 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     input->norm = gate_norm_of(c, input, spans);
     hidden->norm = gate_norm_of(c, hidden, spans);
     cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL);
-    hidden->norm.cell_norm = c->cell_norm;
-    hidden->norm.cell_how = cell->norm.how;
-    hidden->norm.gain_c = cell->norm.gain;
-    hidden->norm.bias_c = cell->norm.bias;
 }

@@ -2,12 +2,13 @@
  * in memory.
  *
  * A group goes through time together; groups are independent, and threads take groups. With few sequences
- * threads divide the units instead: see split_units in forward.c. Batch norm that takes its statistics
+ * threads divide the units instead: see split.c. Batch norm that takes its statistics
  * from the batch needs all rows of a step at once: then there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "rnn/rows.h"
+#include "rnn/step.h"
 #include "runtime/threads.h"
 
 /* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
@@ -21,7 +22,7 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->ends <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape: W x, where it is kept apart; W h, or the sum; the gates; c. */
+/* A record of the tape: W x, with separate products; W h, or the sum; the gates; c. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -48,8 +49,9 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
         p->threads = 1 + (int)(products / LNRNN_THREAD_WORK);
     if (p->threads > 1 && products < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
         p->threads = 1;
-    /* Few sequences to a thread are bound by reading the weights: dividing these is worth a barrier a
-     * step, if the step is long enough (tests/benchmarks, rnn with two threads). */
+    /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
+     * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
+     * rnn with two threads). */
     p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
                && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
                && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
@@ -58,8 +60,9 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     p->group = p->synchronous || p->split ? r->B : TILE;
-    /* Fewer sequences to a group where that gives every thread one. With a tape the groups are the tape's
-     * order, and backward, which may have another number of threads, must find the same. */
+    /* Fewer sequences to a group where that gives every thread one. With a tape the group's size is fixed: it
+     * is the order of the tape's records, and backward, which may have another number of threads, must find
+     * the same. */
     if (!p->synchronous && r->tape)
         p->group = TILE / 2;
     else if (!p->synchronous && !p->split && (size_t)p->threads * TILE > r->B)
@@ -76,9 +79,9 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Threads that divide the units have W x of a chunk, and W h if that is separate for two steps, in common;
- * each has states of its own. Threads that divide the sequences have nothing in common. With a tape W x
- * and W h are in the tape. */
+/* Threads that divide the units share W x of a chunk and, with separate products, W h of two steps; each has
+ * states of its own. Threads that divide the sequences share nothing. With a tape W x and W h are in the
+ * tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -108,7 +111,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
-    /* With a tape W x itself must stay; statistics of the batch are those of a step. */
+    /* A tape must keep W x itself; statistics of the batch are those of one step. */
     p->deferred_input = c->input_side && (r->tape || p->synchronous);
     layout_tape(c, p);
     choose_threads(r, threads, p);

@@ -1,14 +1,12 @@
-/* What stands between the products of a step and the states: norms and gates, for every cell and
- * placement.
+/* A step between its products and its states.
  *
- * A site reads a product in one of three ways (gates.h): a bias; the scale and shift of this step, which
- * is batch norm; or the statistics of the row, which is layer norm. config.c has chosen the way and the
- * cell's function; what is left to do here is to find the scale and shift of a step. */
+ * A site reads its values in one of three ways (kernels/gate_norm.h): with a bias; with a scale and shift of
+ * this step, which is batch norm; or with the statistics of each row, which is layer norm. config.c has
+ * chosen the way and the cell's kernel, once; here the scale and shift of a step are found, and the kernel is
+ * called. */
 #include <string.h>
 
-#include "lnrnn.h"
-#include "lnrnn/kernels/table.h"
-#include "rnn/rows.h"
+#include "rnn/step.h"
 
 lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
                                  ptrdiff_t as, float *work)
@@ -26,102 +24,63 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
             out->var[t * n + i] = m2[i] / (double)active;
         r->count[t] = (int64_t)active;
     }
-    norm->fold(n, mean, m2, (double)active, at->gain, at->bias, r->config->eps, NULL, fold, fold + n,
-               fold + 2 * n);
-    return (lnrnn_fold){fold, fold + n, fold + 2 * n};
+    const lnrnn_channels channels = {.n = n,
+                                     .mean = mean,
+                                     .m2 = m2,
+                                     .count = (double)active,
+                                     .gain = at->gain,
+                                     .bias = at->bias,
+                                     .eps = (double)r->config->eps};
+    const lnrnn_coefficients out = {.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
+    norm->fold(&channels, &out);
+    return (lnrnn_fold){.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
 }
 
-/* Mean, scale and shift of a batch norm's site at step t: those of the batch, f, or else the known ones. */
-static lnrnn_fold fold_of(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
+/* How a site reads its values at step t: batch norm with the batch's statistics, if there is a fold, or with
+ * the row that its tables have for the step. -> the site's norm, or of_step, written. */
+static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold fold,
+                                           lnrnn_gate_norm *of_step)
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_site *at = &c->site[site];
-    const size_t step = r->start + t, row = step < c->known ? step : (size_t)c->overrun_row;
-    return f.scale ? f : (lnrnn_fold){NULL, at->scale + row * at->width, at->shift + row * at->width};
-}
-
-/* What the kernel of a site of batch norm gets at step t. */
-static lnrnn_gate_norm folded(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold f)
-{
-    lnrnn_gate_norm norm = r->config->site[site].norm;
-    f = fold_of(r, site, t, f);
-    norm.mean = f.mean, norm.gain = f.scale, norm.bias = f.shift;
-    return norm;
-}
-
-/* The same for the norm of c that follows in the same kernel. */
-static void fold_cell(const lnrnn_rnn_call *r, size_t t, lnrnn_fold f, lnrnn_gate_norm *norm)
-{
-    f = fold_of(r, LNRNN_SITE_CELL, t, f);
-    norm->mean_c = f.mean, norm->gain_c = f.scale, norm->bias_c = f.shift;
-}
-
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold f, size_t n, size_t t, const float *x, ptrdiff_t xs,
-                      float *y, ptrdiff_t ys)
-{
-    const lnrnn_rnn_config *c = r->config;
-    const lnrnn_gate_norm *norm = &c->site[LNRNN_SITE_INPUT].norm;
-    lnrnn_gate_norm of_step;
-    if (norm->how == LNRNN_AFFINE)
-        of_step = folded(r, LNRNN_SITE_INPUT, t, f), norm = &of_step;
-    r->plan->kernels->cells->input_side((int)c->num_gates, norm, n, x, xs, y, ys);
-}
-
-void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s, int deferred_output)
-{
-    const lnrnn_rnn_config *c = r->config;
-    const lnrnn_gate_norm *norm = &c->site[LNRNN_SITE_HIDDEN].norm;
-    lnrnn_gate_norm of_step;
-    if (norm->how == LNRNN_AFFINE) {
-        of_step = folded(r, LNRNN_SITE_HIDDEN, s->t, f), norm = &of_step;
-        of_step.deferred_output = deferred_output;
-        if (c->cell_norm && !deferred_output)
-            fold_cell(r, s->t, (lnrnn_fold){0}, &of_step);
+    if (at->norm.how != LNRNN_AFFINE)
+        return &at->norm;
+    *of_step = at->norm;
+    if (fold.scale) {
+        of_step->mean = fold.mean, of_step->gain = fold.scale, of_step->bias = fold.shift;
+    } else {
+        const size_t step = r->start + t, row = step < c->known ? step : (size_t)c->overrun_row;
+        of_step->gain = at->scale + row * at->width, of_step->bias = at->shift + row * at->width;
     }
-    c->cell_step(r->plan->kernels, c, norm, s);
+    return of_step;
 }
 
-void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold f, const lnrnn_step_rows *s)
+void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t n, size_t t, const float *x,
+                      ptrdiff_t xs, float *y, ptrdiff_t ys)
 {
-    lnrnn_gate_norm norm = r->config->site[LNRNN_SITE_HIDDEN].norm;
-    fold_cell(r, s->t, f, &norm);
-    r->plan->kernels->cells->lstm_out(&norm, s->n, s->c, s->h);
+    lnrnn_gate_norm of_step;
+    const lnrnn_gate_norm *norm = norm_of_step(r, LNRNN_SITE_INPUT, t, fold, &of_step);
+    r->plan->kernels->cells->normalise_rows((int)r->config->num_gates, norm, n, x, xs, y, ys);
 }
 
-/* --- the cells ------------------------------------------------------------------------------------------ */
-
-void lnrnn_rnn_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
-                    const lnrnn_step_rows *s)
+void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t t, const lnrnn_step_rows *rows,
+                     int deferred_output)
 {
-    if (g->how == LNRNN_NORMED)
-        k->cells->rnn_layer(c->act, s->n, g->H, s->a, s->as, g->gain, g->bias, g->eps, s->h);
-    else
-        k->cells->rnn_affine(c->act, s->n, g->H, s->a, s->as, g->mean, g->gain, g->bias, s->h);
+    const lnrnn_rnn_config *c = r->config;
+    lnrnn_gate_norm hidden, cell;
+    lnrnn_step_config step = {.hidden = norm_of_step(r, LNRNN_SITE_HIDDEN, t, fold, &hidden),
+                              .act = c->act,
+                              .cell_norm = c->cell_norm,
+                              .deferred_output = deferred_output};
+    if (c->cell_norm != LNRNN_CELL_NONE && !deferred_output)
+        step.cell = norm_of_step(r, LNRNN_SITE_CELL, t, (lnrnn_fold){0}, &cell);
+    r->plan->kernels->cells->step[c->step_kernel](&step, rows);
 }
 
-void lnrnn_rnn_separate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
-                             const lnrnn_step_rows *s)
+void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t t, const lnrnn_step_rows *rows)
 {
-    k->cells->rnn_separate(c->act, g, s->n, s->x, s->xs, s->a, s->as, s->h);
-}
-
-void lnrnn_lstm_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
-                     const lnrnn_step_rows *s)
-{
-    (void)c;
-    k->cells->lstm(g, s->n, s->x, s->xs, s->a, s->as, s->c, s->h, s->saved_gates, s->as);
-}
-
-void lnrnn_gru_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
-                    const lnrnn_step_rows *s)
-{
-    (void)c;
-    k->cells->gru(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->saved_gates, s->as);
-}
-
-void lnrnn_gru_gate_step(const lnrnn_kernels *k, const lnrnn_rnn_config *c, const lnrnn_gate_norm *g,
-                         const lnrnn_step_rows *s)
-{
-    (void)c;
-    k->cells->gru_gate(g, s->n, s->x, s->xs, s->a, s->as, s->h_prev, s->h, s->scratch);
+    lnrnn_gate_norm cell;
+    const lnrnn_step_config step = {.cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),
+                                    .cell_norm = r->config->cell_norm};
+    r->plan->kernels->cells->lstm_output(&step, rows);
 }

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from machine import COPY, READ, READ_AHEAD, Loop
 from race import Call, on_track
 

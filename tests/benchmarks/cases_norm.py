@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import lnrnn
 import numpy as np
+
+import lnrnn
 from case import Case, Unavailable, tolerances, traffic
 from lnrnn import reference
 from peers_norm import EPS, builders

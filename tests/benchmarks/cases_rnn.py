@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 import cell_gru
 import cell_lstm
 import cell_rnn
 import lnrnn
-import numpy as np
 from case import Case, Limit, Unavailable
 from lnrnn import reference
 from machine import DOT_BF16, DOT_INT8, FMA_F32, READ, READ_AHEAD, Loop

@@ -25,6 +25,7 @@ from types import ModuleType
 # there is one already.
 import lnrnn  # isort: skip
 import numpy as np
+
 from race import Call, Pace, race
 
 OTHER = "lnrnn_other"

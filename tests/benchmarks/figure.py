@@ -6,6 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
+
 from report import tables
 from results import Entry
 

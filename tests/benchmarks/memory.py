@@ -12,8 +12,9 @@ import ctypes
 import multiprocessing
 from pathlib import Path
 
-import lnrnn
 import numpy as np
+
+import lnrnn
 
 MIB = 1 << 20
 PR_SET_THP_DISABLE = 41

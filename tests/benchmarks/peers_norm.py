@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+
 from race import Call
 
 EPS = float(np.float32(1e-5))  # ONNX keeps it in float32: the same number for everybody

@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+
 from peers_norm import onnx_session
 from peers_rnn import openvino_infer, torch_on
 from race import Call

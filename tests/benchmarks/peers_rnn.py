@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+
 from peers_norm import onnx_session
 from race import Call
 

@@ -4,6 +4,7 @@ norm."""
 from __future__ import annotations
 
 import pytest
+
 from recurrent import GRID, Recurrent, sizes
 
 ODD = [(1, 96), (1, 100), (1, 320), (1, 750), (8, 100), (8, 750), (3, 256), (17, 256), (48, 256)]

@@ -93,6 +93,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     None; others: the part of the CPUs' time that other processes took. A disturbed race is run again, and the
     calmest is told."""
     import numpy as np
+
     from neighbours import BUSY, Watch, wait_for_calm
     from race import race
 

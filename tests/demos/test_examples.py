@@ -7,9 +7,10 @@ import runpy
 import sys
 from pathlib import Path
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -10,9 +10,10 @@ import time
 import tracemalloc
 import warnings
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from lnrnn.rnn.network import architecture
 from networks import NONLINEARITIES, NORMS, network, normal, run_python
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import DATA
 from networks import VARIANTS, network, normal
 

@@ -9,9 +9,10 @@ import socket
 import stat
 import sys
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from lnrnn import cli, files
 from networks import network, run_python
 

@@ -3,10 +3,11 @@ what does not fit refused. Layers are in test_from_keras_layers.py; this file ne
 
 from __future__ import annotations
 
-import foreign_cells
-import lnrnn
 import numpy as np
 import pytest
+
+import foreign_cells
+import lnrnn
 from importing import assert_agrees, drawn, initial
 from lnrnn.importers import convert_keras
 

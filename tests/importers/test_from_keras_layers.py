@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 os.environ.setdefault("KERAS_BACKEND", "jax" if find_spec("jax") else "torch")
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 
 keras = pytest.importorskip("keras")

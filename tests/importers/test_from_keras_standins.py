@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import foreign_cells
-import lnrnn
 import numpy as np
 import pytest
+from test_from_keras import KERAS, B, H, I, T, weights
+
+import foreign_cells
+import lnrnn
 from importing import assert_agrees, initial
 from lnrnn.importers import convert_keras
-from test_from_keras import KERAS, B, H, I, T, weights
 
 GATED = {"activation": "tanh", "recurrent_activation": "sigmoid"}
 CONFIGS = {

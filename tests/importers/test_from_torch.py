@@ -3,10 +3,11 @@ does not fit refused by name. Modules are in test_from_torch_modules.py; this fi
 
 from __future__ import annotations
 
-import foreign_cells
-import lnrnn
 import numpy as np
 import pytest
+
+import foreign_cells
+import lnrnn
 from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
 from lnrnn.importers import convert_torch
 

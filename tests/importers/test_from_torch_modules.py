@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import io
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 from lnrnn.importers import convert_torch
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+
 from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine

@@ -8,18 +8,29 @@ import copy
 import subprocess
 import sys
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 from lnrnn.importers import checking
 
 torch = pytest.importorskip("torch")
-import lnrnn.torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import layer_norm  # noqa: E402
+
+import lnrnn.torch  # noqa: E402
 from torch_cells import (  # noqa: E402
-    WAYS, BatchFirst, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, OutCell, Pair, fresh,
+    WAYS,
+    BatchFirst,
+    CustomLSTM,
+    GateGRUCell,
+    HasteGRU,
+    Layer,
+    LayerNormLSTMCell,
+    OutCell,
+    Pair,
+    fresh,
     shaken,
 )  # fmt: skip
 

@@ -3,9 +3,10 @@ fit it."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 from importing import FOREIGN, stack
 from lnrnn.rnn.network import architecture

@@ -6,9 +6,10 @@ from __future__ import annotations
 import copy
 import io
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 from importing import through_reference
 from lnrnn.importers import convert_torch

@@ -3,9 +3,10 @@ it."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import normal
 
 DTYPES = [np.float32, np.float64, np.float16]

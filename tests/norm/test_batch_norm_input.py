@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import NOT_REAL, absolute_error, bad_outs, named, relative_error
 from lnrnn import reference as ref
 

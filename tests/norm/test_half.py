@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import several_threads
 from lnrnn import reference as ref
 

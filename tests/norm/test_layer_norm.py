@@ -5,9 +5,12 @@ test_layer_norm_input.py has what is refused, dtypes, and the layer class.
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lnrnn
 from helpers import (
     FLOATS,
     LENGTHS,
@@ -23,8 +26,6 @@ from helpers import (
     several_threads,
     wide,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from lnrnn import reference as ref
 
 # |y| is up to sqrt(n) and its error a few roundings of that; 2.8e-7 of the largest |y| was measured at worst

@@ -3,14 +3,16 @@ reference."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import FLOATS, SCALE, absolute_error, each_dtype, normal, on_every_isa, relative_error, wide
 from hypothesis import given
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import FLOATS, SCALE, absolute_error, each_dtype, normal, on_every_isa, relative_error, wide
 from lnrnn import reference as ref
-from networks import VARIANTS, calm, normal as normal32, parts, reference_forward
+from networks import VARIANTS, calm, parts, reference_forward
+from networks import normal as normal32
 
 same = np.testing.assert_array_equal
 LENGTHS = (2, 3, 8, 16, 17, 33, 100, 1000, 5000)

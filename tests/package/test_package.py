@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 
 
 def test_dir_shows_the_public_names_and_nothing_else():

@@ -3,9 +3,10 @@ the way out."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import named
 
 torch = pytest.importorskip("torch")

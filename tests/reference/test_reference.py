@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from helpers import absolute_error, onnx_cases, relative_error
 from lnrnn import reference as ref
 

@@ -10,6 +10,8 @@ from math import exp, log, sqrt, tanh
 
 import numpy as np
 import pytest
+from test_reference import DIFFERENCE_TOLERANCE, ids, numeric_gradient
+
 from helpers import absolute_error, onnx_cases, relative_error
 from lnrnn import reference as ref
 from reference_cells import (
@@ -23,7 +25,6 @@ from reference_cells import (
     mapped,
     statistics_of,
 )
-from test_reference import DIFFERENCE_TOLERANCE, ids, numeric_gradient
 
 # float64 against float64 with other shapes of the same products; 1.3e-15 was measured at worst
 SAME = 1e-14

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from helpers import absolute_error, relative_error
 from lnrnn import reference as ref
 from reference_cells import CELLS, LAYER, PER_STEP, backward, draw, forward

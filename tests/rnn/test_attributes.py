@@ -8,9 +8,10 @@ import dataclasses
 import pickle
 import traceback
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import NOT_REAL, named
 from networks import CELLS, NORMS, network, normal
 

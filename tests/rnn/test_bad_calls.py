@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import copy
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from bad_values import (
     HUGE,
     INF,
@@ -19,10 +20,10 @@ from bad_values import (
     D,
     E,
     H,
+    Hostile,
     T,
     V,
     X,
-    Hostile,
     cases,
     label,
     refuses,

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from bad_values import (
     HUGE,
     NO_FLAG,
@@ -16,8 +17,8 @@ from bad_values import (
     D,
     E,
     H,
-    V,
     Hostile,
+    V,
     cases,
     label,
     numbers,

@@ -3,9 +3,10 @@ than their differences. All numbers given are exact in float32, so that the refe
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import relative_error
 from networks import calm, parts, reference_backward, reference_forward, spec
 

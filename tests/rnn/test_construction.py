@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from networks import CELLS, network
 
 

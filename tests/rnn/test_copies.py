@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from networks import NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
 
 same = np.testing.assert_array_equal

@@ -7,12 +7,13 @@ has; sizes and models take turns where each was seen with the other's neighbours
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import available_isas, layouts, on_every_isa, several_threads, using_isa, using_threads
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import available_isas, layouts, on_every_isa, several_threads, using_isa, using_threads
 from networks import CELLS, NORMS, drawn_state, network, normal, parts, spec, taken
 
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)

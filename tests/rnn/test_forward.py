@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import absolute_error, layouts, on_every_isa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import absolute_error, layouts, on_every_isa
 from networks import (
     CELLS,
     VARIANTS,

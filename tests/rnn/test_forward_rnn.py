@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import absolute_error, layouts, on_every_isa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import absolute_error, layouts, on_every_isa
 from lnrnn import reference as ref
 from networks import NONLINEARITIES, NORMS, calm, network, normal, reference_forward
 

@@ -4,9 +4,10 @@ sums is exact."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 BATCHES = (*range(1, 10), 17)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error
 from networks import CELLS, calm, network, normal, reference_forward
 

@@ -7,9 +7,10 @@ import copy
 import pickle
 from dataclasses import replace
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import NOT_REAL, absolute_error, named
 from networks import CELLS, VARIANTS, calm, drawn_state, network, normal, parts, reference_forward, spec
 

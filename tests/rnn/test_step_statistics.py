@@ -3,12 +3,13 @@ step."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import absolute_error, on_every_isa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import absolute_error, on_every_isa
 from lnrnn import reference as ref
 from networks import calm, network, normal, reference_forward
 

@@ -3,9 +3,10 @@ beyond them."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import absolute_error, on_every_isa
 from networks import calm, drawn_state, learn, network, normal, parts, reference_forward, sides
 

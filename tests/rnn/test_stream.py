@@ -6,9 +6,10 @@ import gc
 import threading
 import tracemalloc
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import layouts, several_threads, using_threads
 from networks import NORMS, network, normal, run_apart
 

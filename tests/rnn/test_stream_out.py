@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from helpers import bad_outs, layouts, named
 from networks import NORMS, network, normal
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 from functools import partial
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import absolute_error, layouts, on_every_isa, relative_error, several_threads, using_threads
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import absolute_error, layouts, on_every_isa, relative_error, several_threads, using_threads
 from lnrnn import reference as ref
 from networks import (
     CELLS,
@@ -188,11 +189,8 @@ def test_sizes_that_amplify(norm, kind):
             for name, g in got.items():
                 # Of a gradient that is all cancellation the rest is roundings of what cancelled.
                 size = np.abs(want[name]).max(initial=0)
-                assert absolute_error(g, want[name]) < size * (GRADIENT + 2 * loss[name]) + 8e-6, (
-                    isa,
-                    name,
-                    hidden,
-                )
+                allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
+                assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
 
 
 KINDS = kinds(*NONLINEARITIES)

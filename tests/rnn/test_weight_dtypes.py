@@ -3,9 +3,10 @@ they cost on real speech."""
 
 from __future__ import annotations
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import several_threads
 from lnrnn.demos.speakers import Settings, SpeakerNetwork
 from networks import network, normal

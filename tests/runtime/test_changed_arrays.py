@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import using_threads
 from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
 

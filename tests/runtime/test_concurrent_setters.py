@@ -9,11 +9,12 @@ import sys
 import threading
 import warnings
 
-import lnrnn
 import numpy as np
 import pytest
-from networks import network, normal, run_apart
 from test_runtime import at_once
+
+import lnrnn
+from networks import network, normal, run_apart
 
 T = 4
 X = np.random.default_rng(0).standard_normal((T, 2, 3)).astype(np.float32)

@@ -7,9 +7,10 @@ import signal
 import time
 from contextlib import contextmanager
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import several_threads, using_threads
 from lnrnn import _core
 from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, run_python

@@ -8,9 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from lnrnn import _core
 
 try:

@@ -8,9 +8,10 @@ import os
 import sys
 import threading
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from helpers import available_isas, using_isa, using_threads
 from networks import FREE, NORMS, network, normal, run_apart, run_python, said
 

@@ -6,8 +6,9 @@ import os
 import sys
 import textwrap
 
-import lnrnn
 import pytest
+
+import lnrnn
 from helpers import several_threads, using_threads
 from networks import FREE, network, normal, run_python, said
 

@@ -3,9 +3,10 @@ Python."""
 
 import subprocess
 
-import lnrnn
 import numpy as np
 import pytest
+
+import lnrnn
 from compilers import CFLAGS, GCC_AARCH64, QEMU, ROOT, emulates_aarch64
 from helpers import using_isa
 from lnrnn import _core, reference

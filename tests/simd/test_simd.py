@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+
 from compilers import ROOT
 from simd_definitions import (
     F32,

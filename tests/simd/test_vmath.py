@@ -6,12 +6,13 @@ import csv
 from functools import cache
 from importlib.resources import files
 
-import lnrnn
 import numpy as np
 import pytest
-from helpers import NOT_REAL, bad_outs, layouts, named, ulp_error
 from hypothesis import given
 from hypothesis import strategies as st
+
+import lnrnn
+from helpers import NOT_REAL, bad_outs, layouts, named, ulp_error
 from lnrnn import reference as ref
 
 FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}  # in float64

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+
 from helpers import NOT_REAL, named
 
 T, B, D, H = 4, 3, 2, 5

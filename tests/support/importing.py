@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import foreign_cells
 import numpy as np
+
+import foreign_cells
 from helpers import absolute_error
 from lnrnn import reference as ref
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lnrnn
 import numpy as np
+
+import lnrnn
 from lnrnn import reference as ref
 
 NORMS = ("layer", "batch", None)

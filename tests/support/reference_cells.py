@@ -5,6 +5,7 @@ them all.
 from __future__ import annotations
 
 import numpy as np
+
 from lnrnn import reference as ref
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}

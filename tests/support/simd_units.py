@@ -12,6 +12,7 @@ import subprocess
 
 import numpy as np
 import pytest
+
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
 

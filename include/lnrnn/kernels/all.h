@@ -86,30 +86,31 @@ const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
 #endif
 
 #ifdef LNRNN_PART_CELLS
-#include "lnrnn/kernels/cells.h"
-#include "lnrnn/kernels/gates.h"
-#include "lnrnn/kernels/gates_backward.h"
+#include "lnrnn/kernels/gru_cell.h"
+#include "lnrnn/kernels/lstm_cell.h"
+#include "lnrnn/kernels/rnn_cell.h"
 #include "lnrnn/kernels/step_norm.h"
 #include "lnrnn/simd/vmath.h"
 
 const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
-    .rnn_layer = rnn_layer,
-    .rnn_affine = rnn_affine,
-    .rnn_act_backward = rnn_act_backward,
-    .input_side = input_side,
-    .rnn_separate = rnn_separate,
-    .lstm = lstm,
-    .lstm_out = lstm_out,
-    .gru = gru,
-    .gru_gate = gru_gate,
-    .lstm_out_backward = lstm_out_backward,
+    .step =
+        {
+            [LNRNN_STEP_RNN] = rnn_step,
+            [LNRNN_STEP_LSTM] = lstm_step,
+            [LNRNN_STEP_GRU] = gru_step,
+            [LNRNN_STEP_GRU_GATE] = gru_gate_step,
+        },
+    .lstm_output = lstm_output,
+    .rnn_backward = rnn_backward,
+    .lstm_output_backward = lstm_output_backward,
     .lstm_backward = lstm_backward,
     .gru_backward = gru_backward,
+    .normalise_rows = normalise_rows,
+    .moments_columns = moments_columns,
+    .sums_columns = sums_columns,
     .exp = exp_f32,
     .tanh = tanh_f32,
     .sigmoid = sigmoid_f32,
-    .moments_columns = moments_columns,
-    .sums_columns = sums_columns,
 };
 #endif
 

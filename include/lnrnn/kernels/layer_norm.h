@@ -1,316 +1,365 @@
-/* Layer norm and RMS norm, forward, and layer norm backward: one text for one type in memory, as norm.h says.
+/* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
  *
- * Rows are taken in fours: the chain of sum, root and quotient at the end of one row's statistics hides behind the next
- * row's, and gain and bias, which wide rows push out of L1, are loaded once for the four. A row's result does not depend on
- * it.
+ * Rows are taken in groups of four: the dependent sum, square root and division at the end of one row's statistics overlap
+ * with those of the next rows, and gain and bias, which wide rows evict from L1, are loaded once for the four. The result of
+ * a row does not depend on its group.
  *
- * Where the squares of a row overflow or underflow (out_of_range in norm.h) it is multiplied by a power of two s, and taken
- * by itself: (x s - mean s) / sqrt(var s^2 + eps s^2) is what was asked for.
+ * Where the squares of a row overflow or underflow (out_of_range in norm.h) the row is taken by itself and multiplied by a
+ * power of two s: (x s - mean s) / sqrt(var s^2 + eps s^2) is (x - mean) / sqrt(var + eps).
+ *
+ * `form`, a sum of LNRNN_CENTRED and so on (names.h), says which kind of norm it is. It is a constant where it decides
+ * what is done with every vector: there is a copy of the loops for each.
  */
 
-/* Part of four rows or one: k values from x + i, or a vector if whole. */
-LNRNN_INLINE void layer_norm_part(const int rows, size_t k, const int whole, const elem *x, ptrdiff_t xs,
-                                  const real *gain, const real *bias, elem *y, ptrdiff_t ys, const vreal *m,
-                                  const vreal *r, const vreal *c, int has_gain, int has_bias,
-                                  const int centred)
+/* --- forward ----------------------------------------------------------------------------------------------------- */
+
+/* The rows that a kernel is at: lnrnn_layer_norm_rows with types. */
+typedef struct {
+    size_t n;
+    const elem *x; /* row stride xs */
+    elem *y;       /* row stride ys */
+    ptrdiff_t xs, ys;
+    const real *gain, *bias; /* (n) or NULL */
+    double eps;
+} norm_rows;
+
+/* The statistics of up to four rows, each in all lanes: the arguments of `normalised`. */
+typedef struct {
+    vreal mean[4], rstd[4], rest[4];
+} row_statistics;
+
+/* Row j of r alone. */
+LNRNN_INLINE norm_rows norm_row(const norm_rows *r, int j)
 {
-    const vreal g = has_gain ? get_real(gain, k, whole) : v_set1(1);
-    const vreal b = has_bias ? get_real(bias, k, whole) : v_zero();
+    norm_rows row = *r;
+    row.x += j * r->xs, row.y += j * r->ys;
+    return row;
+}
+
+/* x (LANES) of row j -> y. */
+LNRNN_INLINE vreal layer_norm_value(const int form, vreal x, const row_statistics *s, int j, vreal gain,
+                                    vreal bias)
+{
+    const vreal z =
+        form & LNRNN_CENTRED ? normalised(x, s->mean[j], s->rstd[j], s->rest[j]) : v_mul(x, s->rstd[j]);
+    return v_fma(z, gain, bias);
+}
+
+/* Values i .. i+k-1 of each row. rows: 1 or 4. */
+LNRNN_INLINE void layer_norm_part(size_t i, size_t k, const int whole, const int rows, const int form,
+                                  const norm_rows *r, const row_statistics *s)
+{
+    const vreal gain = form & LNRNN_GAIN ? get_real(r->gain + i, k, whole) : v_set1(1);
+    const vreal bias = form & LNRNN_BIAS ? get_real(r->bias + i, k, whole) : v_zero();
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++) {
-        const vreal v = get(x + j * xs, k, whole);
-        const vreal z = centred ? normalised(v, m[j], r[j], c[j]) : v_mul(v, r[j]);
-        put(y + j * ys, v_fma(z, g, b), k, whole);
+        const vreal x = get(r->x + j * r->xs + i, k, whole);
+        put(r->y + j * r->ys + i, layer_norm_value(form, x, s, j, gain, bias), k, whole);
     }
 }
 
-LNRNN_SELDOM void layer_norm_scaled(size_t n, const elem *x, const real *gain, const real *bias, double eps,
-                                    elem *y, real scale, int centred);
+LNRNN_SELDOM void layer_norm_scaled(norm_rows r, int form, real scale);
 
-/* final: the rows are taken as they are. */
-LNRNN_INLINE void layer_norm_group(const int rows, size_t n, const elem *x, ptrdiff_t xs, const real *gain,
-                                   const real *bias, double eps, elem *y, ptrdiff_t ys, int has_gain,
-                                   int has_bias, const int centred, const int final)
+/* 1 or 4 rows. final: they are not scaled any more. */
+LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_rows *r, const int final)
 {
-    real mean[4], m1[4], var[4], rstd[4], rest[4], spread = 0;
-    moments(rows, n, x, xs, mean, m1, var, centred);
+    moments_of_4 m;
+    real rstd[4], rest[4], spread = 0;
+    moments(rows, r->n, r->x, r->xs, &m, form & LNRNN_CENTRED);
     for (int j = 0; j < rows; j++) {
-        spread += var[j] + (real)eps;
-        rstd[j] = 1 / real_sqrt(var[j] + (real)eps);
-        rest[j] = -m1[j] * rstd[j];
+        spread += m.var[j] + (real)r->eps;
+        rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
+        rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* One question for all rows in the usual case. Where only the sum of finite variances overflows, the scale is 1. */
-    int far = !(spread < INFINITY);
-    if (eps < least_spread())
+    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite variances
+     * overflows, each row's scale is 1. */
+    int rescale = !(spread < INFINITY);
+    if (r->eps < least_spread())
         for (int j = 0; j < rows; j++)
-            far |= out_of_range(rstd[j]);
-    if (!final && __builtin_expect(far, 0)) {
+            rescale |= out_of_range(rstd[j]);
+    if (!final && __builtin_expect(rescale, 0)) {
         for (int j = 0; j < rows; j++)
-            layer_norm_scaled(n, x + j * xs, gain, bias, eps, y + j * ys, row_scale(rstd[j], mean[j]),
-                              centred);
+            layer_norm_scaled(norm_row(r, j), form, row_scale(rstd[j], m.mean_hi[j]));
         return;
     }
-    vreal m[4], r[4], c[4];
+    row_statistics s;
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++)
-        m[j] = v_set1(mean[j]), r[j] = v_set1(rstd[j]), c[j] = v_set1(rest[j]);
-#define LNRNN_PART(i, k, whole)                                                                              \
-    layer_norm_part(rows, k, whole, x + (i), xs, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + (i), ys, m, r, c, \
-                    has_gain, has_bias, centred)
-    LNRNN_WHOLE_ROW(rows == 1 || ys % (ptrdiff_t)LANES == 0 ? to_whole_lines(y, n) : 0, n, LNRNN_PART);
-#undef LNRNN_PART
+        s.mean[j] = v_set1(m.mean_hi[j]), s.rstd[j] = v_set1(rstd[j]), s.rest[j] = v_set1(rest[j]);
+    const size_t head = rows == 1 || r->ys % (ptrdiff_t)LANES == 0 ? to_whole_lines(r->y, r->n) : 0;
+    LNRNN_FOR_ROW(head, r->n, layer_norm_part, rows, form, r, &s);
 }
 
-/* One row. y holds the scaled row before it holds the result; float16 cannot hold every scaled row, but has no values whose
- * squares leave the range of float. */
-static void layer_norm_scaled(size_t n, const elem *x, const real *gain, const real *bias, double eps,
-                              elem *y, real scale, int centred)
+LNRNN_INLINE void scale_part(size_t i, size_t k, const int whole, const elem *x, elem *y, real scale)
+{
+    put(y + i, v_mul(get(x + i, k, whole), v_set1(scale)), k, whole);
+}
+
+/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot hold every
+ * scaled row, but has no values whose squares leave the range of float. */
+static void layer_norm_scaled(norm_rows r, int form, real scale)
 {
     if (scale != 1) {
-#define LNRNN_PART(i, k, whole) put(y + (i), v_mul(get(x + (i), k, whole), v_set1(scale)), k, whole)
-        LNRNN_WHOLE_ROW((size_t)0, n, LNRNN_PART);
-#undef LNRNN_PART
-        x = y;
+        LNRNN_FOR_ROW(0, r.n, scale_part, r.x, r.y, scale);
+        r.x = r.y;
     }
-    layer_norm_group(1, n, x, 0, gain, bias, eps * scale * scale, y, 0, !!gain, !!bias, centred, 1);
+    r.eps = r.eps * scale * scale;
+    layer_norm_group(1, form, &r, 1);
 }
 
-/* One row, written past the caches. While it is written, memory is to read on: what comes AHEAD values later at the least,
- * which is in the next row. */
-LNRNN_INLINE void layer_norm_nontemporal(size_t n, const elem *x, const real *gain, const real *bias,
-                                         double eps, elem *y, const int centred)
+/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead, or a page if
+ * that is more. */
+LNRNN_INLINE void layer_norm_nontemporal(const int form, const norm_rows *r)
 {
-    real m0, m1, var;
-    moments(1, n, x, 0, &m0, &m1, &var, centred);
-    const real rstd = 1 / real_sqrt(var + (real)eps);
+    moments_of_4 m;
+    moments(1, r->n, r->x, 0, &m, form & LNRNN_CENTRED);
+    const real rstd = 1 / real_sqrt(m.var[0] + (real)r->eps);
     if (__builtin_expect(out_of_range(rstd), 0)) {
-        layer_norm_scaled(n, x, gain, bias, eps, y, row_scale(rstd, m0), centred);
+        layer_norm_scaled(norm_row(r, 0), form, row_scale(rstd, m.mean_hi[0]));
         return;
     }
-    const vreal m = v_set1(m0), r = v_set1(rstd), c = v_set1(-m1 * rstd);
-    const size_t head = to_aligned(y, n);
-    const size_t page = 4096 / sizeof(elem), ahead = n < page ? page : n;
-    size_t i = head;
-    if (head)
-        layer_norm_part(1, head, 0, x, 0, gain, bias, y, 0, &m, &r, &c, !!gain, !!bias, centred);
+    const row_statistics s = {
+        .mean = {v_set1(m.mean_hi[0])},
+        .rstd = {v_set1(rstd)},
+        .rest = {v_set1(-m.mean_lo[0] * rstd)},
+    };
+    const size_t n = r->n, page = 4096 / sizeof(elem), ahead = n < page ? page : n;
+    size_t i = to_aligned(r->y, n);
+    if (i)
+        layer_norm_part(0, i, 0, 1, form, r, &s);
     for (; i + LANES <= n; i += LANES) {
-        v32_prefetch((const float *)(x + i + ahead));
-        const vreal v = v_load_elem(x + i), z = centred ? normalised(v, m, r, c) : v_mul(v, r);
-        v_stream_elem(y + i,
-                      v_fma(z, gain ? v_load(gain + i) : v_set1(1), bias ? v_load(bias + i) : v_zero()));
+        v32_prefetch((const float *)(r->x + i + ahead));
+        const vreal gain = form & LNRNN_GAIN ? v_load(r->gain + i) : v_set1(1);
+        const vreal bias = form & LNRNN_BIAS ? v_load(r->bias + i) : v_zero();
+        v_stream_elem(r->y + i, layer_norm_value(form, v_load_elem(r->x + i), &s, 0, gain, bias));
     }
     if (i < n)
-        layer_norm_part(1, n - i, 0, x + i, 0, LNRNN_AT(gain, i), LNRNN_AT(bias, i), y + i, 0, &m, &r, &c,
-                        !!gain, !!bias, centred);
+        layer_norm_part(i, n - i, 0, 1, form, r, &s);
 }
 
-LNRNN_INLINE void layer_norm_rows(size_t rows, size_t n, const elem *x, ptrdiff_t xs, const real *gain,
-                                  const real *bias, double eps, elem *y, ptrdiff_t ys, const int centred,
-                                  int nontemporal)
+LNRNN_INLINE void layer_norm_rows(size_t rows, const int form, const norm_rows *first)
 {
-    size_t j = 0;
+    norm_rows r = *first;
+#ifndef LNRNN_FEW_COPIES
+    for (; rows >= 4; rows -= 4, r.x += 4 * r.xs, r.y += 4 * r.ys)
+        layer_norm_group(4, form, &r, 0);
+#endif
+    for (; rows; rows--, r.x += r.xs, r.y += r.ys)
+        layer_norm_group(1, form, &r, 0);
+}
+
+/* centred: LNRNN_CENTRED or 0. */
+LNRNN_INLINE void layer_norm_any(size_t rows, const int centred, const norm_rows *first, int nontemporal)
+{
+    const int form = centred | (first->gain ? LNRNN_GAIN : 0) | (first->bias ? LNRNN_BIAS : 0);
     if (nontemporal) {
-        for (; j < rows; j++, x += xs, y += ys)
-            layer_norm_nontemporal(n, x, gain, bias, eps, y, centred);
+        norm_rows r = *first;
+        for (; rows; rows--, r.x += r.xs, r.y += r.ys)
+            layer_norm_nontemporal(form, &r);
         stream_end();
         return;
     }
 #ifdef LNRNN_FEW_COPIES
-    for (; j < rows; j++, x += xs, y += ys)
-        layer_norm_group(1, n, x, xs, gain, bias, eps, y, ys, gain != NULL, bias != NULL, centred, 0);
+    layer_norm_rows(rows, form, first);
 #else
-#define LNRNN_GROUP(many)                                                                          \
-    do {                                                                                           \
-        if (gain && bias)                                                                          \
-            layer_norm_group(many, n, x, xs, gain, bias, eps, y, ys, 1, 1, centred, 0);            \
-        else if (gain)                                                                             \
-            layer_norm_group(many, n, x, xs, gain, NULL, eps, y, ys, 1, 0, centred, 0);            \
-        else                                                                                       \
-            layer_norm_group(many, n, x, xs, NULL, bias, eps, y, ys, 0, bias != NULL, centred, 0); \
-    } while (0)
-    for (; j + 4 <= rows; j += 4, x += 4 * xs, y += 4 * ys)
-        LNRNN_GROUP(4);
-    for (; j < rows; j++, x += xs, y += ys)
-        LNRNN_GROUP(1);
-#undef LNRNN_GROUP
+    if (first->gain && first->bias)
+        layer_norm_rows(rows, centred | LNRNN_GAIN | LNRNN_BIAS, first);
+    else if (first->gain)
+        layer_norm_rows(rows, centred | LNRNN_GAIN, first);
+    else
+        layer_norm_rows(rows, centred | (first->bias ? LNRNN_BIAS : 0), first);
 #endif
 }
 
-/* x (rows, n) with xs values from row to row, gain (n) or NULL, bias (n) or NULL -> y (rows, n), stride ys.
- * centred: layer norm; if not, RMS norm, which has no bias. y may be x; rows may not overlap otherwise. n >= 1.
- * nontemporal: y is too large for the caches, write past them. */
-static void layer_norm_kernel(size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
-                              const void *bias, double eps, void *y, ptrdiff_t ys, int centred,
-                              int nontemporal)
+/* Layer norm, or RMS norm if not centred: x (rows, n) -> y (rows, n). */
+static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
 {
-    if (centred)
-        layer_norm_rows(rows, n, x, xs, gain, bias, eps, y, ys, 1, nontemporal);
-    else
-        layer_norm_rows(rows, n, x, xs, gain, NULL, eps, y, ys, 0, nontemporal);
+    norm_rows r = {a->n, a->x, a->y, a->xs, a->ys, a->gain, a->bias, a->eps};
+    if (a->centred)
+        layer_norm_any(a->rows, LNRNN_CENTRED, &r, a->nontemporal);
+    else {
+        r.bias = NULL;
+        layer_norm_any(a->rows, 0, &r, a->nontemporal);
+    }
 }
 
-/* What the gradient of a row needs: gx = rstd (u - mean - d slope) s, d = (x s - m0) - m1, u = gy gain, s the row's
- * scale. */
+/* --- backward ---------------------------------------------------------------------------------------------------- */
+
+/* The rows that a kernel is at: lnrnn_layer_norm_gradients with types. */
 typedef struct {
-    real m0, m1, rstd, mean, slope, scale;
+    size_t n;
+    const elem *gy, *x; /* row strides gys, xs */
+    elem *gx;           /* row stride gxs */
+    ptrdiff_t gys, xs, gxs;
+    const real *gain; /* (n) or NULL */
+    double eps;
+    real *ggain, *gbias; /* (n) partial sums, added to */
+} gradient_rows;
+
+/* What the gradient of a row needs, u = gy gain, d = (x scale - mean_hi) - mean_lo:
+ *     gx = rstd (u - mean_u - d slope) scale */
+typedef struct {
+    real mean_hi, mean_lo, rstd, mean_u, slope, scale;
 } row_gradient;
 
-LNRNN_INLINE vreal get_scaled(const elem *x, size_t k, const int whole, real scale, const int scaled)
+/* Row j of r alone. */
+LNRNN_INLINE gradient_rows gradient_row(const gradient_rows *r, int j)
 {
-    return scaled ? v_mul(get(x, k, whole), v_set1(scale)) : get(x, k, whole);
+    gradient_rows row = *r;
+    row.gy += j * r->gys, row.x += j * r->xs, row.gx += j * r->gxs;
+    return row;
 }
 
-/* gy, x, gain (n) -> the above. With z = d rstd:  gx = rstd (u - mean(u) - z mean(u z)). One pass, as moments_about.
- * scale: 1 unless scaled, a constant. */
-LNRNN_INLINE row_gradient row_sums(size_t n, const elem *gy, const elem *x, const real *gain, double eps,
-                                   const int has_gain, real scale, const int scaled)
+/* k values of x, multiplied by scale if LNRNN_SCALED. */
+LNRNN_INLINE vreal get_scaled(const int form, const elem *x, size_t k, const int whole, real scale)
 {
-#define LNRNN_ADD(c, i, k, whole)                                                \
-    do {                                                                         \
-        const vreal o = v_sub(get_scaled(x + (i), k, whole, scale, scaled), m);  \
-        const vreal d = whole ? o : v_keep_n(o, k);                              \
-        const vreal g = get(gy + (i), k, whole);                                 \
-        const vreal u = has_gain ? v_mul(g, get_real(gain + (i), k, whole)) : g; \
-        s[c] = v_add(s[c], d), q[c] = v_fma(d, d, q[c]);                         \
-        t[c] = v_add(t[c], u), w[c] = v_fma(u, d, w[c]);                         \
-    } while (0)
-    real pivot = scaled ? pivot_of(n, x) * scale : pivot_of(n, x), low, v;
+    return form & LNRNN_SCALED ? v_mul(get(x, k, whole), v_set1(scale)) : get(x, k, whole);
+}
+
+/* Adds values i .. i+k-1 of a row to the accumulators numbered a: g is u. */
+LNRNN_INLINE void row_sums_part(size_t i, size_t k, const int whole, const int a, const int form,
+                                const gradient_rows *r, real scale, vreal pivot, accumulators *s)
+{
+    const vreal d = v_sub(get_scaled(form, r->x + i, k, whole, scale), pivot);
+    const vreal gy = get(r->gy + i, k, whole);
+    const vreal u = form & LNRNN_GAIN ? v_mul(gy, get_real(r->gain + i, k, whole)) : gy;
+    accumulate(s, a, whole ? d : v_keep_n(d, k), u, 1);
+}
+
+/* One row -> what its gradient needs, from gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. In one pass over the row,
+ * or two, as moments_about. scale: 1 unless LNRNN_SCALED. */
+LNRNN_INLINE row_gradient row_sums(const int form, const gradient_rows *r, double eps, real scale)
+{
+    const size_t n = r->n;
+    real pivot = form & LNRNN_SCALED ? pivot_of(n, r->x) * scale : pivot_of(n, r->x), mean_d, var;
     double sum_u, sum_ud;
-    for (int again = 0;; again++) {
-        const vreal m = v_set1(pivot), zero = v_zero();
+    for (int pass = 0;; pass++) {
+        const vreal m = v_set1(pivot);
         double sum = 0, squares = 0;
         sum_u = sum_ud = 0;
         for (size_t i = 0; i < n;) {
             const size_t left = n - i < LNRNN_BLOCK(2) ? n - i : LNRNN_BLOCK(2), end = i + left;
-            vreal s[2] = {zero, zero}, q[2] = {zero, zero}, t[2] = {zero, zero}, w[2] = {zero, zero};
+            accumulators s = accumulators_zero();
             for (; i + 2 * LANES <= end; i += 2 * LANES) {
-                LNRNN_ADD(0, i, LANES, 1);
-                LNRNN_ADD(1, i + LANES, LANES, 1);
+                row_sums_part(i, LANES, 1, 0, form, r, scale, m, &s);
+                row_sums_part(i + LANES, LANES, 1, 1, form, r, scale, m, &s);
             }
             if (i + LANES <= end) {
-                LNRNN_ADD(0, i, LANES, 1);
+                row_sums_part(i, LANES, 1, 0, form, r, scale, m, &s);
                 i += LANES;
             }
             if (i < end) {
-                LNRNN_ADD(1, i, end - i, 0);
+                row_sums_part(i, end - i, 0, 1, form, r, scale, m, &s);
                 i = end;
             }
-            sum += (double)v_sum(v_add(s[0], s[1]));
-            squares += (double)v_sum(v_add(q[0], q[1]));
-            sum_u += (double)v_sum(v_add(t[0], t[1]));
-            sum_ud += (double)v_sum(v_add(w[0], w[1]));
+            sum += (double)total_of_2(s.d);
+            squares += (double)total_of_2(s.dd);
+            sum_u += (double)total_of_2(s.g);
+            sum_ud += (double)total_of_2(s.gd);
         }
-        low = (real)(sum / (double)n);
-        v = (real)(squares / (double)n) - low * low;
-        if (low * low <= v || again)
+        mean_d = (real)(sum / (double)n);
+        var = (real)(squares / (double)n) - mean_d * mean_d;
+        if (mean_d * mean_d <= var || pass == 1)
             break;
-        pivot += low;
+        pivot += mean_d;
     }
-#undef LNRNN_ADD
-    row_gradient r;
-    r.mean = (real)(sum_u / (double)n);
-    r.m0 = pivot + low;
-    r.m1 = (pivot - r.m0) + low;
-    r.rstd = 1 / real_sqrt((v < 0 ? 0 : v) + (real)eps);
-    r.slope = ((real)(sum_ud / (double)n) - low * r.mean) * r.rstd * r.rstd;
-    r.scale = scale;
-    return r;
+    row_gradient g;
+    g.mean_u = (real)(sum_u / (double)n);
+    g.mean_hi = pivot + mean_d;
+    g.mean_lo = (pivot - g.mean_hi) + mean_d;
+    g.rstd = 1 / real_sqrt((var < 0 ? 0 : var) + (real)eps);
+    g.slope = ((real)(sum_ud / (double)n) - mean_d * g.mean_u) * g.rstd * g.rstd;
+    g.scale = scale;
+    return g;
 }
 
-/* Part of four rows or one: gx, and sum gy z to pg, sum gy to pb. */
-LNRNN_INLINE void layer_norm_gx_part(const int rows, size_t k, const int whole, const elem *gy, ptrdiff_t gs,
-                                     const elem *x, ptrdiff_t xs, const real *gain, elem *gx, ptrdiff_t os,
-                                     real *pg, real *pb, const row_gradient *p, int has_gain,
-                                     const int scaled)
+/* Values i .. i+k-1 of each row: gx, and what they add to ggain, sum gy z, and gbias, sum gy. rows: 1 or 4. */
+LNRNN_INLINE void layer_norm_gx_part(size_t i, size_t k, const int whole, const int rows, const int form,
+                                     const gradient_rows *r, const row_gradient *g)
 {
-    const vreal g = has_gain ? get_real(gain, k, whole) : v_set1(1);
-    vreal a = get_real(pg, k, whole), b = get_real(pb, k, whole);
+    const vreal gain = form & LNRNN_GAIN ? get_real(r->gain + i, k, whole) : v_set1(1);
+    vreal ggain = get_real(r->ggain + i, k, whole), gbias = get_real(r->gbias + i, k, whole);
 #pragma GCC unroll 4
     for (int j = 0; j < rows; j++) {
-        const vreal dy = get(gy + j * gs, k, whole);
-        const vreal v = get_scaled(x + j * xs, k, whole, p[j].scale, scaled);
-        const vreal d = v_sub(v_sub(v, v_set1(p[j].m0)), v_set1(p[j].m1));
-        const vreal u = has_gain ? v_mul(dy, g) : dy, r = v_set1(p[j].rstd);
-        a = v_fma(v_mul(dy, r), d, a);
-        b = v_add(b, dy);
-        /* the mean taken from u itself: where both are alike, nothing may be left */
-        const vreal off = v_fma(d, v_set1(-p[j].slope), v_sub(u, v_set1(p[j].mean)));
-        const vreal g = v_mul(off, r);
-        put(gx + j * os, scaled ? v_mul(g, v_set1(p[j].scale)) : g, k, whole);
+        const vreal gy = get(r->gy + j * r->gys + i, k, whole);
+        const vreal x = get_scaled(form, r->x + j * r->xs + i, k, whole, g[j].scale);
+        const vreal d = v_sub(v_sub(x, v_set1(g[j].mean_hi)), v_set1(g[j].mean_lo));
+        const vreal u = form & LNRNN_GAIN ? v_mul(gy, gain) : gy, rstd = v_set1(g[j].rstd);
+        ggain = v_fma(v_mul(gy, rstd), d, ggain);
+        gbias = v_add(gbias, gy);
+        /* mean_u is subtracted first: if all u are equal, the difference is exactly 0 */
+        const vreal du = v_fma(d, v_set1(-g[j].slope), v_sub(u, v_set1(g[j].mean_u)));
+        const vreal gx = v_mul(du, rstd);
+        put(r->gx + j * r->gxs + i, form & LNRNN_SCALED ? v_mul(gx, v_set1(g[j].scale)) : gx, k, whole);
     }
-    put_real(pg, a, k, whole);
-    put_real(pb, b, k, whole);
+    put_real(r->ggain + i, ggain, k, whole);
+    put_real(r->gbias + i, gbias, k, whole);
 }
 
-LNRNN_INLINE void layer_norm_gx(const int rows, size_t n, const elem *gy, ptrdiff_t gs, const elem *x,
-                                ptrdiff_t xs, const real *gain, elem *gx, ptrdiff_t os, real *pg, real *pb,
-                                const row_gradient *p, const int has_gain, const int scaled)
+LNRNN_INLINE void layer_norm_gx(const int rows, const int form, const gradient_rows *r, const row_gradient *g)
 {
-#define LNRNN_PART(i, k, whole)                                                                              \
-    layer_norm_gx_part(rows, k, whole, gy + (i), gs, x + (i), xs, LNRNN_AT(gain, i), gx + (i), os, pg + (i), \
-                       pb + (i), p, has_gain, scaled)
-    LNRNN_WHOLE_ROW(rows == 1 || os % (ptrdiff_t)LANES == 0 ? to_whole_lines(gx, n) : 0, n, LNRNN_PART);
-#undef LNRNN_PART
+    const size_t head = rows == 1 || r->gxs % (ptrdiff_t)LANES == 0 ? to_whole_lines(r->gx, r->n) : 0;
+    LNRNN_FOR_ROW(head, r->n, layer_norm_gx_part, rows, form, r, g);
 }
 
 /* One row whose squares may leave the range of real. gx may be gy, so that it cannot hold the scaled row. */
-LNRNN_SELDOM void layer_norm_backward_scaled(size_t n, const elem *gy, const elem *x, const real *gain,
-                                             double eps, elem *gx, real *pg, real *pb, real scale)
+LNRNN_SELDOM void layer_norm_backward_scaled(gradient_rows r, real scale)
 {
-    const row_gradient p = row_sums(n, gy, x, gain, eps * scale * scale, !!gain, scale, 1);
-    layer_norm_gx(1, n, gy, 0, x, 0, gain, gx, 0, pg, pb, &p, !!gain, 1);
+    const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
+    const row_gradient g = row_sums(form, &r, r.eps * scale * scale, scale);
+    layer_norm_gx(1, form, &r, &g);
 }
 
-LNRNN_INLINE void layer_norm_backward_group(const int rows, size_t n, const elem *gy, ptrdiff_t gs,
-                                            const elem *x, ptrdiff_t xs, const real *gain, double eps,
-                                            elem *gx, ptrdiff_t os, real *pg, real *pb, const int has_gain)
+/* 1 or 4 rows. */
+LNRNN_INLINE void layer_norm_backward_group(const int rows, const int form, const gradient_rows *r)
 {
-    row_gradient p[4];
-    int far = 0;
+    row_gradient g[4];
+    int rescale = 0;
     for (int j = 0; j < rows; j++) {
-        p[j] = row_sums(n, gy + j * gs, x + j * xs, gain, eps, has_gain, 1, 0);
-        far |= out_of_range(p[j].rstd);
+        const gradient_rows row = gradient_row(r, j);
+        g[j] = row_sums(form, &row, r->eps, 1);
+        rescale |= out_of_range(g[j].rstd);
     }
-    if (__builtin_expect(far, 0))
+    if (__builtin_expect(rescale, 0))
         for (int j = 0; j < rows; j++)
-            layer_norm_backward_scaled(n, gy + j * gs, x + j * xs, gain, eps, gx + j * os, pg, pb,
-                                       row_scale(p[j].rstd, p[j].m0));
+            layer_norm_backward_scaled(gradient_row(r, j), row_scale(g[j].rstd, g[j].mean_hi));
     else
-        layer_norm_gx(rows, n, gy, gs, x, xs, gain, gx, os, pg, pb, p, has_gain, 0);
+        layer_norm_gx(rows, form, r, g);
 }
 
-/* gy, x (rows, n), gain (n) or NULL -> gx (rows, n), strides gs, xs, os; adds the rows' share to ggain (n), gbias (n).
- *     ggain = sum gy z,  gbias = sum gy
- * work (2, n) of real holds zeros before and after. gx may be gy or x. n >= 1. */
-static void layer_norm_backward_kernel(size_t rows, size_t n, const void *gy_, ptrdiff_t gs, const void *x_,
-                                       ptrdiff_t xs, const void *gain, double eps, void *gx_, ptrdiff_t os,
-                                       double *ggain, double *gbias, void *work)
+LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gradient_rows *first,
+                                           double *ggain, double *gbias)
 {
-    const elem *gy = gy_, *x = x_;
-    elem *gx = gx_;
-    real *pg = work, *pb = pg + n;
-    for (size_t r = 0; r < rows;) {
+    gradient_rows r = *first;
+    for (size_t done = 0; done < rows;) {
 #ifdef LNRNN_FEW_COPIES
-        const size_t many = 1;
-        layer_norm_backward_group(1, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, gain != NULL);
+        const int group = 1;
 #else
-        const size_t many = rows - r >= 4 ? 4 : 1;
-#define LNRNN_GROUP(many)                                                                    \
-    do {                                                                                     \
-        if (gain)                                                                            \
-            layer_norm_backward_group(many, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, 1); \
-        else                                                                                 \
-            layer_norm_backward_group(many, n, gy, gs, x, xs, gain, eps, gx, os, pg, pb, 0); \
-    } while (0)
-        if (many == 4)
-            LNRNN_GROUP(4);
+        const int group = rows - done >= 4 ? 4 : 1;
+        if (group == 4)
+            layer_norm_backward_group(4, form, &r);
         else
-            LNRNN_GROUP(1);
-#undef LNRNN_GROUP
 #endif
-        r += many;
-        gy += (ptrdiff_t)many * gs, x += (ptrdiff_t)many * xs, gx += (ptrdiff_t)many * os;
-        if (r % 32 == 0 || r == rows) /* groups of four end there */
-            flush(n, pg, ggain), flush(n, pb, gbias);
+        layer_norm_backward_group(1, form, &r);
+        r = gradient_row(&r, group);
+        done += (size_t)group;
+        if (done % 32 == 0 || done == rows) /* 32 is a multiple of a group */
+            flush(r.n, r.ggain, ggain), flush(r.n, r.gbias, gbias);
     }
+}
+
+/* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of double. */
+static void layer_norm_backward_kernel(const lnrnn_layer_norm_gradients *a)
+{
+    real *const partial = a->partial;
+    const gradient_rows r = {a->n,   a->gy,   a->x,   a->gx,   a->gys,        a->xs,
+                             a->gxs, a->gain, a->eps, partial, partial + a->n};
+#ifdef LNRNN_FEW_COPIES
+    layer_norm_backward_rows(a->rows, r.gain ? LNRNN_GAIN : 0, &r, a->ggain, a->gbias);
+#else
+    if (r.gain)
+        layer_norm_backward_rows(a->rows, LNRNN_GAIN, &r, a->ggain, a->gbias);
+    else
+        layer_norm_backward_rows(a->rows, 0, &r, a->ggain, a->gbias);
+#endif
 }

@@ -9,42 +9,92 @@
 
 #include "lnrnn.h"
 
-/* layer_norm.h and batch_norm.h, once for every type in memory: x, y, gy, gx of that type; gain, bias and
- * what belongs to a channel float, or double for LNRNN_FLOAT64. */
-typedef struct {
-    void (*layer_norm)(size_t, size_t, const void *, ptrdiff_t, const void *, const void *, double, void *,
-                       ptrdiff_t, int, int);
-    void (*layer_norm_backward)(size_t, size_t, const void *, ptrdiff_t, const void *, ptrdiff_t,
-                                const void *, double, void *, ptrdiff_t, double *, double *, void *);
-    void (*batch_probe)(size_t, size_t, size_t, const void *, void *);
-    void (*batch_sums)(size_t, size_t, size_t, size_t, const void *, const void *, const void *, double *,
-                       void *);
-    size_t (*batch_moments)(size_t, double, const double *, void *, double *, double *);
-    int (*batch_scales)(size_t, const double *, const double *, double, double *, void *, void *, void *);
-    void (*batch_slopes)(size_t, double, const double *, const void *, const double *, const double *,
-                         const void *, double, const double *, int, void *, void *, void *, void *, double *,
-                         double *);
-    void (*batch_affine)(size_t, size_t, const void *, const void *, const void *, const void *, void *, int,
-                         int);
-    void (*fold)(size_t, const double *, const double *, double, const void *, const void *, double,
-                 const double *, void *, void *, void *);
-    void (*gx_columns)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *,
-                       const void *, const void *, void *);
-    void (*gx_planes)(size_t, size_t, const void *, const void *, ptrdiff_t, const void *, const void *,
-                      const void *, const void *, void *);
-} lnrnn_norm;
+/* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory -------------------------------
+ *
+ * x, y, gy and gx are arrays of that type. `real` is the type of the arithmetic, double for LNRNN_FLOAT64 and
+ * else float. An array that may be NULL is then not used: a gain of 1, a bias of 0. Strides count values.
+ */
 
-/* gates_backward.h: some rows of one step on the way back; g... is the gradient of the loss in ... */
+/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
+ * row. */
 typedef struct {
-    size_t H, rows;
-    const float *saved_gates; /* (rows, G*H), ks apart: the gates, as the tape keeps them */
-    const float *u; /* (rows, H), us apart: of an LSTM what h = o tanh(u) had, of a GRU what r multiplied */
-    ptrdiff_t ks, us;
-    const float *const *state_prev; /* rows pointers to (H): c, of a GRU h, before the step */
-    float *gh, *gc, *gu;            /* (rows, H), hs apart; gc, gu: LSTM */
-    float *gx, *ga; /* (rows, G*H), as apart: of the sides of W x (GRU) and W h, after their norms */
-    ptrdiff_t hs, as;
-} lnrnn_gate_gradients;
+    size_t rows, n;
+    const void *x; /* (rows, n), row stride xs; n >= 1 */
+    void *y;       /* (rows, n), row stride ys; may be x */
+    ptrdiff_t xs, ys;
+    const void *gain, *bias; /* (n) of real, or NULL */
+    double eps;
+    int centred;     /* 0: RMS norm, whose mean is 0 and which has no bias */
+    int nontemporal; /* y is too large for the caches: use non-temporal stores */
+} lnrnn_layer_norm_rows;
+
+/* Rows of layer norm's backward pass; g... is the gradient of the loss in ... */
+typedef struct {
+    size_t rows, n;
+    const void *gy, *x; /* (rows, n), row strides gys, xs; n >= 1 */
+    void *gx;           /* (rows, n), row stride gxs; may be gy or x */
+    ptrdiff_t gys, xs, gxs;
+    const void *gain; /* (n) of real, or NULL */
+    double eps;
+    double *ggain, *gbias; /* (n): the sums of these rows are added */
+    void *partial;         /* (2, n) of real: zeros before and after */
+} lnrnn_layer_norm_gradients;
+
+/* Samples of a batch (N, C, L), and some of its channels, to be summed. */
+typedef struct {
+    size_t samples, C, channels, L;
+    const void *x, *gy; /* (samples, the first `channels` of C, L); gy may be NULL */
+    const void *pivot;  /* (channels) of real: a value near each channel's mean */
+    double *sums;  /* (2, C), with gy (4, C): sum d, sum d^2, sum gy, sum gy d are added, d = x - pivot */
+    void *partial; /* (4, channels) of real: zeros before and after */
+} lnrnn_batch_block;
+
+/* Statistics and parameters of n channels. */
+typedef struct {
+    size_t n;
+    const double *mean; /* (n) */
+    const double *m2; /* (n): sums of squared deviations over `count` values; with a count of 1: variances */
+    double count;
+    const void *gain, *bias; /* (n) of real, or NULL */
+    double eps;
+    const double *scales; /* (n) or NULL: what x, and so mean and m2, have been multiplied by */
+} lnrnn_channels;
+
+/* What a pass over x needs to know of each channel, (channels) of real each; slope: backward.
+ *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
+typedef struct {
+    void *mean, *scale, *shift, *slope;
+} lnrnn_coefficients;
+
+typedef struct {
+    /* x -> y */
+    void (*layer_norm)(const lnrnn_layer_norm_rows *rows);
+    /* gy, x -> gx; adds to ggain, gbias */
+    void (*layer_norm_backward)(const lnrnn_layer_norm_gradients *rows);
+    /* x (N, C, L) -> pivot (C) of real */
+    void (*batch_probe)(size_t N, size_t C, size_t L, const void *x, void *pivot);
+    /* x, gy -> adds to sums */
+    void (*batch_sums)(const lnrnn_batch_block *block);
+    /* sums (2, n), pivot (n) of real -> mean, var (n); returns how many pivots it had to replace */
+    size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
+                            double *var);
+    /* -> whether channels must be scaled, and then: scales (n), mean, scale and shift of `out` */
+    int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one
+     * value */
+    void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
+                         const lnrnn_coefficients *out, double *ggain, double *gbias);
+    /* -> mean, scale and shift of `out` */
+    void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
+    /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
+    void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
+                         int by_row, int nontemporal);
+    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, or (planes) a row */
+    void (*gx_columns)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
+                       const lnrnn_coefficients *c, void *gx);
+    void (*gx_planes)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
+                      const lnrnn_coefficients *c, void *gx);
+} lnrnn_norm;
 
 /* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
@@ -71,34 +121,64 @@ typedef struct lnrnn_product {
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
 } lnrnn_product;
 
-/* cells.h, gates.h, gates_backward.h, vmath.h. */
+/* The kernels of the cells take one part of a configuration, or of its gradients, and some rows of one step.
+ * G gates of H units: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). */
+
+/* The kernels `step` that make the states of a step: those of the cells, and of a GRU with a norm for each
+ * gate. */
+enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
+
+/* What a step has beside its rows. */
 typedef struct {
-    void (*rnn_layer)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *, float,
-                      float *const *);
-    void (*rnn_affine)(int, size_t, size_t, const float *, ptrdiff_t, const float *, const float *,
-                       const float *, float *const *);
-    void (*rnn_act_backward)(int, size_t, const float *, const float *, float *);
-    void (*input_side)(int, const lnrnn_gate_norm *, size_t, const float *, ptrdiff_t, float *, ptrdiff_t);
-    void (*rnn_separate)(int, const lnrnn_gate_norm *, size_t, const float *, ptrdiff_t, const float *,
-                         ptrdiff_t, float *const *);
-    void (*lstm)(const lnrnn_gate_norm *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t,
-                 float *const *, float *const *, float *, ptrdiff_t);
-    void (*lstm_out)(const lnrnn_gate_norm *, size_t, float *const *, float *const *);
-    void (*gru)(const lnrnn_gate_norm *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t,
-                const float *const *, float *const *, float *, ptrdiff_t);
-    void (*gru_gate)(const lnrnn_gate_norm *, size_t, const float *, ptrdiff_t, const float *, ptrdiff_t,
-                     const float *const *, float *const *, float *);
-    void (*lstm_out_backward)(const lnrnn_gate_gradients *);
-    void (*lstm_backward)(const lnrnn_gate_gradients *);
-    void (*gru_backward)(const lnrnn_gate_gradients *);
-    /* step_norm.h */
+    const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
+    const lnrnn_gate_norm *cell;   /* LSTM with a norm of c: how c is read */
+    int act;                       /* RNN: LNRNN_ACT_TANH .. */
+    int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
+    int deferred_output;           /* LSTM: h gets the output gate alone, lstm_output is still to come */
+} lnrnn_step_config;
+
+/* Some rows of one step, between their products and their states. */
+typedef struct {
+    size_t n;
+    const float *x; /* (n, G*H), row stride xs: W x, normalised; NULL: a is the sum of both products */
+    const float *a; /* (n, G*H), row stride as: W h, or the sum */
+    ptrdiff_t xs, as;
+    const float *const *h_prev; /* n pointers to (H): GRU */
+    float *const *c;            /* n pointers to (H): LSTM: c before the step, then after it */
+    float *const *h;            /* n pointers to (H): written */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; LSTM and GRU */
+    float *scratch;             /* the floats that the kernel needs */
+} lnrnn_step_rows;
+
+/* Some rows of one step on the way back; g... is the gradient of the loss with respect to ... */
+typedef struct {
+    size_t H, rows;
+    const float *saved_gates; /* (rows, G*H), row stride ks: from the forward step */
+    /* (rows, H), row stride us. LSTM: the argument of h = o tanh(u); GRU: what r multiplied */
+    const float *u;
+    ptrdiff_t ks, us;
+    const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
+    float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
+    float *gx, *ga; /* (rows, G*H), row stride as: of W x (GRU) and of W h, behind their norms */
+    ptrdiff_t hs, as;
+} lnrnn_gate_gradients;
+
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+typedef struct {
+    void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
+    void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
+    void (*lstm_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_backward)(const lnrnn_gate_gradients *b);
+    void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
+                           ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);
     void (*sums_columns)(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sg, double *sgx, float *work);
-    /* vmath.h */
-    void (*exp)(size_t, const float *, float *);
-    void (*tanh)(size_t, const float *, float *);
-    void (*sigmoid)(size_t, const float *, float *);
+    void (*exp)(size_t n, const float *x, float *y);
+    void (*tanh)(size_t n, const float *x, float *y);
+    void (*sigmoid)(size_t n, const float *x, float *y);
 } lnrnn_cells;
 
 /* One instruction set. Sets may have tables in common. */

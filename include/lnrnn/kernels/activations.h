@@ -1,0 +1,40 @@
+/* The activations of the cells, a vector at a time, and their derivatives. */
+#ifndef LNRNN_ACTIVATIONS_H
+#define LNRNN_ACTIVATIONS_H
+
+#include "lnrnn/simd/vmath.h"
+
+/* act: LNRNN_ACT_TANH .. */
+LNRNN_INLINE v32 v32_act(int act, v32 v)
+{
+    switch (act) {
+    case LNRNN_ACT_TANH: return v32_tanh(v);
+    case LNRNN_ACT_RELU: return v32_relu(v);
+    case LNRNN_ACT_SIGMOID: return v32_sigmoid(v);
+    default: return v;
+    }
+}
+
+/* y = sigmoid(z) -> dy/dz */
+LNRNN_INLINE v32 sigmoid_slope(v32 y) { return v32_mul(y, v32_sub(v32_set1(1.0f), y)); }
+
+/* y = tanh(z) -> dy/dz. Not 1 - y*y: that cancels near 1. */
+LNRNN_INLINE v32 tanh_slope(v32 y)
+{
+    const v32 one = v32_set1(1.0f);
+    return v32_mul(v32_sub(one, y), v32_add(one, y));
+}
+
+/* y = act(z) -> dy/dz */
+LNRNN_INLINE v32 act_slope(int act, v32 y)
+{
+    const v32 one = v32_set1(1.0f), zero = v32_zero();
+    switch (act) {
+    case LNRNN_ACT_TANH: return tanh_slope(y);
+    case LNRNN_ACT_RELU: return v32_select_lt(zero, y, one, zero);
+    case LNRNN_ACT_SIGMOID: return sigmoid_slope(y);
+    default: return one;
+    }
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* The GRU's cell: a step after the products, and its derivative. The gates are r, z, n in that order; table.h
+ * says what the rows of a step and of its gradients are. */
+#ifndef LNRNN_GRU_CELL_H
+#define LNRNN_GRU_CELL_H
+
+#include "lnrnn/kernels/activations.h"
+#include "lnrnn/kernels/gate_norm.h"
+
+/* One row of a step: the gates and h_prev are read, h and (G*H) saved_gates, if not NULL, are written. */
+typedef struct {
+    gate_row gates;
+    const float *h_prev;
+    float *h, *saved_gates;
+} gru_row;
+
+/* n and z -> h = (1 - z) n + z h_prev */
+LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
+{
+    put_f32(h, v32_fma(z, v32_sub(get_f32(h_prev, k, whole), n), n), k, whole);
+}
+
+LNRNN_INLINE void gru_units(size_t i, size_t k, const int whole, const int how, const int separate,
+                            const gru_row *row)
+{
+    const size_t H = row->gates.norm->H;
+    const v32 r = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
+    const v32 z = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
+    const v32 recurrent = gate_read(how, &row->gates, 2, i, k, whole);
+    const v32 n = v32_tanh(separate ? v32_fma(r, recurrent, get_f32(row->gates.x + 2 * H + i, k, whole))
+                                    : v32_mul(r, recurrent));
+    if (row->saved_gates) {
+        put_f32(row->saved_gates + i, r, k, whole);
+        put_f32(row->saved_gates + H + i, z, k, whole);
+        put_f32(row->saved_gates + 2 * H + i, n, k, whole);
+    }
+    gru_mix(z, n, row->h_prev + i, row->h + i, k, whole);
+}
+
+LNRNN_INLINE void gru_row_step(const int how, const int separate, const lnrnn_gate_norm *norm,
+                               const lnrnn_step_rows *rows, size_t r)
+{
+    const float *const a = rows->a + (ptrdiff_t)r * rows->as;
+    const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;
+    span_moments span[4];
+    const gru_row row = {
+        .gates = {.norm = norm, .x = x, .a = a, .span = span},
+        .h_prev = rows->h_prev[r],
+        .h = rows->h[r],
+        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+    };
+    if (how == LNRNN_NORMED)
+        moments_of_gates(3, norm, a, span);
+    LNRNN_FOR_UNITS(norm->H, gru_units, how, separate, &row);
+}
+
+LNRNN_INLINE void gru_row_of(const int how, const lnrnn_gate_norm *norm, const lnrnn_step_rows *rows,
+                             size_t r)
+{
+    if (rows->x)
+        gru_row_step(how, 1, norm, rows, r);
+    else
+        gru_row_step(how, 0, norm, rows, r);
+}
+
+/* r, z = sigmoid(x + a), n = tanh(x + r a), without x of a alone; h = (1 - z) n + z h_prev. h_prev may be
+ * h. */
+static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    const lnrnn_gate_norm *norm = step->hidden;
+    for (size_t r = 0; r < rows->n; r++)
+        switch (norm->how) {
+        case LNRNN_PLAIN: gru_row_of(LNRNN_PLAIN, norm, rows, r); break;
+        case LNRNN_AFFINE: gru_row_of(LNRNN_AFFINE, norm, rows, r); break;
+        default: gru_row_of(LNRNN_NORMED, norm, rows, r); break;
+        }
+}
+
+/* --- a norm for each gate
+ * -------------------------------------------------------------------------------------- */
+
+LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const float *x, const float *a,
+                                     float *sum)
+{
+    put_f32(sum + i, v32_add(get_f32(x + i, k, whole), get_f32(a + i, k, whole)), k, whole);
+}
+
+/* The sum of the gate n, x + r a, behind r. */
+LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_row *row,
+                                       const float *x, const float *a, float *sum)
+{
+    const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, row, 0, i, k, whole));
+    put_f32(sum + i, v32_fma(r, get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k, whole);
+}
+
+LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_row *row,
+                                        const float *h_prev, float *h)
+{
+    gru_mix(v32_sigmoid(gate_read(LNRNN_NORMED, row, 1, i, k, whole)),
+            v32_tanh(gate_read(LNRNN_NORMED, row, 2, i, k, whole)), h_prev + i, h + i, k, whole);
+}
+
+/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), each norm over its own gate, LNRNN_SPANS_EACH; h as
+ * above. rows->scratch (3*H). */
+static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    const lnrnn_gate_norm *norm = step->hidden;
+    const size_t H = norm->H;
+    const float *x = rows->x, *a = rows->a;
+    float *const sum = rows->scratch;
+    for (size_t r = 0; r < rows->n; r++, x += rows->xs, a += rows->as) {
+        span_moments span[3];
+        const gate_row row = {.norm = norm, .a = sum, .span = span};
+        const float *const h_prev = rows->h_prev[r];
+        float *const h = rows->h[r];
+        LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, x, a, sum);
+        moments_of_gates(2, norm, sum, span);
+        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &row, x + 2 * H, a + 2 * H, sum + 2 * H);
+        span[2] = moments_of_span(H, sum + 2 * H, norm->eps);
+        LNRNN_FOR_UNITS(H, gru_gate_output_units, &row, h_prev, h);
+    }
+}
+
+/* --- backward
+ * -------------------------------------------------------------------------------------------------- */
+
+/* One row of lnrnn_gate_gradients. */
+typedef struct {
+    size_t H;
+    const float *gates, *h_prev, *u;
+    float *gx, *ga, *gh;
+} gru_backward_row;
+
+LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gru_backward_row *row)
+{
+    const size_t H = row->H;
+    const v32 r = get_f32(row->gates + i, k, whole), z = get_f32(row->gates + H + i, k, whole);
+    const v32 n = get_f32(row->gates + 2 * H + i, k, whole), g = get_f32(row->gh + i, k, whole);
+    const v32 h_prev = get_f32(row->h_prev + i, k, whole), u = get_f32(row->u + i, k, whole);
+    const v32 gn = v32_mul(v32_mul(g, v32_sub(v32_set1(1.0f), z)), tanh_slope(n));
+    const v32 gz = v32_mul(v32_mul(g, v32_sub(h_prev, n)), sigmoid_slope(z));
+    const v32 gr = v32_mul(v32_mul(gn, u), sigmoid_slope(r));
+    put_f32(row->gx + i, gr, k, whole);
+    put_f32(row->ga + i, gr, k, whole);
+    put_f32(row->gx + H + i, gz, k, whole);
+    put_f32(row->ga + H + i, gz, k, whole);
+    put_f32(row->gx + 2 * H + i, gn, k, whole);
+    put_f32(row->ga + 2 * H + i, v32_mul(gn, r), k, whole);
+    put_f32(row->gh + i, v32_mul(g, z), k, whole);
+}
+
+/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n, and gh of the step before,
+ * but for what comes by way of W h. */
+static void gru_backward(const lnrnn_gate_gradients *b)
+{
+    for (size_t r = 0; r < b->rows; r++) {
+        const gru_backward_row row = {
+            .H = b->H,
+            .gates = b->saved_gates + (ptrdiff_t)r * b->ks,
+            .h_prev = b->state_prev[r],
+            .u = b->u + (ptrdiff_t)r * b->us,
+            .gx = b->gx + (ptrdiff_t)r * b->as,
+            .ga = b->ga + (ptrdiff_t)r * b->as,
+            .gh = b->gh + (ptrdiff_t)r * b->hs,
+        };
+        LNRNN_FOR_UNITS(b->H, gru_backward_units, &row);
+    }
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* The LSTM's cell: a step after the products, and its derivative. The gates are i, f, g, o in that order;
+ * table.h says what the rows of a step and of its gradients are. */
+#ifndef LNRNN_LSTM_CELL_H
+#define LNRNN_LSTM_CELL_H
+
+#include "lnrnn/kernels/activations.h"
+#include "lnrnn/kernels/gate_norm.h"
+
+/* One row of a step: the gates are read, c is read and written, h and (G*H) saved_gates, if not NULL, are
+ * written. */
+typedef struct {
+    gate_row gates;
+    float *c, *h, *saved_gates;
+    int cell_norm;
+} lstm_row;
+
+LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
+                             const lstm_row *row)
+{
+    const size_t H = row->gates.norm->H;
+    const v32 in = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
+    const v32 forget = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
+    const v32 cell = v32_tanh(gate_sum(how, separate, &row->gates, 2, i, k, whole));
+    const v32 out = v32_sigmoid(gate_sum(how, separate, &row->gates, 3, i, k, whole));
+    const v32 c = v32_fma(forget, get_f32(row->c + i, k, whole), v32_mul(in, cell));
+    put_f32(row->c + i, c, k, whole);
+    put_f32(row->h + i, row->cell_norm == LNRNN_CELL_NONE ? v32_mul(out, v32_tanh(c)) : out, k, whole);
+    if (row->saved_gates) {
+        put_f32(row->saved_gates + i, in, k, whole);
+        put_f32(row->saved_gates + H + i, forget, k, whole);
+        put_f32(row->saved_gates + 2 * H + i, cell, k, whole);
+        put_f32(row->saved_gates + 3 * H + i, out, k, whole);
+    }
+}
+
+/* --- the norm of c
+ * --------------------------------------------------------------------------------------------- */
+
+LNRNN_INLINE void lstm_output_units(size_t i, size_t k, const int whole, const int how, const int carry,
+                                    const gate_row *row, float *c, float *h)
+{
+    const v32 u = gate_read(how, row, 0, i, k, whole);
+    if (carry)
+        put_f32(c + i, u, k, whole);
+    put_f32(h + i, v32_mul(get_f32(h + i, k, whole), v32_tanh(u)), k, whole);
+}
+
+/* c (H), h (H), the output gate -> h = o tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
+LNRNN_OUTLINE void lstm_output_row(const lnrnn_step_config *step, float *c, float *h)
+{
+    const lnrnn_gate_norm *norm = step->cell;
+    if (norm->how == LNRNN_NORMED) {
+        const span_moments span = moments_of_span(norm->H, c, norm->eps);
+        const gate_row row = {.norm = norm, .a = c, .span = &span};
+        LNRNN_FOR_UNITS(norm->H, lstm_output_units, LNRNN_NORMED, step->cell_norm == LNRNN_CELL_CARRY, &row,
+                        c, h);
+    } else {
+        const gate_row row = {.norm = norm, .a = c};
+        LNRNN_FOR_UNITS(norm->H, lstm_output_units, LNRNN_AFFINE, 0, &row, c, h);
+    }
+}
+
+/* The outputs of rows for which lstm_step had deferred_output. */
+static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    for (size_t r = 0; r < rows->n; r++)
+        lstm_output_row(step, rows->c[r], rows->h[r]);
+}
+
+/* --- the step
+ * -------------------------------------------------------------------------------------------------- */
+
+LNRNN_INLINE void lstm_row_step(const int how, const int separate, const lnrnn_step_config *step,
+                                const lnrnn_step_rows *rows, size_t r)
+{
+    const lnrnn_gate_norm *norm = step->hidden;
+    const float *const a = rows->a + (ptrdiff_t)r * rows->as;
+    const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;
+    span_moments span[4];
+    const lstm_row row = {
+        .gates = {.norm = norm, .x = x, .a = a, .span = span},
+        .c = rows->c[r],
+        .h = rows->h[r],
+        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+        .cell_norm = step->cell_norm,
+    };
+    if (how == LNRNN_NORMED)
+        moments_of_gates(4, norm, a, span);
+    LNRNN_FOR_UNITS(norm->H, lstm_units, how, separate, &row);
+}
+
+LNRNN_INLINE void lstm_row_of(const int how, const lnrnn_step_config *step, const lnrnn_step_rows *rows,
+                              size_t r)
+{
+    if (rows->x)
+        lstm_row_step(how, 1, step, rows, r);
+    else
+        lstm_row_step(how, 0, step, rows, r);
+}
+
+/* i, f, o = sigmoid(x + a), g = tanh(x + a), without x of a alone; c = f c + i g; h = o tanh(norm(c)). With
+ * deferred_output h is o, and lstm_output is still to come. */
+static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    for (size_t r = 0; r < rows->n; r++) {
+        switch (step->hidden->how) {
+        case LNRNN_PLAIN: lstm_row_of(LNRNN_PLAIN, step, rows, r); break;
+        case LNRNN_AFFINE: lstm_row_of(LNRNN_AFFINE, step, rows, r); break;
+        default: lstm_row_of(LNRNN_NORMED, step, rows, r); break;
+        }
+        if (step->cell_norm != LNRNN_CELL_NONE && !step->deferred_output)
+            lstm_output_row(step, rows->c[r], rows->h[r]);
+    }
+}
+
+/* --- backward
+ * -------------------------------------------------------------------------------------------------- */
+
+LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const float *o,
+                                             const float *u, const float *gh, float *go, float *gu)
+{
+    const v32 out = get_f32(o + i, k, whole), tanh_u = v32_tanh(get_f32(u + i, k, whole));
+    const v32 g = get_f32(gh + i, k, whole);
+    put_f32(go + i, v32_mul(v32_mul(g, tanh_u), sigmoid_slope(out)), k, whole);
+    put_f32(gu + i, v32_mul(v32_mul(g, out), tanh_slope(tanh_u)), k, whole);
+}
+
+/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. */
+static void lstm_output_backward(const lnrnn_gate_gradients *b)
+{
+    for (size_t r = 0; r < b->rows; r++) {
+        const float *o = b->saved_gates + (ptrdiff_t)r * b->ks + 3 * b->H, *u = b->u + (ptrdiff_t)r * b->us;
+        const float *gh = b->gh + (ptrdiff_t)r * b->hs;
+        float *go = b->ga + (ptrdiff_t)r * b->as + 3 * b->H, *gu = b->gu + (ptrdiff_t)r * b->hs;
+        LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, o, u, gh, go, gu);
+    }
+}
+
+LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
+                                      const float *c_prev, const float *gu, float *ga, float *gc)
+{
+    const v32 in = get_f32(gates + i, k, whole), forget = get_f32(gates + H + i, k, whole);
+    const v32 cell = get_f32(gates + 2 * H + i, k, whole);
+    const v32 g = v32_add(get_f32(gc + i, k, whole), get_f32(gu + i, k, whole));
+    const v32 g_forget = v32_mul(g, get_f32(c_prev + i, k, whole));
+    put_f32(ga + i, v32_mul(v32_mul(g, cell), sigmoid_slope(in)), k, whole);
+    put_f32(ga + H + i, v32_mul(g_forget, sigmoid_slope(forget)), k, whole);
+    put_f32(ga + 2 * H + i, v32_mul(v32_mul(g, in), tanh_slope(cell)), k, whole);
+    put_f32(gc + i, v32_mul(g, forget), k, whole);
+}
+
+/* c = f c_prev + i g: gc, to which gu is still to be added -> the other parts of ga, and gc of the step
+ * before. */
+static void lstm_backward(const lnrnn_gate_gradients *b)
+{
+    const size_t H = b->H;
+    for (size_t r = 0; r < b->rows; r++) {
+        const float *gates = b->saved_gates + (ptrdiff_t)r * b->ks, *c_prev = b->state_prev[r];
+        const float *gu = b->gu + (ptrdiff_t)r * b->hs;
+        float *ga = b->ga + (ptrdiff_t)r * b->as, *gc = b->gc + (ptrdiff_t)r * b->hs;
+        LNRNN_FOR_UNITS(H, lstm_backward_units, H, gates, c_prev, gu, ga, gc);
+    }
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* Tasks that are done in parts, so that a caller can look for an interrupt in between: parts.c. */
+#ifndef LNRNN_PARTS_H
+#define LNRNN_PARTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The position of a task that is finished. */
+#define LNRNN_DONE SIZE_MAX
+
+/* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if
+ * part is 0 or all n cost no more than that, to their end. A task continues at position at[index], which it
+ * advances; it subtracts what that cost from *left, which all threads share, and stops when nothing remains.
+ * -> whether all are finished. */
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
+                        void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
+
+static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(left, __ATOMIC_RELAXED); }
+
+static inline int64_t whole_number(double cost) { return cost < 9e18 ? (int64_t)cost : INT64_MAX; }
+
+static inline void spend(int64_t *left, double cost)
+{
+    __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
+}
+
+/* The first aligned place for positions at or behind p, which has room for one float more than they need. */
+static inline size_t *positions_at(float *p)
+{
+    return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));
+}
+
+#endif
