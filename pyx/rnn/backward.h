@@ -25,8 +25,8 @@ typedef struct {
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to what
- * c holds (add), or alone. */
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to
+ * what c holds (add), or alone. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const uint32_t *w, int add, float *c, size_t cs);
 /* The products over all rows as tasks, how many there are, and the floats of scratch

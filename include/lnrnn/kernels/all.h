@@ -8,6 +8,7 @@
 #include "lnrnn/kernels/names.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
+#include "lnrnn/tuning.h"
 
 /* The file is compiled once for each of four parts, or once for all of them: a change of a header compiles
  * only the parts that include it. */

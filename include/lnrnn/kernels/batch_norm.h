@@ -92,8 +92,9 @@ LNRNN_INLINE void batch_columns_sums(const lnrnn_batch_block *a, const int has_g
         .pivot = a->pivot,
         .partial = a->partial,
     };
-    /* Rows a multiple of 4 KiB apart share the sets of L1, whose ways do not suffice for eight rows of two
-     * arrays. */
+    /* Rows a multiple of 4 KiB apart share the sets of an L1 of 64 sets of 64 bytes, whose ways do not
+     * suffice for eight rows of two arrays. The order of sums follows from it, so that it is not asked of the
+     * machine. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : to_whole_lines(b.x, n);
     for (size_t r = 0; r < rows;) {
         /* as many rows for all columns: the order of a sum may not depend on the address of x */
@@ -365,7 +366,7 @@ LNRNN_INLINE void batch_affine_nontemporal(size_t n, const pass_rows *r, const c
     if (i)
         batch_affine_part(0, i, 0, 1, r, plane, columns);
     for (; i + LANES <= n; i += LANES) {
-        v32_prefetch((const float *)(r->x + i + 4096 / sizeof(elem)));
+        v32_prefetch((const float *)(r->x + i + LNRNN_PREFETCH_ROWS / sizeof(elem)));
         const coefficients c = coefficients_at(i, LANES, 1, plane, columns, 0);
         v_stream_elem(r->out + i, affine(v_load_elem(r->x + i), &c));
     }

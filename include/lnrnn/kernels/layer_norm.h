@@ -123,7 +123,7 @@ LNRNN_INLINE void layer_norm_nontemporal(const int form, const norm_rows *r)
         .rstd = {v_set1(rstd)},
         .rest = {v_set1(-m.mean_lo[0] * rstd)},
     };
-    const size_t n = r->n, page = 4096 / sizeof(elem), ahead = n < page ? page : n;
+    const size_t n = r->n, page = LNRNN_PREFETCH_ROWS / sizeof(elem), ahead = n < page ? page : n;
     size_t i = to_aligned(r->y, n);
     if (i)
         layer_norm_part(0, i, 0, 1, form, r, &s);

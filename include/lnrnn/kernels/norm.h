@@ -57,7 +57,7 @@ LNRNN_INLINE size_t to_aligned(const elem *y, size_t n)
  * second one of 32 bytes. */
 LNRNN_INLINE size_t to_whole_lines(const elem *y, size_t n)
 {
-    return n * sizeof(elem) < 2048 ? 0 : to_aligned(y, n);
+    return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : to_aligned(y, n);
 }
 
 /* --- sums ----------------------------------------------------------------------------------------------- */
