@@ -61,7 +61,9 @@ def cpu_info() -> dict[str, Any]:
     Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that
     this build and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see
     `set_num_threads`), `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND
-    of OpenMP's places, but no more than the quotas of its control groups allow).
+    of OpenMP's places, but no more than the quotas of its control groups allow), `caches` (bytes of the data
+    caches "l1", "l2" and "l3" as the machine names them: what is prefetched, and how much is computed at a time,
+    follows from them; no result does).
     """
     return {
         "isa": _core.isa(),
@@ -69,6 +71,7 @@ def cpu_info() -> dict[str, Any]:
         "openmp": _core.has_openmp(),
         "num_threads": _core.get_num_threads(),
         "cores": _core.cores(),
+        "caches": dict(zip(("l1", "l2", "l3"), _core.caches(), strict=True)),
     }
 
 

@@ -4,92 +4,19 @@ for bit.
     python tests/digest.py > before.txt        # ... change something that may not change a result, build ...
     python tests/digest.py | diff before.txt -
 
-Hashes are those of one machine and one compiler: they are not kept, they are compared.
+or two builds in two folders: PYTHONPATH=OTHER python tests/digest.py. Hashes are those of one machine and one
+compiler: they are not kept, they are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import itertools
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
-
-import numpy as np  # noqa: E402
-
-import lnrnn  # noqa: E402
-from helpers import available_isas, using_isa, using_threads  # noqa: E402
-from networks import VARIANTS, drawn_state, network, normal, parts  # noqa: E402
-
-SIZES = ((1, 1), (7, 17), (33, 48), (12, 97), (65, 193))
-BATCHES = (1, 3, 17, 70)
-SHAPES = ((1, 1), (1, 5), (3, 17), (4, 64), (7, 130), (33, 257), (66, 1000), (5, 4099))
-DTYPES = (np.float32, np.float64, np.float16)
-
-
-def rng_of(*key) -> np.random.Generator:
-    return np.random.default_rng(int(hashlib.sha256(repr(key).encode()).hexdigest()[:12], 16))
-
-
-def digest(arrays) -> str:
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:16]
-
-
-def of_norm(shape, dtype, gain, bias):
-    """Layer norm, RMS norm, batch norm of both modes, and the gradients, of one array."""
-    rng = rng_of(shape, np.dtype(dtype).name, gain, bias)
-    x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    w, b = (rng.standard_normal(shape[1:]).astype(np.float32) if use else None for use in (gain, bias))
-    yield lnrnn.layer_norm(x, shape[1:], w, b)
-    yield lnrnn.rms_norm(x, shape[1:], w)
-    yield from (g for g in lnrnn.layer_norm_backward(gy, x, shape[1:], w, b) if g is not None)
-    mean, var = rng.standard_normal(shape[1]), rng.uniform(0.5, 2, shape[1])
-    yield lnrnn.batch_norm(x, mean, var, w, b)
-    if shape[0] > 1:
-        yield lnrnn.batch_norm(x, None, None, w, b, training=True)
-        yield from (g for g in lnrnn.batch_norm_backward(gy, x, None, None, w) if g is not None)
-    planes = np.repeat(x[..., None], 6, -1) + rng.standard_normal((*shape, 6)).astype(dtype)
-    yield lnrnn.batch_norm(planes, None, None, w, b, training=True)
-
-
-def of_network(variant, sizes, batch, dtype, layers):
-    """A call, a call with lengths, a stream, and what training gives, where the network can be trained."""
-    rng = rng_of(variant, sizes, batch, dtype, layers)
-    T = 9
-    rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)
-    rnn = rnn.to_dtype(dtype)
-    x, h0, ends = normal(rng, T, batch, sizes[0]), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)
-    for lengths in (None, ends):
-        y, state = rnn(x, h0, lengths)
-        yield y
-        yield from parts(rnn, state)
-    if layers == 1:
-        stream = rnn.stream(batch)
-        yield from (stream(row).copy() for row in x)
-    if dtype == "float32":
-        try:
-            y, state, tape = rnn.forward_train(x, h0, ends)
-        except ValueError:
-            return
-        gx, gh0, grads = rnn.backward(tape, normal(rng, *y.shape), state)
-        yield from (y, gx, *parts(rnn, gh0), *(grads[name] for name in sorted(grads)))
-
-
-def configurations():
-    for shape, dtype, gain, bias in itertools.product(SHAPES, DTYPES, (False, True), (False, True)):
-        yield of_norm, (shape, dtype, gain, bias)
-    for k, (variant, sizes, batch) in enumerate(itertools.product(VARIANTS, SIZES, BATCHES)):
-        yield (
-            of_network,
-            (variant, sizes, batch, ("float32", "bfloat16", "float32", "int8")[k % 4], 1 + k % 3 // 2),
-        )
-    yield of_network, ("RNN", (65, 800), 2, "float32", 1)
-    yield of_network, ("LSTM split out", (65, 400), 2, "float32", 1)
+from configurations import configurations, digest  # noqa: E402
+from helpers import available_isas, using_caches, using_isa, using_threads  # noqa: E402
 
 
 def main() -> None:
@@ -97,12 +24,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--isa", action="append", help="only this instruction set (may be given several times)"
+        "--isa", action="append", help="only this instruction set; may be given several times"
     )
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
+    )
     options = parser.parse_args()
     for isa in options.isa or available_isas():
-        with using_isa(isa), using_threads(options.threads):
+        with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
             for function, arguments in configurations():
                 named = " ".join(getattr(a, "__name__", str(a)) for a in arguments)
                 print(isa, function.__name__, named, digest(function(*arguments)))

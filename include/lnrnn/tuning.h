@@ -9,7 +9,8 @@
 
 #include "lnrnn.h"
 
-/* --- the product with packed weights: matmul.h --------------------------------------------------------- */
+/* --- the product with packed weights: matmul_*.h
+ * --------------------------------------------------------- */
 
 /* Weights of more bytes than this do not stay in L2, beside the rows and what else is in use: then it helps
  * to prefetch them; where they do stay, a prefetch only takes the place of a load (rnn B1, H from 256 to
@@ -51,5 +52,39 @@ enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
  * Below, the caller finds it in L3; above, it would only displace what is there (layer_norm 4096x1024 and
  * 16384x1024). */
 static inline size_t lnrnn_nontemporal_from(lnrnn_caches c) { return c.l3 / 8 * 3; }
+
+/* Rows of so many bytes are written from the first aligned vector on: NumPy's large arrays begin 16 bytes
+ * into a cache line, and a vector of 64 bytes would else lie in two lines. Shorter rows do not repay the
+ * partial vector (layer_norm 512x4096 and 64x512). */
+enum { LNRNN_WIDE_ROW = 2048 };
+
+/* Bytes by which prefetches run ahead of what is read beside non-temporal stores: a page (batch_norm and
+ * layer_norm 16384x1024). */
+enum { LNRNN_PREFETCH_ROWS = 4096 };
+
+/* --- threads: runtime/ ---------------------------------------------------------------------------------- */
+
+/* A wait, or a call's excess over what one thread would have taken, that is longer than this (ns) means that
+ * a thread has lost its core: a time slice of the scheduler is 1 ms and more, a step of a sequence
+ * microseconds. Then short calls run on one thread for FIRST_BACK_OFF, doubling to LONGEST_BACK_OFF
+ * (neighbours.py beside a busy process). */
+enum { LNRNN_PREEMPTED = 400000, LNRNN_FIRST_BACK_OFF = 2000000, LNRNN_LONGEST_BACK_OFF = 400000000 };
+
+/* Spins of a barrier between two looks at the clock: some 50 us (rnn B1-H256 with two threads). */
+enum { LNRNN_SPINS = 2000 };
+
+/* --- memory of large results: runtime/blocks.c ---------------------------------------------------------- */
+
+/* Bytes from which on a result's memory is ours: below 4 MiB malloc keeps what is freed, and from there on
+ * NumPy asks for huge pages. Blocks that stay mapped when they are given back, and their bytes in all. Larger
+ * ones than AS_IS are marked as free for the kernel; smaller ones are not, for marking empties the
+ * translation caches of all cores, which takes a quarter to a half of a layer norm of 512x4096 on two threads
+ * ("vs out=" of layer_norm). */
+enum {
+    LNRNN_BLOCK_BYTES = 4 << 20,
+    LNRNN_KEPT = 4,
+    LNRNN_KEPT_BYTES = 512 << 20,
+    LNRNN_KEPT_AS_IS = 16 << 20
+};
 
 #endif

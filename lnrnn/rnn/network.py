@@ -1,5 +1,5 @@
 """The base of the recurrent models: parameters, whole sequences, streams, copies. What one layer does is in
-lnrnn.reference, readable, and in pyx/sequence.c, fast."""
+lnrnn.reference, readable, and in pyx/rnn/forward.c, fast."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-/* Batch norm over threads. x is (N, C, L). The statistics are summed over blocks of samples and strips of channels; the
- * pass that then writes the result is divided by rows of C values if L is 1, else by planes of L values. */
+/* Batch norm over threads. x is (N, C, L). The statistics are summed over blocks of samples and strips of
+ * channels; the pass that then writes the result is divided by rows of C values if L is 1, else by planes of
+ * L values. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 
-/* The rows of C doubles in the work memory; behind them the sums. The coefficients are of the arithmetic's type. */
+/* The rows of C doubles in the work memory; behind them the sums. The coefficients are of the arithmetic's
+ * type. */
 enum {
     PIVOT,
     MEAN,
@@ -32,7 +34,8 @@ typedef struct {
     int reversed; /* x may still be in the caches from the pass before: begin with what was read last */
 } batch_job;
 
-/* The samples of a block. At most 16 blocks, for each has sums of its own, and these must be few beside the values. */
+/* The samples of a block. At most 16 blocks, for each has sums of its own, and these must be few beside the
+ * values. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_parts(b->N, 16);
@@ -125,7 +128,8 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_parts(b->N, j->samples);
-    /* Strips of rows are wide enough for long runs in memory; strips of planes are no wider than makes a task. */
+    /* Strips of rows are wide enough for long runs in memory; strips of planes are no wider than makes a
+     * task. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
@@ -147,8 +151,9 @@ static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
                                 (char *)j->c.shift + offset, (char *)j->c.slope + offset};
 }
 
-/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first, because the caches
- * still hold what was read last; not if x is larger than the caches, since memory is faster read forwards. */
+/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first,
+ * because the caches still hold what was read last; not if x is larger than the caches, since memory is
+ * faster read forwards. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
@@ -181,9 +186,10 @@ static void batch_rows(batch_job *j)
     lnrnn_parallel(lnrnn_parts(rows, j->rows), lnrnn_threads_for(values(j), b->threads), rows_task, j);
 }
 
-/* Mean and var of the batch. If squares of a channel left the range of the arithmetic (norm.h), j->out gets x with such
- * channels multiplied by powers of two, b->x becomes j->out, whose mean and var these are, and the powers (C) are returned;
- * else NULL. float16 cannot hold every scaled channel, but has no values whose squares leave the range of float. */
+/* Mean and var of the batch. If squares of a channel left the range of the arithmetic (norm.h), j->out gets x
+ * with such channels multiplied by powers of two, b->x becomes j->out, whose mean and var these are, and the
+ * powers (C) are returned; else NULL. float16 cannot hold every scaled channel, but has no values whose
+ * squares leave the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
     double *scales = work_row(b, SCALES);

@@ -56,7 +56,7 @@ void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t
     lnrnn_parallel(lnrnn_parts(rows, j.block), lnrnn_threads_for(rows * n, threads), forward_task, &j);
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const lnrnn_norm *kernels;
@@ -65,8 +65,8 @@ typedef struct {
     double *work; /* (tasks, 4, n): ggain and gbias of a task, and the kernel's partial sums */
 } backward_job;
 
-/* Rows of a task. Each has sums of its own, which must be few beside the values: at least 32 rows; and few in number: about
- * 64 tasks. */
+/* Rows of a task. Each has sums of its own, which must be few beside the values: at least 32 rows; and few in
+ * number: about 64 tasks. */
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_parts(rows, 64);

@@ -8,10 +8,8 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "lnrnn.h"
+#include "lnrnn/tuning.h"
 #include "runtime/threads.h"
-
-enum { FIRST_BACK_OFF = 2000000, LONGEST_BACK_OFF = 400000000 }; /* ns */
 
 static int64_t back_off_until, back_off_length;
 static int mode = LNRNN_BARRIER_NORMAL;
@@ -43,9 +41,9 @@ void lnrnn_back_off(void)
     if (now < until || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL)
         return;
     if (!length || now - until > 4 * length)
-        length = FIRST_BACK_OFF;
+        length = LNRNN_FIRST_BACK_OFF;
     else
-        length = 2 * length > LONGEST_BACK_OFF ? LONGEST_BACK_OFF : 2 * length;
+        length = 2 * length > LNRNN_LONGEST_BACK_OFF ? LNRNN_LONGEST_BACK_OFF : 2 * length;
     __atomic_store_n(&back_off_length, length, __ATOMIC_RELAXED);
     __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
 }

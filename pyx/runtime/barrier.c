@@ -9,7 +9,7 @@
 #define LNRNN_POSIX 1
 #endif
 
-#include "lnrnn.h"
+#include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
 static void pause_core(void)
@@ -37,9 +37,6 @@ static void stagger(void)
 
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
-    /* Spins between two looks at the clock. A thread that yields gives its core away for a whole time slice,
-     * so it does not do that before LNRNN_PREEMPTED has passed. */
-    enum { SPINS = 2000 };
     int64_t since = 0;
     const int mode = lnrnn_barrier_mode();
     const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
@@ -54,10 +51,11 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
         __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
     for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
         pause_core();
-        if (spins % SPINS)
+        if (spins % LNRNN_SPINS)
             continue;
         const int64_t now = lnrnn_nanoseconds();
         since = since ? since : now;
+        /* Not before: a thread that yields gives its core away for a whole time slice. */
         if (now - since > LNRNN_PREEMPTED) {
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
             lnrnn_back_off();

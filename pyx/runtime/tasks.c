@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "lnrnn.h"
+#include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
 /* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. in a cache line of its own. Worker w takes those of

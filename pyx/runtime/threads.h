@@ -33,10 +33,6 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 
 /* True while backing off from oversubscribed cores: short work is better done by one thread. */
 int lnrnn_oversubscribed(void);
-/* A wait, or a call's excess over what one thread would have taken, that is longer than this (ns) means that
- * a thread has lost its core: a time slice of the scheduler is 1 ms and more, a step of a sequence
- * microseconds. */
-enum { LNRNN_PREEMPTED = 400000 };
 /* Starts or prolongs the time for which lnrnn_oversubscribed is true. */
 void lnrnn_back_off(void);
 /* A monotonic clock, in ns; always 0 on systems without one. */

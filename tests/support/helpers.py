@@ -76,6 +76,21 @@ def using_threads(n: int):
 
 
 @contextmanager
+def using_caches(sizes: tuple[int, int, int] | None):
+    """Run the body as on a machine whose L1, L2 and L3 have so many bytes; None: as it is."""
+    from lnrnn import _core
+
+    before = _core.caches() if sizes else None
+    if sizes:
+        _core.set_caches(*sizes)
+    try:
+        yield
+    finally:
+        if before:
+            _core.set_caches(*before)
+
+
+@contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
     of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or

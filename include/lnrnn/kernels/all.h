@@ -1,6 +1,6 @@
-/* All kernels, for a unit of an instruction set: it defines LNRNN_ISA_<NAME>, for simd.h, and
- * LNRNN_ISA_SUFFIX, and gets the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix>,
- * lnrnn_int8_<suffix>; dispatch.c puts them together.
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
+ * LNRNN_ISA_SUFFIX, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
+ * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -8,8 +8,9 @@
 #include "lnrnn/kernels/names.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
+#include "lnrnn/tuning.h"
 
-/* A unit of the compiler is one of four parts of an instruction set, or all: a change of a header compiles
+/* The file is compiled once for each of four parts, or once for all of them: a change of a header compiles
  * only the parts that include it. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8)

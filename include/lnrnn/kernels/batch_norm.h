@@ -1,14 +1,15 @@
 /* Batch norm, forward and backward: one text for each type in memory, see norm.h.
  *
- * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each of its columns is a
- * channel. Otherwise a row is a plane: the L values of one channel of one sample.
+ * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each of its
+ * columns is a channel. Otherwise a row is a plane: the L values of one channel of one sample.
  *
  * Statistics are taken in one pass, as in norm.h: from sums of the differences to a pivot for each channel.
  */
 
-/* --- sums over the batch ----------------------------------------------------------------------------------------- */
+/* --- sums over the batch -------------------------------------------------------------------------------- */
 
-/* x (N, C, L) -> pivot (C): the mean of LNRNN_PROBES samples' values, which are spread over all of a channel's. */
+/* x (N, C, L) -> pivot (C): the mean of LNRNN_PROBES samples' values, which are spread over all of a
+ * channel's. */
 static void batch_probe_kernel(size_t N, size_t C, size_t L, const void *x_, void *pivot_)
 {
     const elem *x = x_;
@@ -39,7 +40,7 @@ static void batch_probe_kernel(size_t N, size_t C, size_t L, const void *x_, voi
     }
 }
 
-/* Rows of a batch with L = 1: those a kernel is at. */
+/* lnrnn_batch_block with types, from the row that comes next, if L is 1. */
 typedef struct {
     const elem *x, *gy; /* (rows, n), row stride C */
     size_t C, n;
@@ -53,8 +54,8 @@ LNRNN_INLINE void add_real(real *p, vreal v, size_t k, const int whole)
     put_real(p, v_add(v, get_real(p, k, whole)), k, whole);
 }
 
-/* Adds columns i .. i+k-1 of some rows. These are summed by themselves first: each alone would be rounded to the size of
- * the long sum. */
+/* Adds columns i .. i+k-1 of some rows. These are summed by themselves first: each alone would be rounded to
+ * the size of the long sum. */
 LNRNN_INLINE void batch_columns_part(size_t i, size_t k, const int whole, const int rows, const int has_gy,
                                      const column_block *b)
 {
@@ -83,8 +84,17 @@ LNRNN_INLINE void batch_columns_group(size_t head, const int rows, const int has
 LNRNN_INLINE void batch_columns_sums(const lnrnn_batch_block *a, const int has_gy)
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
-    column_block b = {a->x, has_gy ? a->gy : NULL, C, n, a->pivot, a->partial};
-    /* Rows a multiple of 4 KiB apart share the sets of L1, whose ways do not suffice for eight rows of two arrays. */
+    column_block b = {
+        .x = a->x,
+        .gy = has_gy ? a->gy : NULL,
+        .C = C,
+        .n = n,
+        .pivot = a->pivot,
+        .partial = a->partial,
+    };
+    /* Rows a multiple of 4 KiB apart share the sets of an L1 of 64 sets of 64 bytes, whose ways do not
+     * suffice for eight rows of two arrays. The order of sums follows from it, so that it is not asked of the
+     * machine. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : to_whole_lines(b.x, n);
     for (size_t r = 0; r < rows;) {
         /* as many rows for all columns: the order of a sum may not depend on the address of x */
@@ -186,11 +196,11 @@ static void batch_sums_kernel(const lnrnn_batch_block *b)
         batch_sums_any(b, 0);
 }
 
-/* --- from sums to coefficients ----------------------------------------------------------------------------------- */
+/* --- from sums to coefficients -------------------------------------------------------------------------- */
 
-/* sums (2, n) of count values about pivot (n) -> mean, biased var (n) of double. -> how many pivots were more than a
- * standard deviation from their mean: these are replaced by it, and the sums must be taken again; that gives all other
- * channels the same moments once more. */
+/* sums (2, n) of count values about pivot (n) -> mean, biased var (n) of double. -> how many pivots were more
+ * than a standard deviation from their mean: these are replaced by it, and the sums must be taken again; that
+ * gives all other channels the same moments once more. */
 static size_t batch_moments_kernel(size_t n, double count, const double *sums, void *pivot_, double *mean_,
                                    double *var_)
 {
@@ -212,9 +222,9 @@ static size_t batch_moments_kernel(size_t n, double count, const double *sums, v
     return (size_t)replaced;
 }
 
-/* channels -> 1 if squares of one left the range of real, else 0, and nothing is written. If 1: scales (n), the powers of
- * two by which the channels must be multiplied (1 where squares are in range), and the coefficients that batch_affine needs
- * to do so. */
+/* channels -> 1 if squares of one left the range of real, else 0, and nothing is written. If 1: scales (n),
+ * the powers of two by which the channels must be multiplied (1 where squares are in range), and the
+ * coefficients that batch_affine needs to do so. */
 static int batch_scales_kernel(const lnrnn_channels *a, double *scales, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -234,9 +244,9 @@ static int batch_scales_kernel(const lnrnn_channels *a, double *scales, const ln
     return lost != 0;
 }
 
-/* channels -> the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. The shift is bias less what rounding to
- * real left of the mean. Where a channel was scaled so far down that eps vanishes, a constant channel still needs a finite
- * scale: the least spread takes eps' place. */
+/* channels -> the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. The shift is bias less what
+ * rounding to real left of the mean. Where a channel was scaled so far down that eps vanishes, a constant
+ * channel still needs a finite scale: the least spread takes eps' place. */
 static void fold_kernel(const lnrnn_channels *a, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -254,11 +264,11 @@ static void fold_kernel(const lnrnn_channels *a, const lnrnn_coefficients *out)
     }
 }
 
-/* channels, sums (4, n) about pivot (n) -> the coefficients of gx, and ggain, gbias (n). With z = (x - mean) rstd,
- * rstd = 1 / sqrt(var + eps):
+/* channels, sums (4, n) about pivot (n) -> the coefficients of gx, and ggain, gbias (n). With z = (x - mean)
+ * rstd, rstd = 1 / sqrt(var + eps):
  *     gx = gain rstd (gy - dmean (sum gy + z sum gy z)),  ggain = sum gy z,  gbias = sum gy
- * dmean, the derivative of a mean by one of its values: 1 / values of a channel in training, 0 where mean and var are
- * given. */
+ * dmean, the derivative of a mean by one of its values: 1 / values of a channel in training, 0 where mean and
+ * var are given. */
 static void batch_slopes_kernel(const lnrnn_channels *a, double dmean, const double *sums, const void *pivot_,
                                 const lnrnn_coefficients *out, double *ggain_, double *gbias_)
 {
@@ -282,9 +292,9 @@ static void batch_slopes_kernel(const lnrnn_channels *a, double dmean, const dou
     }
 }
 
-/* --- one pass over x, with the coefficients of each channel -------------------------------------------------------- */
+/* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* The rows that a kernel is at. */
+/* The rows of a pass, from the one that comes next. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy: backward */
     elem *out;          /* y or gx, likewise; may be x or gy */
@@ -356,7 +366,7 @@ LNRNN_INLINE void batch_affine_nontemporal(size_t n, const pass_rows *r, const c
     if (i)
         batch_affine_part(0, i, 0, 1, r, plane, columns);
     for (; i + LANES <= n; i += LANES) {
-        v32_prefetch((const float *)(r->x + i + 4096 / sizeof(elem)));
+        v32_prefetch((const float *)(r->x + i + LNRNN_PREFETCH_ROWS / sizeof(elem)));
         const coefficients c = coefficients_at(i, LANES, 1, plane, columns, 0);
         v_stream_elem(r->out + i, affine(v_load_elem(r->x + i), &c));
     }
@@ -364,7 +374,8 @@ LNRNN_INLINE void batch_affine_nontemporal(size_t n, const pass_rows *r, const c
         batch_affine_part(i, n - i, 0, 1, r, plane, columns);
 }
 
-/* x (rows, n) contiguous, coefficients of n columns, or if by_row of rows planes -> y (rows, n), which may be x:
+/* x (rows, n) contiguous, coefficients of n columns, or if by_row of rows planes -> y (rows, n), which may be
+ * x:
  *     y = (x - mean) scale + shift
  * nontemporal: with non-temporal stores. */
 static void batch_affine_kernel(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
@@ -412,13 +423,14 @@ LNRNN_INLINE void gx_rows(size_t n, const int rows, const pass_rows *r, const co
     LNRNN_FOR_ROW(to_whole_lines(r->out, n), n, gx_part, rows, r, NULL, c);
 }
 
-/* gy, x (rows, n), coefficients of n columns -> gx (rows, n), which may be gy or x; all with row stride `stride`.
+/* gy, x (rows, n), coefficients of n columns -> gx (rows, n), which may be gy or x; all with row stride
+ * `stride`.
  *     gx = scale (gy - (x - mean) slope - shift) */
 static void gx_columns_kernel(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                               const lnrnn_coefficients *a, void *gx)
 {
     const coefficient_row c = coefficients_from(a, 0, 1);
-    pass_rows r = {gy, x, gx, stride};
+    pass_rows r = {.gy = gy, .x = x, .out = gx, .stride = stride};
     for (; rows >= 2; rows -= 2, r.gy += 2 * stride, r.x += 2 * stride, r.out += 2 * stride)
         gx_rows(n, 2, &r, &c);
     if (rows)
@@ -429,7 +441,7 @@ static void gx_columns_kernel(size_t rows, size_t n, const void *gy, const void 
 static void gx_planes_kernel(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                              const lnrnn_coefficients *a, void *gx)
 {
-    pass_rows r = {gy, x, gx, stride};
+    pass_rows r = {.gy = gy, .x = x, .out = gx, .stride = stride};
     for (size_t c = 0; c < rows; c++, r.gy += stride, r.x += stride, r.out += stride) {
         const coefficients plane = plane_coefficients(a, c, 1);
         LNRNN_FOR_ROW(0, n, gx_part, 1, &r, &plane, NULL);

@@ -1,19 +1,19 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
  *
- * Rows are taken in groups of four: the dependent sum, square root and division at the end of one row's statistics overlap
- * with those of the next rows, and gain and bias, which wide rows evict from L1, are loaded once for the four. The result of
- * a row does not depend on its group.
+ * Rows are taken in groups of four: the dependent sum, square root and division at the end of one row's
+ * statistics overlap with those of the next rows, and gain and bias, which wide rows evict from L1, are
+ * loaded once for the four. The result of a row does not depend on its group.
  *
- * Where the squares of a row overflow or underflow (out_of_range in norm.h) the row is taken by itself and multiplied by a
- * power of two s: (x s - mean s) / sqrt(var s^2 + eps s^2) is (x - mean) / sqrt(var + eps).
+ * Where the squares of a row overflow or underflow (out_of_range in norm.h) the row is taken by itself and
+ * multiplied by a power of two s: (x s - mean s) / sqrt(var s^2 + eps s^2) is (x - mean) / sqrt(var + eps).
  *
- * `form`, a sum of LNRNN_CENTRED and so on (names.h), says which kind of norm it is. It is a constant where it decides
- * what is done with every vector: there is a copy of the loops for each.
+ * `form`, a sum of LNRNN_CENTRED and so on (names.h), says which kind of norm it is. It is a constant where
+ * it decides what is done with every vector: there is a copy of the loops for each.
  */
 
-/* --- forward ----------------------------------------------------------------------------------------------------- */
+/* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The rows that a kernel is at: lnrnn_layer_norm_rows with types. */
+/* lnrnn_layer_norm_rows with types, from the row that comes next. */
 typedef struct {
     size_t n;
     const elem *x; /* row stride xs */
@@ -36,7 +36,7 @@ LNRNN_INLINE norm_rows norm_row(const norm_rows *r, int j)
     return row;
 }
 
-/* x (LANES) of row j -> y. */
+/* x (LANES), values of row j -> y (LANES). */
 LNRNN_INLINE vreal layer_norm_value(const int form, vreal x, const row_statistics *s, int j, vreal gain,
                                     vreal bias)
 {
@@ -60,7 +60,7 @@ LNRNN_INLINE void layer_norm_part(size_t i, size_t k, const int whole, const int
 
 LNRNN_SELDOM void layer_norm_scaled(norm_rows r, int form, real scale);
 
-/* 1 or 4 rows. final: they are not scaled any more. */
+/* The next 1 or 4 rows. final: they are taken as they are, whatever their squares. */
 LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_rows *r, const int final)
 {
     moments_of_4 m;
@@ -71,8 +71,8 @@ LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_ro
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite variances
-     * overflows, each row's scale is 1. */
+    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite
+     * variances overflows, each row's scale is 1. */
     int rescale = !(spread < INFINITY);
     if (r->eps < least_spread())
         for (int j = 0; j < rows; j++)
@@ -95,8 +95,8 @@ LNRNN_INLINE void scale_part(size_t i, size_t k, const int whole, const elem *x,
     put(y + i, v_mul(get(x + i, k, whole), v_set1(scale)), k, whole);
 }
 
-/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot hold every
- * scaled row, but has no values whose squares leave the range of float. */
+/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot
+ * hold every scaled row, but has no values whose squares leave the range of float. */
 static void layer_norm_scaled(norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -107,8 +107,8 @@ static void layer_norm_scaled(norm_rows r, int form, real scale)
     layer_norm_group(1, form, &r, 1);
 }
 
-/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead, or a page if
- * that is more. */
+/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead,
+ * or a page if that is more. */
 LNRNN_INLINE void layer_norm_nontemporal(const int form, const norm_rows *r)
 {
     moments_of_4 m;
@@ -123,7 +123,7 @@ LNRNN_INLINE void layer_norm_nontemporal(const int form, const norm_rows *r)
         .rstd = {v_set1(rstd)},
         .rest = {v_set1(-m.mean_lo[0] * rstd)},
     };
-    const size_t n = r->n, page = 4096 / sizeof(elem), ahead = n < page ? page : n;
+    const size_t n = r->n, page = LNRNN_PREFETCH_ROWS / sizeof(elem), ahead = n < page ? page : n;
     size_t i = to_aligned(r->y, n);
     if (i)
         layer_norm_part(0, i, 0, 1, form, r, &s);
@@ -174,7 +174,16 @@ LNRNN_INLINE void layer_norm_any(size_t rows, const int centred, const norm_rows
 /* Layer norm, or RMS norm if not centred: x (rows, n) -> y (rows, n). */
 static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
 {
-    norm_rows r = {a->n, a->x, a->y, a->xs, a->ys, a->gain, a->bias, a->eps};
+    norm_rows r = {
+        .n = a->n,
+        .x = a->x,
+        .y = a->y,
+        .xs = a->xs,
+        .ys = a->ys,
+        .gain = a->gain,
+        .bias = a->bias,
+        .eps = a->eps,
+    };
     if (a->centred)
         layer_norm_any(a->rows, LNRNN_CENTRED, &r, a->nontemporal);
     else {
@@ -183,9 +192,9 @@ static void layer_norm_kernel(const lnrnn_layer_norm_rows *a)
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------------- */
 
-/* The rows that a kernel is at: lnrnn_layer_norm_gradients with types. */
+/* lnrnn_layer_norm_gradients with types, from the row that comes next. */
 typedef struct {
     size_t n;
     const elem *gy, *x; /* row strides gys, xs */
@@ -226,8 +235,8 @@ LNRNN_INLINE void row_sums_part(size_t i, size_t k, const int whole, const int a
     accumulate(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
-/* One row -> what its gradient needs, from gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. In one pass over the row,
- * or two, as moments_about. scale: 1 unless LNRNN_SCALED. */
+/* One row -> what its gradient needs, from gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. In one pass
+ * over the row, or two, as moments_about. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE row_gradient row_sums(const int form, const gradient_rows *r, double eps, real scale)
 {
     const size_t n = r->n;
@@ -273,7 +282,8 @@ LNRNN_INLINE row_gradient row_sums(const int form, const gradient_rows *r, doubl
     return g;
 }
 
-/* Values i .. i+k-1 of each row: gx, and what they add to ggain, sum gy z, and gbias, sum gy. rows: 1 or 4. */
+/* Values i .. i+k-1 of each row: gx, and what they add to ggain, sum gy z, and gbias, sum gy. rows: 1 or
+ * 4. */
 LNRNN_INLINE void layer_norm_gx_part(size_t i, size_t k, const int whole, const int rows, const int form,
                                      const gradient_rows *r, const row_gradient *g)
 {
@@ -310,7 +320,7 @@ LNRNN_SELDOM void layer_norm_backward_scaled(gradient_rows r, real scale)
     layer_norm_gx(1, form, &r, &g);
 }
 
-/* 1 or 4 rows. */
+/* The next 1 or 4 rows. */
 LNRNN_INLINE void layer_norm_backward_group(const int rows, const int form, const gradient_rows *r)
 {
     row_gradient g[4];
@@ -348,12 +358,24 @@ LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gr
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of double. */
+/* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of
+ * double. */
 static void layer_norm_backward_kernel(const lnrnn_layer_norm_gradients *a)
 {
     real *const partial = a->partial;
-    const gradient_rows r = {a->n,   a->gy,   a->x,   a->gx,   a->gys,        a->xs,
-                             a->gxs, a->gain, a->eps, partial, partial + a->n};
+    const gradient_rows r = {
+        .n = a->n,
+        .gy = a->gy,
+        .x = a->x,
+        .gx = a->gx,
+        .gys = a->gys,
+        .xs = a->xs,
+        .gxs = a->gxs,
+        .gain = a->gain,
+        .eps = a->eps,
+        .ggain = partial,
+        .gbias = partial + a->n,
+    };
 #ifdef LNRNN_FEW_COPIES
     layer_norm_backward_rows(a->rows, r.gain ? LNRNN_GAIN : 0, &r, a->ggain, a->gbias);
 #else

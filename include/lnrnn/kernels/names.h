@@ -4,13 +4,13 @@
  *
  * Defined for each type, before norm.h is included for it:
  *     LNRNN_TYPE    the suffix
- *     LANES         values in a vector
  *     elem          the type in memory
  *     real          the type of the arithmetic, float or double
+ *     real_sqrt     its square root
  *     vreal         a vector of real
- *     real_sqrt     the square root of real
+ *     LANES         values in a vector
  *     LNRNN_V(op)   the vector operation of real
- *     LNRNN_E(op)   a load or store of elem, converted to or from real
+ *     LNRNN_E(op)   a load or store of elem, converted from or to real
  */
 #ifndef LNRNN_NAMES_H
 #define LNRNN_NAMES_H

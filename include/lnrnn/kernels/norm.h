@@ -1,20 +1,22 @@
-/* What the norms share: sums over a row, and its mean and variance. One text for four types in memory: all.h includes it
- * once for each, and names.h says how a function here gets the suffix of the type, and what elem, real, vreal and LANES are.
+/* What the norms share: sums over a row, and its mean and variance. One text for four types in memory: all.h
+ * includes it once for each, and names.h says how a function here gets the suffix of the type, and what elem,
+ * real, vreal and LANES are.
  *
  * The moments are taken in one pass, from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
- * (the shifted-data algorithm). That is as accurate as two passes while the pivot is within a standard deviation of the
- * mean, which is checked; if it is not, a second pass takes the mean just found as its pivot. A constant row has
- * differences of exactly 0.
+ * (the shifted-data algorithm). That is as accurate as two passes while the pivot is within a standard
+ * deviation of the mean, which is checked; if it is not, a second pass takes the mean just found as its
+ * pivot. A constant row has differences of exactly 0.
  *
- * mean = mean_hi + mean_lo: the mean rounded to real, and what the rounding left. Rows with a mean far from 0 need both:
- * x - mean_hi is exact there, and without mean_lo the mean would be wrong by up to half an ULP.
+ * mean = mean_hi + mean_lo: the mean rounded to real, and what the rounding left. Rows with a mean far from 0
+ * need both: x - mean_hi is exact there, and without mean_lo the mean would be wrong by up to half an ULP.
  *
- * A loop over a row is whole vectors and then a tail of fewer than LANES values. Where a wide row is written, or read
- * several times, some values come first, up to an aligned address: no result depends on how many they are.
+ * A loop over a row is whole vectors and then a tail of fewer than LANES values. Where a wide row is written,
+ * or read several times, some values come first, up to an aligned address: no result depends on how many they
+ * are.
  */
 
-/* --- loads and stores of k values, or of a vector if whole, which is a constant ---------------------------------- */
+/* --- loads and stores of k values, or of a vector if whole, which is a constant ------------------------- */
 
 LNRNN_INLINE vreal get(const elem *p, size_t k, const int whole)
 {
@@ -42,24 +44,26 @@ LNRNN_INLINE void put_real(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Values from y (n) up to the next address that is aligned to a vector in memory, where non-temporal stores may begin. */
+/* Values from y (n) up to the next address that is aligned to a vector in memory, where non-temporal stores
+ * may begin. */
 LNRNN_INLINE size_t to_aligned(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
 }
 
-/* The same for a row of at least 2 KiB, else 0: alignment does not pay in a shorter one. NumPy's large arrays begin 16 bytes
- * into a cache line: without this every vector of 64 bytes would cross a line, and every second one of 32 bytes. */
+/* The same for a row of at least 2 KiB, else 0: alignment does not pay in a shorter one. NumPy's large arrays
+ * begin 16 bytes into a cache line: without this every vector of 64 bytes would cross a line, and every
+ * second one of 32 bytes. */
 LNRNN_INLINE size_t to_whole_lines(const elem *y, size_t n)
 {
-    return n * sizeof(elem) < 2048 ? 0 : to_aligned(y, n);
+    return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : to_aligned(y, n);
 }
 
-/* --- sums ------------------------------------------------------------------------------------------------------ */
+/* --- sums ----------------------------------------------------------------------------------------------- */
 
-/* Sums of d, d^2, g and g d over a row or a channel; d: differences to a pivot, g: gradients. Each sum is kept in up to
- * four accumulators: additions to different ones do not wait for each other. */
+/* Sums of d, d^2, g and g d over a row or a channel; d: differences to a pivot, g: gradients. Each sum is
+ * kept in up to four accumulators: additions to different ones do not wait for each other. */
 typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } accumulators;
@@ -85,7 +89,8 @@ LNRNN_INLINE void accumulate(accumulators *s, const int a, vreal d, vreal g, con
 LNRNN_INLINE real total_of_2(const vreal *a) { return v_sum(v_add(a[0], a[1])); }
 LNRNN_INLINE real total_of_4(const vreal *a) { return v_sum(v_add(v_add(a[0], a[1]), v_add(a[2], a[3]))); }
 
-/* Adds partial (n) to total (n) and clears it: sums of few values are kept in real, those of many in double. */
+/* Adds partial (n) to total (n) and clears it: sums of few values are kept in real, those of many in
+ * double. */
 LNRNN_INLINE void flush(size_t n, real *partial, double *total)
 {
     for (size_t i = 0; i < n; i++) {
@@ -94,10 +99,10 @@ LNRNN_INLINE void flush(size_t n, real *partial, double *total)
     }
 }
 
-/* --- the moments of a row -------------------------------------------------------------------------------------- */
+/* --- the moments of a row ------------------------------------------------------------------------------- */
 
-/* x (n) -> its pivot: the first value of a row shorter than a vector, else the mean of the first vector, which is scaled
- * before it is added up: the mean of large values does not overflow. */
+/* x (n) -> its pivot: the first value of a row shorter than a vector, else the mean of the first vector,
+ * which is scaled before it is added up: the mean of large values does not overflow. */
 LNRNN_INLINE real pivot_of(size_t n, const elem *x)
 {
     return n < LANES ? v_sum(v_load_n_elem(x, 1)) : v_sum(v_mul(v_load_elem(x), v_set1((real)1 / LANES)));
@@ -132,7 +137,8 @@ LNRNN_INLINE void sums_about(size_t n, const elem *x, real pivot, real *sum, rea
     *squares = total_of_4(s.dd);
 }
 
-/* x (n), n >= 1 -> the mean, *mean_hi + *mean_lo, and the biased variance. If not centred: 0, and the mean of squares. */
+/* x (n), n >= 1 -> the mean, *mean_hi + *mean_lo, and the biased variance. If not centred: 0, and the mean of
+ * squares. */
 LNRNN_INLINE void moments_about(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
                                 const int centred)
 {
@@ -167,7 +173,8 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } moments_of_4;
 
-/* x (4, n), row stride xs, n <= LNRNN_BLOCK(4) -> as moments_about for each row: the divisions of the four overlap. */
+/* x (4, n), row stride xs, n <= LNRNN_BLOCK(4) -> as moments_about for each row: the divisions of the four
+ * overlap. */
 LNRNN_INLINE void four_moments(size_t n, const elem *x, ptrdiff_t xs, moments_of_4 *m, const int centred)
 {
     real pivot[4], sum[4], squares[4];
@@ -188,7 +195,8 @@ LNRNN_INLINE void four_moments(size_t n, const elem *x, ptrdiff_t xs, moments_of
             moments_about(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs, rows 4 or 1 -> as moments_about. Not inlined: most of the norms' loops begin with it. */
+/* x (rows, n), row stride xs, rows 4 or 1 -> as moments_about. Not inlined: most of the norms' loops begin
+ * with it. */
 LNRNN_OUTLINE void moments(const int rows, size_t n, const elem *x, ptrdiff_t xs, moments_of_4 *m,
                            int centred)
 {
@@ -212,11 +220,11 @@ LNRNN_INLINE vreal normalised(vreal x, vreal mean_hi, vreal rstd, vreal rest)
     return v_fma(v_sub(x, mean_hi), rstd, rest);
 }
 
-/* --- squares out of the range of real --------------------------------------------------------------------------- */
+/* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Did the squares of a row with this 1 / sqrt(var + eps) leave the range of real? Where they overflow it is 0 or NaN. Above
- * the bound var + eps is so small that squares below the smallest normal number, which are rounded to multiples of the
- * smallest subnormal one, may have cost it digits. */
+/* Did the squares of a row with this 1 / sqrt(var + eps) leave the range of real? Where they overflow it is 0
+ * or NaN. Above the bound var + eps is so small that squares below the smallest normal number, which are
+ * rounded to multiples of the smallest subnormal one, may have cost it digits. */
 LNRNN_INLINE int out_of_range(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
@@ -225,9 +233,10 @@ LNRNN_INLINE int out_of_range(real rstd)
 /* The var + eps that belongs to that bound. */
 LNRNN_INLINE double least_spread(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
-/* -> the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. A row that
- * holds a NaN or an infinity has the same result with any scale. A row whose variance is small beside its mean is constant
- * up to rounding, and eps small: it needs no scale, and might overflow with one. */
+/* -> the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. A
+ * row that holds a NaN or an infinity has the same result with any scale. A row whose variance is small
+ * beside its mean is constant up to rounding, and eps small: it needs no scale, and might overflow with
+ * one. */
 LNRNN_INLINE real row_scale(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);

@@ -1,11 +1,12 @@
-/* Batch norm over the active sequences of one step: few rows with a stride, and no memory to work in. */
+/* Batch norm over the active sequences of one time step: the statistics of its columns, and the sums of their
+ * gradients. x has few rows, with a stride, and is read where it is. */
 #ifndef LNRNN_STEP_NORM_H
 #define LNRNN_STEP_NORM_H
 
 #include "lnrnn/simd/simd.h"
 
-/* Joins the moments of nb more values to those of na: Chan, Golub and LeVeque 1979. mean, m2: sum of squared
- * deviations. */
+/* mean, m2 (sum of squared deviations) of na values -> of these and nb more values, whose are mean_b and
+ * m2_b: Chan, Golub and LeVeque 1979. */
 LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double mean_b, double m2_b)
 {
     const double d = mean_b - *mean, n = na + nb;
@@ -13,42 +14,55 @@ LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double me
     *m2 += m2_b + d * d * (na * nb / n);
 }
 
-/* x (rows, VECS vectors; the last k values only), rows <= 64 -> joined to mean, m2 (VECS * V32_LANES) over na rows. */
-LNRNN_INLINE void tile_moments(size_t rows, int vecs, size_t k, const float *x, ptrdiff_t xs, double na,
-                               double *mean, double *m2)
+/* Some columns of a few rows. */
+typedef struct {
+    size_t rows;    /* 1 .. 64 */
+    const float *x; /* (rows, columns), row stride xs */
+    ptrdiff_t xs;
+    size_t last; /* columns in the last vector */
+} column_tile;
+
+/* Vector v of vecs in row r. */
+LNRNN_INLINE v32 tile_load(const column_tile *t, const int vecs, size_t r, int v)
 {
-    v32 first[4], s[4], q[4];
-    const size_t last = k - (size_t)(vecs - 1) * V32_LANES;
-#define LNRNN_TILE_LOAD(r, v)                                             \
-    ((v) < vecs - 1 ? v32_load(x + (ptrdiff_t)(r) * xs + (v) * V32_LANES) \
-                    : v32_load_n(x + (ptrdiff_t)(r) * xs + (v) * V32_LANES, last))
+    const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;
+    return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
+}
+
+/* A tile of vecs vectors, 1 or 4, after na other rows -> joined to mean, m2 (columns). Two passes: first the
+ * means, which are the pivots of the second pass. */
+LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
+{
+    v32 pivot[4], sum[4], squares[4];
     for (int v = 0; v < vecs; v++)
-        first[v] = LNRNN_TILE_LOAD(0, v), s[v] = v32_zero(), q[v] = v32_zero();
-    for (size_t r = 1; r < rows; r++)
+        pivot[v] = tile_load(t, vecs, 0, v), sum[v] = v32_zero(), squares[v] = v32_zero();
+    for (size_t r = 1; r < t->rows; r++)
         for (int v = 0; v < vecs; v++)
-            s[v] = v32_add(s[v], v32_sub(LNRNN_TILE_LOAD(r, v), first[v]));
-    const v32 over_rows = v32_set1((float)rows);
+            sum[v] = v32_add(sum[v], v32_sub(tile_load(t, vecs, r, v), pivot[v]));
+    const v32 rows = v32_set1((float)t->rows);
     for (int v = 0; v < vecs; v++)
-        first[v] = v32_add(first[v], v32_div(s[v], over_rows)), s[v] = v32_zero();
-    for (size_t r = 0; r < rows; r++)
+        pivot[v] = v32_add(pivot[v], v32_div(sum[v], rows)), sum[v] = v32_zero();
+    for (size_t r = 0; r < t->rows; r++)
         for (int v = 0; v < vecs; v++) {
-            const v32 d = v32_sub(LNRNN_TILE_LOAD(r, v), first[v]);
-            s[v] = v32_add(s[v], d), q[v] = v32_fma(d, d, q[v]);
+            const v32 d = v32_sub(tile_load(t, vecs, r, v), pivot[v]);
+            sum[v] = v32_add(sum[v], d), squares[v] = v32_fma(d, d, squares[v]);
         }
-#undef LNRNN_TILE_LOAD
-    float m0[4 * V32_LANES], m1[4 * V32_LANES], sq[4 * V32_LANES];
+    float pivots[4 * V32_LANES], sums[4 * V32_LANES], sums_of_squares[4 * V32_LANES];
     for (int v = 0; v < vecs; v++) {
-        v32_store(m0 + v * V32_LANES, first[v]);
-        v32_store(m1 + v * V32_LANES, s[v]);
-        v32_store(sq + v * V32_LANES, q[v]);
+        v32_store(pivots + v * V32_LANES, pivot[v]);
+        v32_store(sums + v * V32_LANES, sum[v]);
+        v32_store(sums_of_squares + v * V32_LANES, squares[v]);
     }
-    for (size_t i = 0; i < k; i++) {
-        const double low = (double)m1[i] / (double)rows, spread = (double)sq[i] - (double)m1[i] * low;
-        join(na, mean + i, m2 + i, (double)rows, (double)m0[i] + low, spread < 0 ? 0 : spread);
+    const double n = (double)t->rows;
+    const size_t columns = (size_t)(vecs - 1) * V32_LANES + t->last;
+    for (size_t i = 0; i < columns; i++) {
+        const double mean_d = (double)sums[i] / n;
+        const double tile_m2 = (double)sums_of_squares[i] - (double)sums[i] * mean_d;
+        join(na, mean + i, m2 + i, n, (double)pivots[i] + mean_d, tile_m2 < 0 ? 0 : tile_m2);
     }
 }
 
-/* The same for one column in double precision, for squares that leave the range of float. */
+/* One column in double precision, for squares that leave the range of float. */
 LNRNN_SELDOM void column_moments(size_t rows, const float *x, ptrdiff_t xs, double *mean, double *m2)
 {
     *mean = *m2 = 0;
@@ -56,43 +70,44 @@ LNRNN_SELDOM void column_moments(size_t rows, const float *x, ptrdiff_t xs, doub
         join((double)r, mean, m2, 1, (double)v32_sum(v32_load_n(x + (ptrdiff_t)r * xs, 1)), 0);
 }
 
-/* x (rows, n), stride xs -> mean (n) and m2 (n), sum of squared deviations, of every column. rows >= 1. */
+/* x (rows, n), row stride xs, rows >= 1 -> mean and m2 (n), the sum of squared deviations, of each column. */
 static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2)
 {
     for (size_t i = 0; i < n; i++)
         mean[i] = m2[i] = 0;
-    /* 64 rows at a time: the block is read twice, the second time from the cache. */
+    /* 64 rows at a time: the second pass over a tile finds it in the cache. */
     for (size_t r = 0; r < rows; r += 64) {
-        const size_t b = rows - r < 64 ? rows - r : 64;
-        const float *p = x + (ptrdiff_t)r * xs;
+        column_tile t = {rows - r < 64 ? rows - r : 64, x + (ptrdiff_t)r * xs, xs, V32_LANES};
         size_t i = 0;
-        for (; i + 4 * V32_LANES <= n; i += 4 * V32_LANES)
-            tile_moments(b, 4, 4 * V32_LANES, p + i, xs, (double)r, mean + i, m2 + i);
-        for (; i < n; i += V32_LANES)
-            tile_moments(b, 1, n - i < V32_LANES ? n - i : V32_LANES, p + i, xs, (double)r, mean + i, m2 + i);
+        for (; i + 4 * V32_LANES <= n; i += 4 * V32_LANES, t.x += 4 * V32_LANES)
+            tile_moments(&t, 4, (double)r, mean + i, m2 + i);
+        for (; i < n; i += V32_LANES, t.x += V32_LANES) {
+            t.last = n - i < V32_LANES ? n - i : V32_LANES;
+            tile_moments(&t, 1, (double)r, mean + i, m2 + i);
+        }
     }
     for (size_t i = 0; i < n; i++)
         if (!(m2[i] < INFINITY))
             column_moments(rows, x + i, xs, mean + i, m2 + i);
 }
 
-/* gy, x (rows, n), gs and xs apart; mean (n) -> adds sum gy to sg (n) and sum gy (x - mean) to sgx (n), by columns.
- * work (2, n) holds zeros before and after. */
+/* gy, x (rows, n), row strides gs, xs; mean (n) -> adds sum gy to sum_gy (n), and sum gy (x - mean) to
+ * sum_gyd (n), of each column. partial (2, n) holds zeros before and after. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
-                         const float *mean, double *sg, double *sgx, float *work)
+                         const float *mean, double *sum_gy, double *sum_gyd, float *partial)
 {
-    float *p0 = work, *p1 = p0 + n;
+    float *const partial_gy = partial, *const partial_gyd = partial + n;
     for (size_t r = 0; r < rows; r++, gy += gs, x += xs) {
         for (size_t i = 0; i < n; i += V32_LANES) {
             const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
             const v32 g = v32_load_n(gy + i, k), d = v32_sub(v32_load_n(x + i, k), v32_load_n(mean + i, k));
-            v32_store_n(p0 + i, v32_add(g, v32_load_n(p0 + i, k)), k);
-            v32_store_n(p1 + i, v32_fma(g, d, v32_load_n(p1 + i, k)), k);
+            v32_store_n(partial_gy + i, v32_add(g, v32_load_n(partial_gy + i, k)), k);
+            v32_store_n(partial_gyd + i, v32_fma(g, d, v32_load_n(partial_gyd + i, k)), k);
         }
         if (r % 32 == 31)
-            flush_f32(n, p0, sg), flush_f32(n, p1, sgx);
+            flush_f32(n, partial_gy, sum_gy), flush_f32(n, partial_gyd, sum_gyd);
     }
-    flush_f32(n, p0, sg), flush_f32(n, p1, sgx);
+    flush_f32(n, partial_gy, sum_gy), flush_f32(n, partial_gyd, sum_gyd);
 }
 
 #endif

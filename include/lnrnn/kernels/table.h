@@ -1,5 +1,5 @@
-/* The tables of kernels: every instruction set has one of each, and all other C calls a kernel through them,
- * never by name. all.h fills them in. What a kernel does, and the shapes it takes, stands above it.
+/* The tables of kernels. Every instruction set has one of each, which all.h fills in; all other C calls
+ * kernels through them and never by name.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H

@@ -1,4 +1,4 @@
-/* The vocabulary of simd.h in AVX2 + FMA + F16C: eight floats, four doubles. */
+/* The operations of simd.h in AVX2 + FMA + F16C: eight floats, four doubles. */
 #include <immintrin.h>
 
 #define V32_LANES 8
@@ -70,7 +70,7 @@ LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm_loadu_si128((const __m
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm_storeu_si128((__m128i *)p, v); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm_stream_si128((__m128i *)p, v); }
 
-/* AVX2 has no masked access to 16 bits: a part of a vector goes through the stack. */
+/* AVX2 has no masked loads and stores of 16 bits: a part of a vector is copied through the stack. */
 LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
 {
     uint16_t t[8] = {0};
@@ -96,10 +96,10 @@ LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
     const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i near =
+    const __m256i rounded =
         _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i r = _mm256_blendv_epi8(near, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+    const __m256i r = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08));
 }
 
@@ -160,7 +160,7 @@ LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
-    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
     return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

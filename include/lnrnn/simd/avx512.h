@@ -1,4 +1,5 @@
-/* The vocabulary of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of rows. */
+/* The operations of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of
+ * rows. */
 #include <immintrin.h>
 
 #define V32_LANES 16
@@ -9,7 +10,7 @@
 typedef __m512 v32;
 typedef __m512d v64;
 
-/* bzhi, not a shift: n may be the whole width. */
+/* bzhi and not a shift: n may be 16. */
 LNRNN_INLINE __mmask16 v32_mask_n(size_t n) { return (__mmask16)_bzhi_u32(0xffffu, (unsigned)n); }
 
 LNRNN_INLINE v32 v32_zero(void) { return _mm512_setzero_ps(); }
@@ -73,15 +74,15 @@ LNRNN_INLINE v32 v32_from_bf16(v16 h)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-/* Not vcvtneps2bf16: it takes subnormal numbers for 0. */
+/* Not vcvtneps2bf16, which treats subnormal numbers as 0. */
 LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
     const __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    const __m512i near =
+    const __m512i rounded =
         _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(near, nan, high, _mm512_set1_epi32(0x40)));
+    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
 }
 
 LNRNN_INLINE v32 v32_from_f16(v16 h) { return _mm512_cvtph_ps(h); }
@@ -138,11 +139,12 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
 #ifdef __AVX512VNNI__
-    /* Not the intrinsic: gcc 12 copies and spills accumulators around it (mm_rows of int8: three times slower). */
+    /* Not the intrinsic: around it gcc 12 copies and spills the accumulators (the int8 product is three times
+     * slower). */
     __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 #else
-    /* 2 * 127 * 127 fits 16 bits: maddubs does not saturate */
+    /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
     return _mm512_add_epi32(v, _mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1)));
 #endif
 }

@@ -1,5 +1,6 @@
-/* bfloat16 and float16 <-> float, a value at a time, in integer arithmetic: for instruction sets that have nothing for it.
- * To 16 bits: to nearest, ties to even; too large becomes infinity, a NaN stays one. From 16 bits: exact. */
+/* bfloat16 and float16 <-> float, one value at a time in integer arithmetic, for instruction sets without
+ * conversions. To 16 bits: to nearest, ties to even; values too large become infinity, a NaN stays NaN. From
+ * 16 bits: exact. */
 #ifndef LNRNN_HALF_H
 #define LNRNN_HALF_H
 
@@ -38,7 +39,8 @@ LNRNN_INLINE uint16_t float_to_f16(float v)
     const uint32_t u = float_bits(v), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     if (a >= 0x47800000) /* 2^16, infinity, NaN */
         return (uint16_t)(sign | (a > 0x7f800000 ? 0x7e00 : 0x7c00));
-    if (a < 0x38800000) /* below 2^-14: 0.5 has its last place where these have theirs */
+    if (a
+        < 0x38800000) /* below 2^-14, subnormal: adding 0.5 rounds to multiples of their last place, 2^-24 */
         return (uint16_t)(sign | (float_bits(bits_float(a) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13);
 }

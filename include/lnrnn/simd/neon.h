@@ -1,4 +1,4 @@
-/* The vocabulary of simd.h in NEON (aarch64): four floats, two doubles, fused multiply-add. */
+/* The operations of simd.h in NEON (aarch64): four floats, two doubles, fused multiply-add. */
 #include <arm_neon.h>
 
 #define V32_LANES 4
@@ -43,7 +43,7 @@ LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }
 LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return vdivq_f32(a, b); }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return vfmaq_f32(c, a, b); }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
-/* Not vminq/vmaxq: those return NaN for a NaN in either place, and the vocabulary says b. */
+/* Not vminq and vmaxq: these return NaN if either is NaN, where simd.h says b. */
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
@@ -86,8 +86,8 @@ LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const uint32x4_t u = vreinterpretq_u32_f32(v), high = vshrq_n_u32(u, 16);
     const uint32x4_t even = vandq_u32(high, vdupq_n_u32(1));
-    const uint32x4_t near = vshrq_n_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), even), 16);
-    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), near, vorrq_u32(high, vdupq_n_u32(0x40))));
+    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), even), 16);
+    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), rounded, vorrq_u32(high, vdupq_n_u32(0x40))));
 }
 
 LNRNN_INLINE v32 v32_from_f16(v16 h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }

@@ -1,4 +1,5 @@
-/* The vocabulary of simd.h in plain C: one lane. The baseline that runs everywhere and that a reader can step through. */
+/* The operations of simd.h in plain C, with one lane: they run on every machine, and in a debugger step by
+ * step. */
 #define V32_LANES 1
 #define V64_LANES 1
 #define MR 2
@@ -33,13 +34,13 @@ LNRNN_INLINE float v32_sum(v32 v) { return v; }
 
 LNRNN_INLINE v32 v32_round(v32 v)
 {
-    const float big = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits below 1 */
+    const float big = 12582912.0f; /* 1.5 * 2^23: the sum has no digits below 1 */
     return (v + big) - big;
 }
 
 LNRNN_INLINE v32 v32_pow2(v32 v)
 {
-    /* A NaN has no integer: any power will do, for the caller's other factor is NaN too. */
+    /* Converting a NaN is undefined in C. Any power will do: the caller's other factor is NaN too. */
     int32_t bits = v == v ? ((int32_t)v + 127) << 23 : 0;
     float r;
     memcpy(&r, &bits, sizeof r);

@@ -1,8 +1,8 @@
-/* The vocabulary: every vector operation the kernels may use, documented once.
+/* Every vector operation that kernels may use, documented once.
  *
- * A translation unit defines LNRNN_ISA_<NAME> and includes this file; it gets one backend. v32 holds V32_LANES
- * floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and v64_op; norm.h and what it
- * includes are one text for the two types and spell them V(op).
+ * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set.
+ * v32 holds V32_LANES floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and
+ * v64_op; norm.h and what it includes are one text for the two types and write v_op (names.h).
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -10,7 +10,7 @@
  *           load_n(p, n)      the first n values, 0 <= n <= LANES; the other lanes are 0 and are not read
  *           store(p, v)       LANES values to p, any alignment
  *           store_n(p, v, n)  the first n lanes; nothing else is written
- *           stream(p, v)      as store, past the caches where the ISA can; p aligned to the vector
+ *           stream(p, v)      a non-temporal store, where the ISA has one; p aligned to the vector
  *           keep_n(v, n)      the first n lanes of v, the other lanes 0
  *           add sub mul div   one rounding each, IEEE
  *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2 and scalar
@@ -19,37 +19,40 @@
  *           max(a, b)         a > b ? a : b; likewise
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
- *   (v32)   prefetch(p)       asks for the cache line at p; any address will do
+ *   (v32)   prefetch(p)       prefetches the cache line at p, which may be any address
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
  *           pow2(v)           2^v for integer-valued v in [-126, 127]
  *           abs(v)            sign bit cleared
  *           copysign(v, s)    magnitude of v, sign of s
  *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)
  *
- *   (v16)   load(p)  load_n(p, n)  store(p, v)  store_n(p, v, n)  stream(p, v)     V32_LANES uint16_t, as above
- *   (v32)   from_bf16(h)  to_bf16(v)  from_f16(h)  to_f16(v)     between v32 and v16: bfloat16 and IEEE float16; to 16
- *                             bits rounds to nearest, ties to even, past the largest to infinity; a NaN stays one
- *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)     both in one,
- *           and the same with f16: what v32 has for float arrays, for arrays of 16 bits
+ *   (v16)   load(p)  load_n(p, n)  store(p, v)  store_n(p, v, n)  stream(p, v)
+ *                             as above, for V32_LANES uint16_t
  *
- *           bf16_pair(p, odd) LANES words of two bfloat16: the low ones as floats, the high ones in *odd
- *           store_u8(p, v)    LANES bytes to p, v whole numbers 0 .. 127; a NaN becomes any byte
+ *   (v32)   from_bf16(h)  to_bf16(v)  from_f16(h)  to_f16(v)
+ *                             between v16 (bfloat16 or IEEE float16) and v32; to 16 bits: to nearest, ties to
+ *                             even, values too large to infinity, NaN stays NaN
+ *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
+ *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
+ *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
+ *           store_u8(p, v)    LANES bytes to p, v integers 0 .. 127; a NaN becomes any byte
  *
  *   (vi32, LANES integers of 32 bits)
  *           zero()
- *           dot4(v, a, p)     v + the sum over four bytes of a (0 .. 127, one word for all lanes) times those of the word at
- *                             p (-127 .. 127, a word for each lane)
+ *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
+ *                             lanes) and those at p (-127 .. 127, a word for each lane)
  *           to_v32(v)         nearest floats
- *           less_64(v, p)     v - 64 p, exact, then to floats
+ *           less_64(v, p)     v - 64 p, exact, then rounded to floats
  *
- * stream_end() orders streamed stores before all that follows.
+ * stream_end() orders non-temporal stores before all stores that follow.
  *
- * and the constants V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
- * accumulators, which with NR_VECS loaded weights and one broadcast fill the register file. LNRNN_FEW_COPIES: a backend that
- * hardly any machine needs, for which kernels leave out copies of theirs that only make them faster.
+ * The constants: V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
+ * accumulators, which with NR_VECS loaded weights and one broadcast value fill the register file.
+ * LNRNN_FEW_COPIES is defined for instruction sets that few machines need: there kernels leave out
+ * specialised copies that are only faster.
  *
- * Everything here is static: a function shared between objects of different ISAs could be merged by the linker
- * into the one copy that the machine cannot run.
+ * Everything here is static: a function shared between objects of different ISAs could be merged by the
+ * linker into one copy, which the machine might not be able to run.
  */
 #ifndef LNRNN_SIMD_H
 #define LNRNN_SIMD_H
@@ -60,11 +63,11 @@
 #include <string.h>
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
-/* Compiled to be small, away from what is called often. */
+/* For rare cases: compiled for size, and placed away from the code that is executed often. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
-/* For what a kernel calls in many places and rarely or slowly enough that a call costs nothing beside it: a copy in each
- * place is what most of the compiler's time and the module's size would go to. */
+/* For what kernels call in many places, where the cost of a call does not matter: inlined everywhere it would
+ * take most of the time to compile and of the module's size. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
 #include "lnrnn/simd/half.h"
@@ -85,7 +88,8 @@
 #error "define LNRNN_ISA_<NAME> before including simd.h"
 #endif
 
-/* Keeps v in a register: GCC would rather load it again for each of its uses, and a load that crosses a line takes two. */
+/* Keeps v in a register. GCC may load it from memory again for each use, and a load that crosses a cache line
+ * takes twice the time. */
 #if defined(__aarch64__)
 #define LNRNN_LOADED(v) __asm__("" : "+w"(v))
 #elif defined(__AVX512F__)
@@ -96,6 +100,7 @@
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
+/* Loads and stores with conversion, from the conversions and v16. */
 #define LNRNN_NARROW(t)                                                                                     \
     LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \
     LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); } \

@@ -1,4 +1,5 @@
-/* The vocabulary of simd.h in SSE2, which every x86-64 has: four floats, two doubles, no fused multiply-add. */
+/* The operations of simd.h in SSE2, which every x86-64 CPU has: four floats, two doubles, no fused
+ * multiply-add. */
 #include <emmintrin.h>
 
 #define V32_LANES 4
@@ -10,7 +11,7 @@
 typedef __m128 v32;
 typedef __m128d v64;
 
-/* SSE2 has no masked access: a part of a vector goes through the stack. */
+/* SSE2 has no masked loads and stores: a part of a vector is copied through the stack. */
 LNRNN_OUTLINE v32 v32_load_n(const float *p, size_t n)
 {
     float t[4] = {0};
@@ -75,7 +76,7 @@ LNRNN_INLINE v32 v32_select_lt(v32 a, v32 b, v32 x, v32 y)
     return _mm_or_ps(_mm_and_ps(m, x), _mm_andnot_ps(m, y));
 }
 
-/* SSE2 knows no numbers of 16 bits: half.h, lane by lane. */
+/* SSE2 has no conversions of 16-bit floats: half.h converts lane by lane. */
 typedef struct {
     uint16_t lane[4];
 } v16;
@@ -163,7 +164,8 @@ LNRNN_INLINE vi32 vi32_zero(void) { return _mm_setzero_si128(); }
 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
-    /* Bytes to 16 bits: products of pairs fit 32, and the two pairs of a lane are added by hand. */
+    /* Bytes are widened to 16 bits and multiplied by madd, which adds pairs of products in 32 bits; the two
+     * pairs of a lane are then added. */
     const __m128i w = _mm_loadu_si128((const __m128i *)p);
     const __m128i s = _mm_unpacklo_epi8(_mm_set1_epi32((int)a), _mm_setzero_si128());
     const __m128 low = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpacklo_epi8(w, w), 8)));

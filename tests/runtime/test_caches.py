@@ -1,0 +1,47 @@
+"""The sizes of the machine's caches choose how a result is computed, never what it is."""
+
+import numpy as np
+import pytest
+
+import lnrnn
+from configurations import configurations, digest
+from helpers import using_caches, using_threads
+
+KIB, MIB = 2**10, 2**20
+# With the smallest, weights are prefetched, chunks have one step, and all outputs are written by non-temporal
+# stores; with the largest, nothing is. The one between is a small CPU's.
+SIZES = [(KIB, 4 * KIB, 4 * KIB), (32 * KIB, 256 * KIB, 2 * MIB), (4 * MIB, 128 * MIB, 2048 * MIB)]
+SMALL, LARGE = list(configurations())[:-2:13], list(configurations())[-2:]
+
+
+def test_they_are_known():
+    l1, l2, l3 = lnrnn._core.caches()
+    assert 8 * KIB <= l1 <= l2 <= l3
+    assert lnrnn.cpu_info()["caches"] == {"l1": l1, "l2": l2, "l3": l3}
+
+
+def test_no_result_depends_on_them(family):
+    for function, arguments in SMALL if family == "scalar" else SMALL + LARGE:
+        expected = digest(function(*arguments))
+        for sizes in SIZES:
+            with using_caches(sizes), using_threads(2):
+                assert digest(function(*arguments)) == expected, (function.__name__, arguments, sizes)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+@pytest.mark.parametrize("training", [False, True])
+def test_large_outputs(family, rng, norm, training):
+    x = rng.standard_normal((700, 33, 40)).astype(np.float32)  # 3.7 MB
+    mean, var = rng.standard_normal(33), rng.uniform(0.5, 2, 33)
+
+    def compute():
+        if norm == "layer_norm":
+            return lnrnn.layer_norm(x, (33, 40)[-1 - training :])
+        return lnrnn.batch_norm(x, None if training else mean, None if training else var, training=training)
+
+    found = []
+    for sizes in SIZES:
+        with using_caches(sizes):
+            found.append(compute())
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])

@@ -1,0 +1,80 @@
+"""Some hundred configurations of norms and networks, and the arrays that each gives: tests/digest.py compares
+two builds by them, tests/runtime/test_caches.py two settings of one build."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+
+import lnrnn
+from networks import VARIANTS, drawn_state, network, normal, parts
+
+SIZES = ((1, 1), (7, 17), (33, 48), (12, 97), (65, 193))
+BATCHES = (1, 3, 17, 70)
+SHAPES = ((1, 1), (1, 5), (3, 17), (4, 64), (7, 130), (33, 257), (66, 1000), (5, 4099))
+DTYPES = (np.float32, np.float64, np.float16)
+
+
+def rng_of(*key) -> np.random.Generator:
+    return np.random.default_rng(int(hashlib.sha256(repr(key).encode()).hexdigest()[:12], 16))
+
+
+def digest(arrays) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()[:16]
+
+
+def of_norm(shape, dtype, gain, bias):
+    """Layer norm, RMS norm, batch norm of both modes, and the gradients, of one array."""
+    rng = rng_of(shape, np.dtype(dtype).name, gain, bias)
+    x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    w, b = (rng.standard_normal(shape[1:]).astype(np.float32) if use else None for use in (gain, bias))
+    yield lnrnn.layer_norm(x, shape[1:], w, b)
+    yield lnrnn.rms_norm(x, shape[1:], w)
+    yield from (g for g in lnrnn.layer_norm_backward(gy, x, shape[1:], w, b) if g is not None)
+    mean, var = rng.standard_normal(shape[1]), rng.uniform(0.5, 2, shape[1])
+    yield lnrnn.batch_norm(x, mean, var, w, b)
+    if shape[0] > 1:
+        yield lnrnn.batch_norm(x, None, None, w, b, training=True)
+        yield from (g for g in lnrnn.batch_norm_backward(gy, x, None, None, w) if g is not None)
+    planes = np.repeat(x[..., None], 6, -1) + rng.standard_normal((*shape, 6)).astype(dtype)
+    yield lnrnn.batch_norm(planes, None, None, w, b, training=True)
+
+
+def of_network(variant, sizes, batch, dtype, layers):
+    """A call, a call with lengths, a stream, and what training gives, where the network can be trained."""
+    rng = rng_of(variant, sizes, batch, dtype, layers)
+    T = 9
+    rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)
+    rnn = rnn.to_dtype(dtype)
+    x, h0, ends = normal(rng, T, batch, sizes[0]), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)
+    for lengths in (None, ends):
+        y, state = rnn(x, h0, lengths)
+        yield y
+        yield from parts(rnn, state)
+    if layers == 1:
+        stream = rnn.stream(batch)
+        yield from (stream(row).copy() for row in x)
+    if dtype == "float32":
+        try:
+            y, state, tape = rnn.forward_train(x, h0, ends)
+        except ValueError:
+            return
+        gx, gh0, grads = rnn.backward(tape, normal(rng, *y.shape), state)
+        yield from (y, gx, *parts(rnn, gh0), *(grads[name] for name in sorted(grads)))
+
+
+def configurations():
+    for shape, dtype, gain, bias in itertools.product(SHAPES, DTYPES, (False, True), (False, True)):
+        yield of_norm, (shape, dtype, gain, bias)
+    for k, (variant, sizes, batch) in enumerate(itertools.product(VARIANTS, SIZES, BATCHES)):
+        yield (
+            of_network,
+            (variant, sizes, batch, ("float32", "bfloat16", "float32", "int8")[k % 4], 1 + k % 3 // 2),
+        )
+    yield of_network, ("RNN", (65, 800), 2, "float32", 1)
+    yield of_network, ("LSTM split out", (65, 400), 2, "float32", 1)
