@@ -12,10 +12,11 @@
 /* --- the product with packed weights: matmul_*.h
  * --------------------------------------------------------- */
 
-/* Weights of more bytes than this do not stay in L2, beside the rows and what else is in use: then it helps
- * to prefetch them; where they do stay, a prefetch only takes the place of a load (rnn B1, H from 256 to
- * 1024). */
-static inline size_t lnrnn_prefetch_from(lnrnn_caches c) { return c.l2 / 8 * 5; }
+/* Packed weights of more bytes than this do not stay in L2, beside the rows and what else is in use: then it
+ * helps to prefetch them; where they do stay, a prefetch only takes the place of a load. Narrow weights,
+ * bfloat16 and int8, take more instructions to a load, which hide a prefetch sooner (rnn and lstm B1, H from
+ * 256 to 1024). */
+static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow) { return c.l2 / 8 * (narrow ? 3 : 5); }
 
 /* Words by which a prefetch runs ahead of a load, for one row and for several, which do more between two
  * loads of a weight (rnn B1-H1024, lstm B8-H1024). */
@@ -49,9 +50,19 @@ enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30, LNRNN_BARRIER_WO
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
 /* An output of this many bytes is written by non-temporal stores, which do not read it into the caches first.
- * Below, the caller finds it in L3; above, it would only displace what is there (layer_norm 4096x1024 and
- * 16384x1024). */
-static inline size_t lnrnn_nontemporal_from(lnrnn_caches c) { return c.l3 / 8 * 3; }
+ * Below, the caller finds it in L3; above, it would only displace what is there. More than a few MiB are not
+ * worth keeping there even where L3 holds them: on a Sapphire Rapids with 260 MiB non-temporal stores take
+ * half of the time at 8 MiB, and less with the reader that follows; on a Zen 5 with 32 MiB the two are equal
+ * at 8 MiB (layer_norm and batch_norm 2048x1024 to 16384x1024). */
+static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
+{
+    const size_t of_cache = c.l3 / 8 * 3, most = 8 << 20;
+    return of_cache < most ? of_cache : most;
+}
+
+/* A second pass over an input of less than this many bytes goes backwards, so that it begins with what the
+ * first left in the caches (batch_norm training, 2048x1024 to 16384x1024). */
+static inline size_t lnrnn_reverse_below(lnrnn_caches c) { return c.l3 / 8 * 3; }
 
 /* Rows of so many bytes are written from the first aligned vector on: NumPy's large arrays begin 16 bytes
  * into a cache line, and a vector of 64 bytes would else lie in two lines. Shorter rows do not repay the

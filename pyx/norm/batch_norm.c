@@ -134,7 +134,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const size_t least = lnrnn_parts(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
     j->strips = lnrnn_parts(b->C, j->channels);
-    j->reversed = b->N * b->C * b->L * j->size < lnrnn_nontemporal_from(lnrnn_get_caches());
+    j->reversed = b->N * b->C * b->L * j->size < lnrnn_reverse_below(lnrnn_get_caches());
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->pivot);
     sums_of_all(j);
     if (j->kernels->batch_moments(b->C, count, j->sums, j->pivot, mean, var)) {

@@ -46,7 +46,7 @@ LNRNN_INLINE mm_job mm_job_of(const lnrnn_matmul *m)
         .words = words,
         .w = m->w,
         .add = m->add,
-        .prefetch = bytes > lnrnn_prefetch_from(m->caches),
+        .prefetch = bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .backwards = m->backwards,
         .may_halve = m->dtype == LNRNN_WEIGHT_F32,
         .caches = m->caches,
