@@ -1,10 +1,10 @@
 /* lnrnn in C: what the Cython module calls, and what a C program may.
  *
- * Nothing here allocates, fails or knows Python: the caller has checked the shapes and brings the memory,
- * also the working memory, whose size a function named ..._work or a plan tells. Sizes count elements,
- * strides count elements too and may be any value unless a function says more. Inputs are only read. Outputs
- * may not overlap inputs or each other except where "may be" says so. `threads` is the most a call may use; 1
- * makes it run in the caller.
+ * Nothing here allocates results, fails or knows Python: the caller has checked the shapes and brings the
+ * memory, also the working memory, whose size a function named ..._work or a plan tells. Sizes count
+ * elements, strides count elements too and may be any value unless a function says more. Inputs are only
+ * read. Outputs may not overlap inputs or each other except where "may be" says so. `threads` is the most a
+ * call may use; 1 makes it run in the caller.
  */
 #ifndef LNRNN_H
 #define LNRNN_H
@@ -102,11 +102,11 @@ enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* What a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
-/* The GRU's split norms: one over r and z and one over n, as in the paper; or one over all three. */
+/* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* Where norms, and the biases behind them, stand: at W x, where it has its own; at W h, or the sum W x +
+/* Where norms, and the biases added after them, stand: at W x, where it has its own; at W h, or the sum W x +
  * W h; at an LSTM's c. Without a norm a GRU has bias_ih at the input side, and all other biases are at the
  * hidden side. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
@@ -157,7 +157,8 @@ typedef struct {
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
     int dtype;                        /* of the packed weights */
-    const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm */
+    const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm; inner_hh
+                                       * only with separate_products, else the sum of both is inner_ih */
     lnrnn_site site[LNRNN_SITES];
     /* Batch norm at inference: the tables have rows for `known` steps; `overrun_row` is the row for later
      * ones, or -1: these use the batch itself. */
@@ -169,7 +170,7 @@ typedef struct {
     int input_side;            /* W x has a norm, or a bias, of its own */
     int cell_state;            /* there is a c */
     int saved_gates;           /* the tape keeps the gates */
-    int own_input_gradient;    /* the gradients of the two products differ before their norms */
+    int own_input_gradient;    /* GRU: r multiplies W h, so that its gradient is not that of W x */
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
     int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */
@@ -184,11 +185,12 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* Offsets into the scratch memory of a call, in floats: what all workers share, then each worker's memory,
  * then positions. forward.c and split.c say what the parts hold. */
 typedef struct {
-    size_t hidden; /* within a worker's memory, as all up to own_c; with `split` within the shared one */
-    size_t input, statistics, cell, product;
-    size_t own_c;     /* with `split`: a worker's c; its h is at 0 */
+    /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
+     * there. */
+    size_t hidden, input, statistics, cell, product;
+    size_t own_c;     /* divide_units: a worker's c; its h is at 0 */
     size_t worker;    /* the size of a worker's memory */
-    size_t shared;    /* the size of what all workers share; 0 without `split` */
+    size_t shared;    /* the size of what all workers share; 0 without divide_units */
     size_t positions; /* the steps that each group has taken */
     size_t floats;    /* the size of all */
 } lnrnn_rnn_scratch;
@@ -198,7 +200,7 @@ typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
-    int split;            /* threads divide the units of a step instead of the sequences */
+    int divide_units;     /* threads divide the units of a step instead of the sequences */
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
     size_t chunk;         /* steps whose W x is computed by one product */
     size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
@@ -232,8 +234,8 @@ typedef struct {
     float *hn, *cn;        /* (B, H): the state at each sequence's own end; may be h0, c0 */
     const int64_t *order;  /* (B) the sequences, longest first */
     const int64_t *length; /* (B) their lengths in that order, 0 .. T */
-    size_t start;          /* steps before this call; matters to batch norm only */
-    size_t ends;           /* start + T of the last call that uses the plan; SIZE_MAX: not known */
+    size_t start;          /* steps before this call; changes results under batch norm only */
+    size_t last_step_end;  /* start + T of the last call that uses the plan; SIZE_MAX: not known */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
     int64_t *count; /* batch norm in training, else NULL: (T) active sequences, written */
     /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
@@ -246,7 +248,7 @@ typedef struct {
 } lnrnn_rnn_call;
 
 /* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, start,
- * part and resumed alone; a pointer that is NULL stays NULL, and no other becomes it. threads: the most that
+ * part and resumed alone; which pointers are NULL may not change. threads: the most that
  * may be used; the plan takes fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
@@ -255,7 +257,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
 /* --- backward.c, weight_gradients.c: back through time
- * ---------------------------------------------------- */
+ * --------------------------------------------------- */
 
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
@@ -277,9 +279,9 @@ typedef struct {
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
- * statistics as that call has written them; only read. For no norm, batch norm, and layer norm in the paper's
- * places: RNN joint, LSTM split and out, GRU split. -> as lnrnn_rnn_forward; g too stays as it is from part
- * to part. */
+ * statistics as that call has written them; only read. For no norm, batch norm, and layer norm where Ba et
+ * al. 2016 have it: RNN joint, LSTM split and out, GRU split. -> as lnrnn_rnn_forward; g too stays as it is
+ * from part to part. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #endif

@@ -132,7 +132,7 @@ cdef extern from "lnrnn.h" nogil:
         float *cn
         const int64_t *order
         const int64_t *length
-        size_t start, ends
+        size_t start, last_step_end
         lnrnn_site_statistics statistics[3]
         int64_t *count
         float *tape

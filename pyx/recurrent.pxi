@@ -150,7 +150,7 @@ cdef class Layer:
                 raise AssertionError("broken promise: an LSTM without c")
         r.order, r.length = indices(order, B), indices(length, B)
         sorted_by_length(r.order, r.length, T, B)
-        r.start, r.ends = start, ends
+        r.start, r.last_step_end = start, ends
         if statistics is not None:
             for side, value in statistics.items():
                 if side == "count":

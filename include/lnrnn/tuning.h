@@ -43,6 +43,10 @@ enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
  * gru with two threads). */
 enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30, LNRNN_BARRIER_WORK = 1 << 15 };
 
+/* Fewer sequences than this to a thread, and threads divide the units of a step instead of the sequences (rnn
+ * B1 to B8 with two threads). */
+enum { LNRNN_DIVIDE_UNITS_BELOW = 4 };
+
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 
 /* Below SERIAL elements a second thread costs more than it brings; below LARGE it is not worth it where cores

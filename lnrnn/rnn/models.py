@@ -32,7 +32,7 @@ class RNN(Network[np.ndarray]):
 
     input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T,
     *) instead of (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for
-    what starts at random, weights and biases without a norm behind them, uniform in +-1/sqrt(H) as torch's;
+    what starts at random, weights, and biases that no norm follows, uniform in +-1/sqrt(H) as torch's;
     gains start at 1, biases of norms at 0.
 
     Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and
@@ -144,7 +144,7 @@ class GRU(Network[np.ndarray]):
     LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
     one step: in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over
     all 3H of a side), in "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each
-    time step t and unit by itself. r stands behind the product with W_hh, as torch has it, and z says how
+    time step t and unit by itself. r stands after the product with W_hh, as torch has it, and z says how
     much is kept. norm: the name, or a LayerNormSpec (placement, span, eps, inner_bias), or a BatchNormSpec.
 
     The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H,

@@ -34,7 +34,7 @@ class LayerNormSpec(Named):
     span: for a GRU with placement "split". None: one norm over the 2H units of r and z and one over the H of
     n, on each side (the paper's). "all": one norm over all 3H of a side.
     inner_bias: biases inside the norms, as torch.nn.Linear brings them: x_ = W_ih x_t + inner_bias_ih and
-    h_ = W_hh h_{t-1} + inner_bias_hh, two more parameters (G*H), whether or not there are biases behind the
+    h_ = W_hh h_{t-1} + inner_bias_hh, two more parameters (G*H), whether or not there are biases after the
     norms.
     """
 

@@ -6,7 +6,7 @@
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 
-/* The rows of C doubles in the work memory; behind them the sums. The coefficients are of the arithmetic's
+/* The rows of C doubles in the work memory; after them the sums. The coefficients are of the arithmetic's
  * type. */
 enum {
     PIVOT,

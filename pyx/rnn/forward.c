@@ -10,7 +10,9 @@
  * itself, or with statistics of the batch, which are those of one step. Then each step in turn
  *     1. multiplies: W_hh h, which is added to W_ih x or, with separate products, kept beside it;
  *     2. normalises the input side, if that has been deferred;
- *     3. normalises the hidden side, W_hh h or the sum, and applies the cell: one kernel, on rows in L1.
+ *     3. normalises the hidden side, W_hh h or the sum, and applies the cell: one kernel, on rows in L1;
+ *     4. makes h of an LSTM whose norm of c takes the statistics of the batch, for which all c must be known.
+ * Where the batch has to give statistics, they are taken before each of 2, 3 and 4.
  *
  * With few sequences there are not enough groups for all threads: these divide the units instead, see
  * split.c. */
@@ -23,11 +25,14 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
+/* The way of a step from here: lnrnn_hidden_product, matmul_float (kernels/matmul_float.h), lnrnn_step_cell
+ * (step.c), lstm_step (kernels/lstm_cell.h). */
+
 /* --- the products ----------------------------------------------------------------------------------- */
 
 lnrnn_panels lnrnn_all_panels(const lnrnn_rnn_call *r)
 {
-    return (lnrnn_panels){0, r->plan->kernels->product->panels(r->config->outputs)};
+    return (lnrnn_panels){0, r->plan->product->panels(r->config->outputs)};
 }
 
 /* rows: n pointers, n <= TILE, to (inputs); w: packed (G*H, inputs) -> these panels' columns of a (n, G*H),
@@ -39,7 +44,7 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
 {
     const size_t N = r->config->outputs;
     if (inner) {
-        const lnrnn_product *k = r->plan->kernels->product;
+        const lnrnn_product *k = r->plan->product;
         const size_t from = k->start(N, panels.first), end = k->start(N, panels.end), to = end < N ? end : N;
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
@@ -51,7 +56,7 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
                             .p0 = panels.first,
                             .p1 = panels.end,
                             .add = add || inner,
-                            .backwards = from_end,
+                            .from_end = from_end,
                             .caches = r->plan->caches,
                             .scratch = work};
     r->plan->product->matmul(&m, n, rows, a, as);
@@ -151,11 +156,11 @@ typedef struct {
     ptrdiff_t hidden_stride;
     float *saved_gates; /* (active, G*H), row stride hidden_stride, or NULL */
     float *all_c;       /* (active, H), row stride hidden_stride, or NULL: gets the cell states */
-} step_rows;
+} group_step;
 
 /* The norm of the hidden side and the cell. deferred_output: as lnrnn_step_cell. */
 static void cell_step(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t active, size_t t,
-                      const step_rows *s, int deferred_output, const scratch *m)
+                      const group_step *s, int deferred_output, const scratch *m)
 {
     const float *h_prev[TILE];
     float *c[TILE], *h[TILE];
@@ -202,14 +207,14 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
     const lnrnn_rnn_plan *p = r->plan;
     const int separate = config->separate_products, from_batch = r->start + t >= p->batch_from;
     const int deferred_output = from_batch && config->cell_norm != LNRNN_CELL_NONE;
-    step_rows rows = {.input = separate ? x : NULL,
-                      .input_stride = xs,
-                      .hidden = !separate ? x
-                                : r->tape ? x + p->tape.h
-                                          : m->hidden,
-                      .hidden_stride = xs,
-                      .saved_gates = r->tape && config->saved_gates ? x + p->tape.gates : NULL};
-    /* Without a tape c overwrites W h, each tile of rows after the kernel that has read it. */
+    group_step rows = {.input = separate ? x : NULL,
+                       .input_stride = xs,
+                       .hidden = !separate ? x
+                                 : r->tape ? x + p->tape.h
+                                           : m->hidden,
+                       .hidden_stride = xs,
+                       .saved_gates = r->tape && config->saved_gates ? x + p->tape.gates : NULL};
+    /* Without a tape the cell states take the place of W h: the kernel has read these rows by then. */
     if (config->cell_state && (r->tape || deferred_output))
         rows.all_c = r->tape ? x + p->tape.c : m->hidden;
     lnrnn_fold fold = {0};
@@ -238,10 +243,11 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
 
 size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
-    const double one = step_cost(r, (double)rows, r->config->D + r->config->H), all = (double)remaining(left);
-    if (all < one * (double)(t1 - t0))
-        t1 = t0 + 1 + (size_t)((all > 0 ? all : 0) / one);
-    spend(left, one * (double)(t1 - t0));
+    const double cost = step_cost(r, (double)rows, r->config->D + r->config->H);
+    const double budget = (double)remaining(left);
+    if (budget < cost * (double)(t1 - t0))
+        t1 = t0 + 1 + (size_t)((budget > 0 ? budget : 0) / cost);
+    spend(left, cost * (double)(t1 - t0));
     return t1;
 }
 
@@ -284,7 +290,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
     size_t *const positions = group_positions(r);
     if (!r->resumed)
         memset(positions, 0, p->groups * sizeof *positions);
-    if (p->split) {
+    if (p->divide_units) {
         lnrnn_forward_split(r);
         return *positions == LNRNN_DONE;
     }

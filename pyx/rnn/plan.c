@@ -19,7 +19,7 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
         return SIZE_MAX;
     if (r->count)
         return 0;
-    return c->overrun_row >= 0 || r->ends <= c->known ? SIZE_MAX : c->known;
+    return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
 /* A record of the tape: W x, with separate products; W h, or the sum; the gates; c. */
@@ -43,29 +43,30 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config)
 static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const double products = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
+    const double multiply_adds = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
     p->threads = threads;
-    if (p->threads > 1 + products / LNRNN_THREAD_WORK)
-        p->threads = 1 + (int)(products / LNRNN_THREAD_WORK);
-    if (p->threads > 1 && products < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
+    if (p->threads > 1 + multiply_adds / LNRNN_THREAD_WORK)
+        p->threads = 1 + (int)(multiply_adds / LNRNN_THREAD_WORK);
+    if (p->threads > 1 && multiply_adds < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
         p->threads = 1;
     /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
      * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
      * rnn with two threads). */
-    p->split = p->threads > 1 && !p->synchronous && !r->tape && r->B < (size_t)p->threads * 4 && r->B <= TILE
-               && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
-               && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
+    p->divide_units = p->threads > 1 && !p->synchronous && !r->tape
+                      && r->B < (size_t)p->threads * LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE
+                      && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
+                      && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
 }
 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
-    p->group = p->synchronous || p->split ? r->B : TILE;
-    /* Fewer sequences to a group where that gives every thread one. With a tape the group's size is fixed: it
-     * is the order of the tape's records, and backward, which may have another number of threads, must find
-     * the same. */
+    p->group = p->synchronous || p->divide_units ? r->B : TILE;
+    /* Fewer sequences to a group where that gives every thread a group. With a tape the group's size is
+     * fixed: it is the order of the tape's records, and backward, which may have another number of threads,
+     * must find the same. */
     if (!p->synchronous && r->tape)
-        p->group = TILE / 2;
-    else if (!p->synchronous && !p->split && (size_t)p->threads * TILE > r->B)
+        p->group = TAPE_GROUP;
+    else if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
     if (p->group < 1)
         p->group = 1;
@@ -88,7 +89,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
                  rows = p->group * p->wide;
     p->scratch.hidden = r->tape ? 0 : p->chunk * rows;
-    if (p->split) {
+    if (p->divide_units) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
         p->scratch.own_c = r->B * p->narrow;
         p->scratch.cell = p->scratch.own_c + (c->cell_state ? r->B * p->narrow : 0);

@@ -11,6 +11,10 @@
 /* Rows whose pointers are gathered for one call of the product. */
 enum { TILE = 64 };
 
+/* Sequences of a group that has a tape: a constant, for the order of its records, and so that of the sums of
+ * gradients, follows from it. */
+enum { TAPE_GROUP = 32 };
+
 /* Active rows before row r0, all steps: where its part of the tape starts. */
 static inline size_t rows_before(const lnrnn_rnn_call *r, size_t r0)
 {

@@ -1,9 +1,10 @@
 /* The time loop for few sequences: the threads divide the units.
  *
  * With few sequences the time of a step is that of reading the weights. So each thread has some of the panels
- * of W_ih and W_hh, which stay in its own L2 cache, and computes their columns of every product. Once a step,
- * behind W_hh h, there is a barrier. Each thread then has all columns and computes the state of all units for
- * itself: normalising and activating what another thread computes too costs less than a second barrier.
+ * of W_ih and W_hh, which stay in its own L2 cache, and computes their columns of every product. Barriers
+ * stand after W_hh h of each step, after W_ih x of a chunk if that is normalised, and where a part of a call
+ * begins. Each thread then has all columns and computes the state of all units for itself: normalising and
+ * activating what another thread computes too costs less than a second barrier.
  *
  * Worker 0 writes h to y and c to cn, the others to rows of their own. With separate products W_hh h is
  * double-buffered, so that a fast worker cannot overwrite rows still being read. Every number is computed in
@@ -93,7 +94,7 @@ static void split_chunk(split_job *job, int worker, int team, lnrnn_panels panel
     lnrnn_input_product(r, 0, active, t0, t1, panels, x, stride, m->product);
     if (r->config->input_side) {
         wait_for_all(job, team);
-        /* What the others normalise is first read behind the barrier of step t0. */
+        /* What the others normalise is first read after the barrier of step t0. */
         lnrnn_normalise_inputs(r, 0, active, t0, t1, (size_t)worker, (size_t)team, x, stride);
     }
     for (size_t t = t0; t < t1; t++, x += active * wide) {

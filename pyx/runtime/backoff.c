@@ -2,8 +2,10 @@
  *
  * Where cores are shared with other processes, a thread that loses its core is away for a time slice of the
  * scheduler, milliseconds, and a short call that waits for it takes a hundred times what one thread would. So
- * after a call that was slower than one thread would have been, short calls run on one thread: for 2 ms,
- * doubling to 400 ms when it happens again soon after. Results do not depend on it. */
+ * after a call that took 0.4 ms more than one thread would have, or a wait of that length at a barrier, short
+ * calls run on one thread: for 2 ms, doubling to 400 ms when it happens again soon after. Results do not
+ * depend on it.
+ */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>

@@ -19,22 +19,22 @@ enum { HUGE = 2 << 20 }; /* a huge page, and a multiple of every usual page */
 typedef struct {
     void *map;
     size_t mapped, bytes; /* bytes of the mapping, of the block */
-    char more[40];
+    char padding[40];
 } header;
 
-/* A kept block's address, a multiple of HUGE, and below it its size in units of HUGE; or 0. */
+/* A kept block's address, a multiple of HUGE, and in its low bits its size in units of HUGE; or 0. */
 static uintptr_t kept[LNRNN_KEPT];
 static size_t kept_bytes;
-static unsigned turn;
+static unsigned next_place;
 
 int lnrnn_blocks(void) { return 1; }
 
-static header *of(void *block) { return (header *)block - 1; }
+static header *header_of(void *block) { return (header *)block - 1; }
 
 static size_t bytes_of(uintptr_t entry) { return entry % HUGE * HUGE; }
 
 /* An entry that has left `kept` -> its block, or NULL. */
-static void *picked(uintptr_t entry)
+static void *block_of_entry(uintptr_t entry)
 {
     __atomic_fetch_sub(&kept_bytes, bytes_of(entry), __ATOMIC_RELAXED);
     return (void *)(entry - entry % HUGE);
@@ -43,28 +43,30 @@ static void *picked(uintptr_t entry)
 static void unmap(void *block)
 {
     if (block)
-        munmap(of(block)->map, of(block)->mapped);
+        munmap(header_of(block)->map, header_of(block)->mapped);
 }
 
 void lnrnn_block_give(void *block)
 {
     if (!block)
         return;
-    const size_t bytes = of(block)->bytes;
+    const size_t bytes = header_of(block)->bytes;
     if (bytes > LNRNN_KEPT_BYTES || (bytes > LNRNN_KEPT_AS_IS && madvise(block, bytes, MADV_FREE))) {
         unmap(block);
         return;
     }
-    const unsigned place = __atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED);
+    const unsigned place = __atomic_fetch_add(&next_place, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&kept_bytes, bytes, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < LNRNN_KEPT && __atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) > LNRNN_KEPT_BYTES;
-         i++)
-        unmap(picked(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0,
-                                         __ATOMIC_ACQ_REL))); /* the oldest first */
+    for (unsigned i = 0; i < LNRNN_KEPT; i++) {
+        if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)
+            break;
+        /* The oldest first. */
+        unmap(block_of_entry(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0, __ATOMIC_ACQ_REL)));
+    }
     uintptr_t entry = (uintptr_t)block + bytes / HUGE;
     if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES) /* unless others were faster */
         entry = __atomic_exchange_n(&kept[place % LNRNN_KEPT], entry, __ATOMIC_ACQ_REL);
-    unmap(picked(entry));
+    unmap(block_of_entry(entry));
 }
 
 static void *map(size_t size)
@@ -76,9 +78,9 @@ static void *map(size_t size)
     if (p == MAP_FAILED)
         return NULL;
     char *block = p + (HUGE - (uintptr_t)p % HUGE);
-    *of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
-    madvise(block, size / HUGE * HUGE,
-            MADV_HUGEPAGE); /* the rest in small ones: not a huge one for a few bytes */
+    *header_of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
+    /* The rest in small pages: not a huge one for a few bytes. */
+    madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE);
     return block;
 }
 
@@ -89,14 +91,14 @@ void *lnrnn_block_take(size_t size)
         const size_t bytes = bytes_of(entry);
         if (bytes >= size && bytes - size <= size / 4 + HUGE
             && __atomic_compare_exchange_n(&kept[i], &entry, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-            return picked(entry);
+            return block_of_entry(entry);
     }
     return map(size);
 }
 
 void *lnrnn_block_resize(void *block, size_t size)
 {
-    const size_t bytes = block ? of(block)->bytes : 0;
+    const size_t bytes = block ? header_of(block)->bytes : 0;
     if (block && size <= bytes && size >= bytes / 2)
         return block;
     void *other = lnrnn_block_take(size);

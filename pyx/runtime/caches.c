@@ -11,8 +11,8 @@
 
 #include "lnrnn/tuning.h"
 
-/* Where nothing is known, and the least and the most that are believed. */
-static const lnrnn_caches usual = {32 << 10, 512 << 10, 8 << 20}, least = {8 << 10, 64 << 10, 64 << 10},
+/* Where nothing is known, and the least and the most that can be. */
+static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20}, least = {8 << 10, 64 << 10, 64 << 10},
                           most = {4 << 20, 128 << 20, (size_t)2 << 30};
 
 #if defined(__x86_64__)
@@ -70,8 +70,8 @@ static lnrnn_caches caches_of_machine(void)
 static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0, 0, 0}; }
 #endif
 
-/* A size as the machine says it, or, where that is none or not believed, what is usual. */
-static size_t believed(size_t size, size_t low, size_t high, size_t otherwise)
+/* A size as the machine says it, or `otherwise` where it says none or one that cannot be. */
+static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)
 {
     return size >= low && size <= high ? size : otherwise;
 }
@@ -81,11 +81,11 @@ static lnrnn_caches caches;
 __attribute__((constructor)) static void ask_the_machine(void)
 {
     const lnrnn_caches found = caches_of_machine();
-    caches.l1 = believed(found.l1, least.l1, most.l1, usual.l1);
-    caches.l2 = believed(found.l2, least.l2, most.l2, usual.l2);
-    /* Without an L3 the L2 is the last cache: the largest of what is known. */
+    caches.l1 = plausible(found.l1, least.l1, most.l1, fallback.l1);
+    caches.l2 = plausible(found.l2, least.l2, most.l2, fallback.l2);
+    /* No L3 named: then an L2 larger than the fallback is the last cache. */
     caches.l3 =
-        believed(found.l3, least.l3, most.l3, found.l2 && caches.l2 > usual.l3 ? caches.l2 : usual.l3);
+        plausible(found.l3, least.l3, most.l3, found.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
 }
 
 lnrnn_caches lnrnn_get_caches(void) { return caches; }

@@ -15,17 +15,14 @@
 
 #include "lnrnn.h"
 
-enum {
-    GROUP = 4096,
-    DIRECTORY = 2 * GROUP,
-    FILENAME = DIRECTORY + 32
-}; /* bytes of names; no path is longer than 4096 */
+/* Bytes of names; no path is longer than 4096. */
+enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
 
 static int affinity(void)
 {
 #if defined(__linux__)
-    for (int cpus = 1024; cpus <= 1 << 20;
-         cpus *= 2) { /* the call fails while the set is smaller than the kernel's */
+    /* sched_getaffinity fails while the set is smaller than the kernel's. */
+    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         if (!set)
             break;
@@ -76,8 +73,8 @@ static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];
     double quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s/cpu.max",
-             dir); /* version 2: "150000 100000", or "max 100000", which is no number */
+    /* Version 2: "150000 100000", or "max 100000", which is no number. */
+    snprintf(path, sizeof path, "%s/cpu.max", dir);
     FILE *f = fopen(path, "r");
     if (f) {
         if (fscanf(f, "%lf %lf", &quota, &period) != 2)

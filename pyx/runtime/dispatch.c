@@ -7,7 +7,7 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 
-/* What the units of an instruction set define. */
+/* What the object files of an instruction set define. */
 #define TABLES(isa)                             \
     extern const lnrnn_norm lnrnn_norm_##isa[]; \
     extern const lnrnn_cells lnrnn_cells_##isa; \

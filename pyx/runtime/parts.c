@@ -5,20 +5,18 @@
 
 typedef struct {
     size_t n, next;
-    const size_t *at;
-    int64_t
-        left; /* of the part: of all threads together, so that one that has lost its core is not waited for */
+    const size_t *position;
+    int64_t left; /* of all threads together, so that one that has lost its core is not waited for */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;
 
-/* Without a limit: lnrnn_parallel deals the tasks out, and knows best which thread has whose data in its
- * cache. */
+/* Without a limit: lnrnn_parallel gives the tasks out, to the thread whose cache may have their data. */
 static void to_its_end(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;
     int64_t left = INT64_MAX;
-    if (j->at[index] != LNRNN_DONE)
+    if (j->position[index] != LNRNN_DONE)
         j->task(j->ctx, index, worker, &left);
 }
 
@@ -28,23 +26,23 @@ static void to_the_limit(void *ctx, size_t index, int worker)
     parts_job *j = ctx;
     (void)index;
     for (size_t i; remaining(&j->left) > 0 && (i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->n;)
-        if (j->at[i] != LNRNN_DONE)
+        if (j->position[i] != LNRNN_DONE)
             j->task(j->ctx, i, worker, &j->left);
 }
 
-static size_t unfinished(size_t n, const size_t *at)
+static size_t unfinished(size_t n, const size_t *position)
 {
     size_t some = 0;
     for (size_t i = 0; i < n; i++)
-        some += at[i] != LNRNN_DONE;
+        some += position[i] != LNRNN_DONE;
     return some;
 }
 
-int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,
                         void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx)
 {
-    parts_job j = {.n = n, .at = at, .task = task, .ctx = ctx};
-    const size_t some = unfinished(n, at);
+    parts_job j = {.n = n, .position = position, .task = task, .ctx = ctx};
+    const size_t some = unfinished(n, position);
     if (!some)
         return 1;
     if (part > 0 && cost > part) {
@@ -54,5 +52,5 @@ int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, do
         lnrnn_parallel((size_t)threads, threads, to_the_limit, &j);
     } else
         lnrnn_parallel(n, threads, to_its_end, &j);
-    return !unfinished(n, at);
+    return !unfinished(n, position);
 }

@@ -24,7 +24,7 @@ static inline void spend(int64_t *left, double cost)
     __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
 }
 
-/* The first aligned place for positions at or behind p, which has room for one float more than they need. */
+/* The first aligned place for positions at or after p, which has room for one float more than they need. */
 static inline size_t *positions_at(float *p)
 {
     return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));

@@ -1,4 +1,5 @@
-/* Tasks among the threads of a team, and a team without tasks. */
+/* Two ways to use a team of threads: lnrnn_parallel gives its threads tasks, lnrnn_team runs one function in
+ * each. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,8 +76,8 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
         queue[q].next = 0;
     const int64_t start = lnrnn_nanoseconds();
     const int team = lnrnn_run_team(threads, take_tasks, &j);
-    lnrnn_teams *had = lnrnn_teams_of_thread();
-    had->tasks = team > had->tasks ? team : had->tasks;
+    lnrnn_teams *largest = lnrnn_teams_of_thread();
+    largest->tasks = team > largest->tasks ? team : largest->tasks;
     if (lnrnn_nanoseconds() - start > LNRNN_PREEMPTED + serial_time(&j))
         lnrnn_back_off();
 }
@@ -88,8 +89,8 @@ void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void
         return;
     }
     const int team = lnrnn_run_team(threads, body, ctx);
-    lnrnn_teams *had = lnrnn_teams_of_thread();
-    had->units = team > had->units ? team : had->units;
+    lnrnn_teams *largest = lnrnn_teams_of_thread();
+    largest->units = team > largest->units ? team : largest->units;
 }
 
 lnrnn_teams lnrnn_teams_had(void)

@@ -13,17 +13,17 @@
 #include "lnrnn.h"
 #include "runtime/threads.h"
 
-/* Where not all threads could be started: whom to tell, and how often lnrnn_try_threads_again has been
- * called. */
+/* Where not all threads could be started: whom to tell; and a number that lnrnn_try_threads_again raises, so
+ * that what failed before is tried again. */
 static void (*shortage)(int wanted, int given);
-static unsigned trial = 1;
+static unsigned generation = 1;
 
 void lnrnn_on_shortage(void (*tell)(int wanted, int given))
 {
     __atomic_store_n(&shortage, tell, __ATOMIC_RELEASE);
 }
 
-void lnrnn_try_threads_again(void) { __atomic_add_fetch(&trial, 1, __ATOMIC_RELAXED); }
+void lnrnn_try_threads_again(void) { __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED); }
 
 #ifdef _OPENMP
 
@@ -43,11 +43,11 @@ enum { forked = 0 };
 
 int lnrnn_can_have_team(int threads) { return threads > 1 && !forked && !omp_in_parallel(); }
 
-/* The calling thread's: OpenMP keeps a team's threads waiting for the thread that called. */
+/* State of the calling thread, for OpenMP keeps a team's threads waiting for the thread that called. */
 static _Thread_local struct {
     int waiting;     /* threads that wait for its next call */
     int proven;      /* the most that could be started for it */
-    unsigned failed; /* the trial, counted by lnrnn_try_threads_again, that could not start more */
+    unsigned failed; /* the generation that could not start more */
     lnrnn_teams teams;
 } own;
 
@@ -75,7 +75,7 @@ static int startable(int threads)
     const int limit = omp_get_thread_limit();
     int helpers = (threads < limit ? threads : limit) - 1;
     pthread_mutex_lock(&starting);
-    const unsigned now = __atomic_load_n(&trial, __ATOMIC_RELAXED);
+    const unsigned now = __atomic_load_n(&generation, __ATOMIC_RELAXED);
     if (helpers > own.proven && own.failed == now)
         helpers = own.proven;
     const int larger = helpers > own.proven, more = (larger ? 2 * helpers : helpers) - own.waiting;

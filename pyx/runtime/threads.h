@@ -33,7 +33,8 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 
 /* True while backing off from oversubscribed cores: short work is better done by one thread. */
 int lnrnn_oversubscribed(void);
-/* Starts or prolongs the time for which lnrnn_oversubscribed is true. */
+/* Starts a time for which lnrnn_oversubscribed is true, unless one runs; soon after another it is twice as
+ * long. */
 void lnrnn_back_off(void);
 /* A monotonic clock, in ns; always 0 on systems without one. */
 int64_t lnrnn_nanoseconds(void);
@@ -65,7 +66,7 @@ typedef struct {
 lnrnn_teams *lnrnn_teams_of_thread(void);
 lnrnn_teams lnrnn_teams_had(void);
 /* How threads wait for each other. NORMAL: as fast as they can; a call that waited for long starts a
- * back-off. In all other modes none does, and threads that divide tasks begin together. STAGGERED: behind a
+ * back-off. In all other modes none does, and threads that divide tasks begin together. STAGGERED: after a
  * barrier they go on one later than the other. SLOW: every wait counts as a long one. */
 enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
 void lnrnn_set_barrier_mode(int mode);

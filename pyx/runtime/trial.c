@@ -79,7 +79,6 @@ int lnrnn_try_threads(int n)
 {
     /* Left for OpenMP, which allocates some 100 bytes for a thread besides its stack. */
     enum { RESERVE = 1 << 20 };
-    /* memory left for OpenMP, which allocates some 100 bytes for a thread besides its stack */
     candidate *c = calloc((size_t)n, sizeof *c);
     void *reserve = malloc(RESERVE);
     pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;

@@ -5,7 +5,7 @@
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  * as lnrnn_gate_norm in lnrnn.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
- * here; reference.py has the equations.
+ * here; lnrnn/reference/cells.py has the equations.
  *
  * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
  * of the three above; `separate`: x is added to what is read; `whole`: i .. i + k - 1 are a whole vector.
@@ -13,24 +13,19 @@
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
 
+#include "lnrnn/kernels/names.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
- * done. */
-#define LNRNN_FOR_UNITS(n, f, ...)                     \
-    do {                                               \
-        size_t i_ = 0;                                 \
-        for (; i_ + V32_LANES <= (n); i_ += V32_LANES) \
-            f(i_, V32_LANES, 1, __VA_ARGS__);          \
-        if (i_ < (n))                                  \
-            f(i_, (n) - i_, 0, __VA_ARGS__);           \
-    } while (0)
+ * done: names.h. */
+#define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
 /* row_moments in double precision, for squares that leave the range of float. */
-LNRNN_SELDOM void row_moments_far(size_t n, const float *a, float eps, float *m0, float *m1, float *rstd)
+LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
+                                        float *rstd)
 {
     double sum = 0, squares = 0;
     for (size_t i = 0; i < n; i++)
@@ -38,22 +33,24 @@ LNRNN_SELDOM void row_moments_far(size_t n, const float *a, float eps, float *m0
     const double mean = sum / (double)n;
     for (size_t i = 0; i < n; i++)
         squares += ((double)a[i] - mean) * ((double)a[i] - mean);
-    *m0 = (float)mean;
-    *m1 = (float)(mean - (double)*m0);
+    *mean_hi = (float)mean;
+    *mean_lo = (float)(mean - (double)*mean_hi);
     *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
 }
 
-/* a (n) -> its mean m0 + m1 and rstd = 1 / sqrt(var + eps). */
-LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, float *m0, float *m1, float *rstd)
+/* a (n) -> its mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps). */
+LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
+                               float *rstd)
 {
     float var;
-    moments_about_f32(n, a, m0, m1, &var, 1);
+    moments_about_f32(n, a, mean_hi, mean_lo, &var, 1);
     *rstd = 1 / sqrtf(var + eps);
     if (__builtin_expect(out_of_range_f32(*rstd), 0))
-        row_moments_far(n, a, eps, m0, m1, rstd);
+        row_moments_in_double(n, a, eps, mean_hi, mean_lo, rstd);
 }
 
-/* Mean and 1 / sigma of a span of a row, in all lanes: what normalised_f32 takes beside a value. */
+/* Mean, 1 / sigma, and -mean_lo / sigma of a span of a row, in all lanes: what normalised_f32 (norm.h, whose
+ * names get the suffix _f32 by names.h) takes beside a value. */
 typedef struct {
     v32 mean, rstd, rest;
 } span_moments;
@@ -61,9 +58,9 @@ typedef struct {
 /* a (n) -> its moments. */
 LNRNN_INLINE span_moments moments_of_span(size_t n, const float *a, float eps)
 {
-    float m0, m1, rstd;
-    row_moments(n, a, eps, &m0, &m1, &rstd);
-    return (span_moments){v32_set1(m0), v32_set1(rstd), v32_set1(-m1 * rstd)};
+    float mean_hi, mean_lo, rstd;
+    row_moments(n, a, eps, &mean_hi, &mean_lo, &rstd);
+    return (span_moments){v32_set1(mean_hi), v32_set1(rstd), v32_set1(-mean_lo * rstd)};
 }
 
 /* a (num_gates * H) -> span (num_gates): for each gate the moments of the span it belongs to. */

@@ -60,7 +60,7 @@ LNRNN_INLINE void layer_norm_part(size_t i, size_t k, const int whole, const int
 
 LNRNN_SELDOM void layer_norm_scaled(norm_rows r, int form, real scale);
 
-/* The next 1 or 4 rows. final: they are taken as they are, whatever their squares. */
+/* The next 1 or 4 rows. final: without a test whether their squares leave the range of real. */
 LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_rows *r, const int final)
 {
     moments_of_4 m;
@@ -71,8 +71,8 @@ LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_ro
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* One test for all rows where eps alone keeps var + eps in range from below. If only the sum of finite
-     * variances overflows, each row's scale is 1. */
+    /* Did a variance overflow? One test of their sum will do: if it overflows but no variance does, each
+     * row's scale is 1. Did one underflow? Only an eps below least_spread leaves that open. */
     int rescale = !(spread < INFINITY);
     if (r->eps < least_spread())
         for (int j = 0; j < rows; j++)
@@ -344,13 +344,14 @@ LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gr
     for (size_t done = 0; done < rows;) {
 #ifdef LNRNN_FEW_COPIES
         const int group = 1;
+        layer_norm_backward_group(1, form, &r);
 #else
         const int group = rows - done >= 4 ? 4 : 1;
         if (group == 4)
             layer_norm_backward_group(4, form, &r);
         else
+            layer_norm_backward_group(1, form, &r);
 #endif
-        layer_norm_backward_group(1, form, &r);
         r = gradient_row(&r, group);
         done += (size_t)group;
         if (done % 32 == 0 || done == rows) /* 32 is a multiple of a group */

@@ -18,18 +18,18 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
                              const lstm_row *row)
 {
     const size_t H = row->gates.norm->H;
-    const v32 in = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
-    const v32 forget = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
-    const v32 cell = v32_tanh(gate_sum(how, separate, &row->gates, 2, i, k, whole));
-    const v32 out = v32_sigmoid(gate_sum(how, separate, &row->gates, 3, i, k, whole));
-    const v32 c = v32_fma(forget, get_f32(row->c + i, k, whole), v32_mul(in, cell));
+    const v32 i_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
+    const v32 f_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
+    const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, 2, i, k, whole));
+    const v32 o_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 3, i, k, whole));
+    const v32 c = v32_fma(f_gate, get_f32(row->c + i, k, whole), v32_mul(i_gate, g_gate));
     put_f32(row->c + i, c, k, whole);
-    put_f32(row->h + i, row->cell_norm == LNRNN_CELL_NONE ? v32_mul(out, v32_tanh(c)) : out, k, whole);
+    put_f32(row->h + i, row->cell_norm == LNRNN_CELL_NONE ? v32_mul(o_gate, v32_tanh(c)) : o_gate, k, whole);
     if (row->saved_gates) {
-        put_f32(row->saved_gates + i, in, k, whole);
-        put_f32(row->saved_gates + H + i, forget, k, whole);
-        put_f32(row->saved_gates + 2 * H + i, cell, k, whole);
-        put_f32(row->saved_gates + 3 * H + i, out, k, whole);
+        put_f32(row->saved_gates + i, i_gate, k, whole);
+        put_f32(row->saved_gates + H + i, f_gate, k, whole);
+        put_f32(row->saved_gates + 2 * H + i, g_gate, k, whole);
+        put_f32(row->saved_gates + 3 * H + i, o_gate, k, whole);
     }
 }
 
@@ -44,7 +44,7 @@ LNRNN_INLINE void lstm_output_units(size_t i, size_t k, const int whole, const i
     put_f32(h + i, v32_mul(get_f32(h + i, k, whole), v32_tanh(u)), k, whole);
 }
 
-/* c (H), h (H), the output gate -> h = o tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
+/* c (H); h (H), which holds the output gate o -> h = o tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
 LNRNN_OUTLINE void lstm_output_row(const lnrnn_step_config *step, float *c, float *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
@@ -68,7 +68,7 @@ static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *ro
 
 /* --- the step --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_row_step(const int how, const int separate, const lnrnn_step_config *step,
+LNRNN_INLINE void lstm_row_read(const int how, const int separate, const lnrnn_step_config *step,
                                 const lnrnn_step_rows *rows, size_t r)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -87,24 +87,25 @@ LNRNN_INLINE void lstm_row_step(const int how, const int separate, const lnrnn_s
     LNRNN_FOR_UNITS(norm->H, lstm_units, how, separate, &row);
 }
 
-LNRNN_INLINE void lstm_row_of(const int how, const lnrnn_step_config *step, const lnrnn_step_rows *rows,
-                              size_t r)
+LNRNN_INLINE void lstm_row_step(const int how, const lnrnn_step_config *step, const lnrnn_step_rows *rows,
+                                size_t r)
 {
     if (rows->x)
-        lstm_row_step(how, 1, step, rows, r);
+        lstm_row_read(how, 1, step, rows, r);
     else
-        lstm_row_step(how, 0, step, rows, r);
+        lstm_row_read(how, 0, step, rows, r);
 }
 
-/* i, f, o = sigmoid(x + a), g = tanh(x + a), where x is 0 if it is NULL; c = f c + i g; h = o tanh(norm(c)).
+/* With z = x + read(a), where read is step->hidden (gate_norm.h) and x is 0 if it is NULL:
+ * i, f, o = sigmoid(z), g = tanh(z); c = f c + i g; h = o tanh(norm(c)); LNRNN_CELL_CARRY: then c = norm(c).
  * With deferred_output h is o, and lstm_output is still to come. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r++) {
         switch (step->hidden->how) {
-        case LNRNN_PLAIN: lstm_row_of(LNRNN_PLAIN, step, rows, r); break;
-        case LNRNN_AFFINE: lstm_row_of(LNRNN_AFFINE, step, rows, r); break;
-        default: lstm_row_of(LNRNN_NORMED, step, rows, r); break;
+        case LNRNN_PLAIN: lstm_row_step(LNRNN_PLAIN, step, rows, r); break;
+        case LNRNN_AFFINE: lstm_row_step(LNRNN_AFFINE, step, rows, r); break;
+        default: lstm_row_step(LNRNN_NORMED, step, rows, r); break;
         }
         if (step->cell_norm != LNRNN_CELL_NONE && !step->deferred_output)
             lstm_output_row(step, rows->c[r], rows->h[r]);
@@ -136,14 +137,14 @@ static void lstm_output_backward(const lnrnn_gate_gradients *b)
 LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
                                       const float *c_prev, const float *gu, float *ga, float *gc)
 {
-    const v32 in = get_f32(gates + i, k, whole), forget = get_f32(gates + H + i, k, whole);
-    const v32 cell = get_f32(gates + 2 * H + i, k, whole);
-    const v32 g = v32_add(get_f32(gc + i, k, whole), get_f32(gu + i, k, whole));
-    const v32 g_forget = v32_mul(g, get_f32(c_prev + i, k, whole));
-    put_f32(ga + i, v32_mul(v32_mul(g, cell), sigmoid_slope(in)), k, whole);
-    put_f32(ga + H + i, v32_mul(g_forget, sigmoid_slope(forget)), k, whole);
-    put_f32(ga + 2 * H + i, v32_mul(v32_mul(g, in), tanh_slope(cell)), k, whole);
-    put_f32(gc + i, v32_mul(g, forget), k, whole);
+    const v32 i_gate = get_f32(gates + i, k, whole), f_gate = get_f32(gates + H + i, k, whole);
+    const v32 g_gate = get_f32(gates + 2 * H + i, k, whole);
+    const v32 g_c = v32_add(get_f32(gc + i, k, whole), get_f32(gu + i, k, whole));
+    const v32 g_f = v32_mul(g_c, get_f32(c_prev + i, k, whole));
+    put_f32(ga + i, v32_mul(v32_mul(g_c, g_gate), sigmoid_slope(i_gate)), k, whole);
+    put_f32(ga + H + i, v32_mul(g_f, sigmoid_slope(f_gate)), k, whole);
+    put_f32(ga + 2 * H + i, v32_mul(v32_mul(g_c, i_gate), tanh_slope(g_gate)), k, whole);
+    put_f32(gc + i, v32_mul(g_c, f_gate), k, whole);
 }
 
 /* c = f c_prev + i g: gc, to which gu is still to be added -> the other parts of ga, and gc of the step

@@ -31,7 +31,7 @@ typedef struct {
     const uint32_t *w; /* packed (n, k) */
     int add;           /* to what c holds */
     int prefetch;      /* the weights do not stay in L2 */
-    int backwards;     /* from the last panel to the first */
+    int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
     lnrnn_caches caches;
     const float *scale;  /* int8: of the outputs */
@@ -47,7 +47,7 @@ LNRNN_INLINE mm_job mm_job_of(const lnrnn_matmul *m)
         .w = m->w,
         .add = m->add,
         .prefetch = bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
-        .backwards = m->backwards,
+        .from_end = m->from_end,
         .may_halve = m->dtype == LNRNN_WEIGHT_F32,
         .caches = m->caches,
     };

@@ -54,7 +54,7 @@ LNRNN_INLINE void mm_row(int prefetch, const mm_job *job, activations const *a, 
     size_t last = start;
     if (!prefetch && job->may_halve && half && end - start <= 4 * NR && lnrnn_by_halves(job->caches, bytes)) {
         for (int i = 0; i < 2; i++)
-            if (i == job->backwards)
+            if (i == job->from_end)
                 mm_row_end(0, job, a, start, start + half, c);
             else
                 mm_row_end(0, job, a, start + half, end, c);
@@ -62,13 +62,13 @@ LNRNN_INLINE void mm_row(int prefetch, const mm_job *job, activations const *a, 
     }
     while (end - last > 4 * NR)
         last += step;
-    if (job->backwards)
+    if (job->from_end)
         mm_row_end(prefetch, job, a, last, end, c);
     for (size_t done = 0; done < last - start; done += step) {
-        const size_t o = job->backwards ? last - step - done : start + done;
+        const size_t o = job->from_end ? last - step - done : start + done;
         mm_tile(1, 3, 0, 1, prefetch, job, a, o, c + o, 0);
     }
-    if (!job->backwards)
+    if (!job->from_end)
         mm_row_end(prefetch, job, a, last, end, c);
 }
 
@@ -130,7 +130,7 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
      * rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
     const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (size_t i = p0; i < p1; i++) {
-        const size_t p = job->backwards ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
+        const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
                      m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);

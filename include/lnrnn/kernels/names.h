@@ -20,19 +20,20 @@
 #define LNRNN_T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
 
 /* part(i, k, whole, ...) for all n values of a row, k of them from i on: first `head` values, then whole
- * vectors, for which k is LANES and whole the constant 1, then what is left. part is always inlined: what it
- * is given stays in registers. */
-#define LNRNN_FOR_ROW(head, n, part, ...)            \
-    do {                                             \
-        const size_t n_ = (n);                       \
-        size_t i_ = (head);                          \
-        if (i_)                                      \
-            part((size_t)0, i_, 0, __VA_ARGS__);     \
-        for (; i_ + LANES <= n_; i_ += LANES)        \
-            part(i_, (size_t)LANES, 1, __VA_ARGS__); \
-        if (i_ < n_)                                 \
-            part(i_, n_ - i_, 0, __VA_ARGS__);       \
+ * vectors, for which k is `lanes` and whole the constant 1, then what is left. part is always inlined: what
+ * it is given stays in registers. */
+#define LNRNN_FOR_VECTORS(lanes, head, n, part, ...)   \
+    do {                                               \
+        const size_t n_ = (n);                         \
+        size_t i_ = (head);                            \
+        if (i_)                                        \
+            part((size_t)0, i_, 0, __VA_ARGS__);       \
+        for (; i_ + (lanes) <= n_; i_ += (lanes))      \
+            part(i_, (size_t)(lanes), 1, __VA_ARGS__); \
+        if (i_ < n_)                                   \
+            part(i_, n_ - i_, 0, __VA_ARGS__);         \
     } while (0)
+#define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
 /* The number of values whose sum is kept in real, in `ways` accumulators. Longer sums are continued in
  * double: in real their last terms would be rounded to the size of the sum. */

@@ -168,7 +168,7 @@ LNRNN_INLINE void moments_about(size_t n, const elem *x, real *mean_hi, real *me
     *var = v < 0 ? 0 : v; /* not v > 0 ? v : 0, which would lose a NaN */
 }
 
-/* The moments of up to four rows. */
+/* The moments of one row or four. */
 typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } moments_of_4;
@@ -235,8 +235,9 @@ LNRNN_INLINE double least_spread(void) { return sizeof(real) == 4 ? 0x1p-122 : 0
 
 /* -> the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. A
  * row that holds a NaN or an infinity has the same result with any scale. A row whose variance is small
- * beside its mean is constant up to rounding, and eps small: it needs no scale, and might overflow with
- * one. */
+ * beside its mean is constant up to rounding, and eps small: it needs no scale, and might overflow with one.
+ * Float: 2^100 takes a spread below 2^-61 to where squares are normal numbers, and 2^-72 the largest values
+ * to where the squares of a row of any length are finite; double likewise. */
 LNRNN_INLINE real row_scale(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);

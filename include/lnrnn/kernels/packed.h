@@ -49,7 +49,7 @@ static size_t mm_words(int dtype, size_t k)
 }
 
 /* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights, (mm_width(n))
- * each, behind the panels. */
+ * each, after the panels. */
 static size_t mm_size(int dtype, size_t n, size_t k)
 {
     return mm_width(n) * (mm_words(dtype, k) + (dtype == LNRNN_WEIGHT_I8 ? 2 : 0));

@@ -17,7 +17,7 @@ LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, con
                            const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm norm =
-        *hidden; /* for registers: a store to h might change what is behind a pointer */
+        *hidden; /* for registers: a store to h might change what a pointer points to */
     const float *a = rows->a;
     span_moments next = {v32_zero(), v32_zero(), v32_zero()};
     if (how == LNRNN_NORMED && rows->n)

@@ -103,7 +103,7 @@ typedef struct {
     const uint32_t *w; /* packed (n, k) */
     size_t p0, p1;
     int add;             /* to what the output holds, instead of to 0 */
-    int backwards;       /* last panel first: a call that alternates finds in cache what it read last */
+    int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
     lnrnn_caches caches; /* of the machine */
     uint32_t *scratch;   /* scratch(dtype, k) words, which int8 needs */
 } lnrnn_matmul;
