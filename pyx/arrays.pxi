@@ -50,7 +50,7 @@ cdef inline bint plain(object array, int kind) noexcept:
     return ordinary(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == kind
 
 
-cdef inline bint apart(object a, object b) noexcept:
+cdef inline bint disjoint(object a, object b) noexcept:
     """Do two C-contiguous arrays share no byte? None shares none."""
     if a is None or b is None:
         return True
@@ -71,10 +71,10 @@ cdef inline bint alike(object a, object b) noexcept:
 
 
 cdef inline bint writes_to(object out, object x) noexcept:
-    """Is out a plain writeable array of x's type and shape, and either x itself or apart from it?"""
+    """Is out a plain writeable array of x's type and shape, and either x itself or without memory in common with it?"""
     if not plain(out, cnp.PyArray_TYPE(<cnp.ndarray>x)) or not cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
         return False
-    return alike(out, x) and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or apart(out, x))
+    return alike(out, x) and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or disjoint(out, x))
 
 
 cdef inline void *data(object array) noexcept:

@@ -64,8 +64,8 @@ cdef inline int kind_of(object p) noexcept:
 
 cdef bint updatable(object p, x, gain, bias, out) noexcept:
     """None, or an array that may be written while the others are read and written?"""
-    return p is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>p) and apart(p, x) and apart(p, gain) and apart(p, bias)
-                         and apart(p, out))
+    return p is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>p) and disjoint(p, x) and disjoint(p, gain) and disjoint(p, bias)
+                         and disjoint(p, out))
 
 
 def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
@@ -86,12 +86,12 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     if not batch_of(x, gain, bias, eps, &b) or not statistic(mean, b.C) or not statistic(var, b.C):
         return None
     train, count = training, b.N * b.L
-    if out is not None and not (writes_to(out, x) and apart(out, gain) and apart(out, bias) and apart(out, mean)
-                                and apart(out, var)):
+    if out is not None and not (writes_to(out, x) and disjoint(out, gain) and disjoint(out, bias) and disjoint(out, mean)
+                                and disjoint(out, var)):
         return None
     if train:
         if (count < 2 or not updatable(mean, x, gain, bias, out) or not updatable(var, x, gain, bias, out)
-                or not apart(mean, var)):
+                or not disjoint(mean, var)):
             return None
     elif mean is None or var is None:
         return None

@@ -64,7 +64,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     kind = real_kind(dtype)
     if not row_parameter(gain, kind, x, shape, n) or not row_parameter(bias, kind, x, shape, n):
         return None
-    if out is not None and not (writes_to(out, x) and apart(out, gain) and apart(out, bias)):
+    if out is not None and not (writes_to(out, x) and disjoint(out, gain) and disjoint(out, bias)):
         return None
     y = empty_like(x) if out is None else out
     cdef const void *px = data(x)

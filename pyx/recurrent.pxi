@@ -169,7 +169,7 @@ cdef class Layer:
                 tape=None):
         """x (T, B, D), h0, and of an LSTM c0, (B, H) -> y (T, B, H), hn, cn (B, H).
 
-        order (B): the sequences, longest first; length (B): their lengths in that order; nobody else can
+        order (B): the sequences, longest first; length (B): their lengths in that order; no other thread can
         change them. start: steps before this call. statistics: side -> (mean, var), arrays (T, values), and
         "count" -> (T): make batch norm use and report those of the batch. tape: written, for backward.
         """

@@ -8,7 +8,8 @@
 
 #include "lnrnn.h"
 
-/* Rows whose pointers are gathered for one call of the product. */
+/* Rows whose pointers are gathered for one call of the product, and the most sequences of a group without a tape (rnn
+ * B64-H128). */
 enum { TILE = 64 };
 
 /* Sequences of a group that has a tape: a constant, for the order of its records, and so that of the sums of

@@ -7,7 +7,8 @@
 #include "rnn/rows.h"
 #include "runtime/parts.h"
 
-/* Rows of a weight's gradient that a task has, and packed rows that it transposes at once. */
+/* Rows of a weight's gradient that a task has, and packed rows that it transposes at once (compare_builds.py, LSTM
+ * training). */
 enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
 
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
