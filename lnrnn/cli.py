@@ -145,7 +145,7 @@ def print_info(arguments: argparse.Namespace) -> None:
         elif isinstance(value, (list, tuple, set, frozenset)):
             value = " ".join(map(str, value))
         elif isinstance(value, dict):
-            value = " ".join(key for key, present in value.items() if present)
+            value = " ".join(f"{key}={item}" for key, item in value.items())
         print(f"{name}: {value}")
 
 

@@ -217,6 +217,7 @@ def test_info_says_what_runs(capsys):
     assert facts["isa"] == info["isa"] and facts["available"].split() == list(info["available"])
     assert facts["openmp"] == ("yes" if info["openmp"] else "no")
     assert facts["num_threads"] == str(lnrnn.get_num_threads())
+    assert facts["caches"].split() == [f"{name}={size}" for name, size in info["caches"].items()]
 
 
 @pytest.mark.parametrize("cell, norm", [("RNN", "layer"), ("LSTM", "batch"), ("GRU", None)])
