@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="show on real data what lnrnn is for",
-        description="Demos:\n" + "\n".join(f"  {name}: {text}" for name, (_, text) in demos.DEMOS.items()),
+        description="Demos:\n" + demos.listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     demo.add_argument(
@@ -66,9 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         metavar="NAME",
         default=demos.DEFAULT,
-        choices=demos.DEMOS,
-        help=f"default: {demos.DEFAULT}",
+        choices=[*demos.DEMOS, demos.ALL],
+        help=f"default: {demos.DEFAULT}; {demos.ALL}: one after the other, going on where it was interrupted",
     )
+    demo.add_argument("--list", action="store_true", help="name the demos and what they claim, and run none")
     demo.add_argument(
         "--seeds", type=int, default=5, metavar="N", help="repetitions, seeds 0 to N - 1 (default: 5)"
     )
@@ -85,8 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--cell",
         choices=demos.CELLS,
-        default=demos.CELLS[0],
-        help=f"kind of network (default: {demos.CELLS[0]})",
+        help=f"kind of network, for long-sequences (default: {demos.CELLS[0]})",
     )
     demo.add_argument(
         "--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm"
@@ -126,6 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run_demo(arguments: argparse.Namespace) -> None:
     """``lnrnn demo [NAME]``."""
+    if arguments.list:
+        print(demos.listing())
+        return
     demos.run(
         arguments.demo,
         seeds=arguments.seeds,

@@ -1,28 +1,32 @@
-"""Demos on real data, run by ``lnrnn demo [NAME]``.
+"""Demos on real data, run by ``lnrnn demo [NAME]``: each measures a claim about layer norm or batch norm.
 
-A demo is a module with ``run(*, seeds, output_dir, quick, figure, cell)``: it prints what it measured,
-writes its figures to ``output_dir`` and returns nothing. It needs tqdm, and matplotlib if it draws;
-``import lnrnn`` never does.
+A demo's module has ``STUDY`` (lnrnn.demos.study says what that is), or, where it takes a cell, a function
+``run(*, seeds, output_dir, quick, figure, cell)`` that returns a Report. Demos need tqdm, and matplotlib if
+they draw; ``import lnrnn`` never does.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .cells import CELLS
+from .every import run_all
+from .registry import DEFAULT, DEMOS, run_one
+from .tables import paragraph
 
-__all__ = ["CELLS", "DEFAULT", "DEMOS", "run"]
+if TYPE_CHECKING:
+    from .study import Report
 
-# name -> (module, one line for the help)
-DEMOS = {
-    "long-sequences": (
-        "lnrnn.demos.long_sequences",
-        "layer norm and batch norm in a network that hears longer speech than it was trained on",
-    ),
-}
-DEFAULT = "long-sequences"
+__all__ = ["ALL", "CELLS", "DEFAULT", "DEMOS", "listing", "run"]
+
+ALL = "all"
+
+
+def listing() -> str:
+    """The demos by name, each with its claim, for a terminal."""
+    return "\n".join(paragraph(f"{name}: {demo.claim}", "  ", "      ") for name, demo in DEMOS.items())
 
 
 def run(
@@ -32,24 +36,27 @@ def run(
     output_dir: str | os.PathLike[str] = ".",
     quick: bool = False,
     figure: bool = True,
-    cell: str = CELLS[0],
-) -> None:
-    """Runs one demo.
+    cell: str | None = None,
+) -> Report:
+    """Runs one demo and returns its report; or all of them, ``name="all"``, and returns the last one's.
 
-    name: a key of ``DEMOS``.
+    name: a key of ``DEMOS``, or ``ALL``.
     seeds: how often everything is repeated, with the seeds 0, 1, ..., seeds - 1.
     output_dir: where figures go; made if it does not exist. That it can be written is found out first.
     quick: a shorter run that shows that everything works; its numbers mean little.
     figure: False draws nothing and does without matplotlib (not without tqdm).
-    cell: the networks' kind, one of ``CELLS``.
+    cell: the networks' kind, one of ``CELLS``, for a demo that takes one; None is the first.
     Raises ValueError for an unknown name or cell or seeds < 1, ImportError if tqdm or matplotlib is missing,
     OSError if the figure cannot be written.
     """
-    if name not in DEMOS:
-        raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join(DEMOS)}")
+    if name not in DEMOS and name != ALL:
+        raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join([*DEMOS, ALL])}")
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
-    if cell not in CELLS:
+    if cell is not None and cell not in CELLS:
         raise ValueError(f"cell: expected one of {', '.join(CELLS)}, got {cell!r}")
-    demo = importlib.import_module(DEMOS[name][0])
-    demo.run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)
+    if cell is not None and (name == ALL or not DEMOS[name].cells):
+        raise ValueError(f"cell: the demo {name!r} takes none")
+    if name == ALL:
+        return run_all(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure)
+    return run_one(name, seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)

@@ -8,7 +8,9 @@ import numpy as np
 
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, TRAININGS, Method, Results
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, compare, mean_and_deviation
+from lnrnn.demos.study import Report
 from lnrnn.demos.tables import format_percent, paragraph
+from lnrnn.rnn.specs import Overrun
 
 RULE = (
     "Here one accuracy is above or below another only if the mean of their differences, seed by seed, is "
@@ -32,6 +34,26 @@ def findings(results: Results) -> list[str]:
             lines.append(paragraph(text, "- ", "  "))
     lines.append(paragraph(TOO_FEW if results.seeds < 3 else RULE))
     return lines
+
+
+def verdict(results: Results, text: str) -> Report:
+    """On the claim that BN per step fails on sequences longer than the training's and LN does not: trained on the
+    first steps, LN is above every way of batch norm that needs no test batch, on all that is longer."""
+    training = next(iter(TRAININGS))
+    outcomes = results.whole[training]
+    longer = results.test.lengths > len(results.statistics[training].count)
+    layer = outcomes[LAYER_NORM].accuracies(longer)
+    policies: tuple[Overrun, ...] = ("raise", "last", "mean")
+    below = [compare(outcomes[BATCH_NORM[policy]].accuracies(longer), layer) == -1 for policy in policies]
+    numbers = ", ".join(
+        f"BN {policy} {_percent(outcomes[BATCH_NORM[policy]].accuracies(longer))}" for policy in policies
+    )
+    number = f"On the {longer.sum()} longer utterances, right in %: LN {_percent(layer)}, {numbers}."
+    if all(below):
+        return Report("confirmed", number, text)
+    if any(below):
+        return Report("depends", number, text, "what BN does past the steps it knows")
+    return Report("not confirmed", number, text)
 
 
 def refusals(results: Results, training: str) -> str:

@@ -10,20 +10,19 @@ network knows, answer for the late ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-import lnrnn
 from lnrnn.data import japanese_vowels
 from lnrnn.demos.cells import CELLS, MODELS, with_article
-from lnrnn.demos.findings import findings
+from lnrnn.demos.findings import findings, verdict
 from lnrnn.demos.length_experiment import METHODS, TRAININGS, Method, Results, measure
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
 from lnrnn.demos.packages import require
 from lnrnn.demos.speakers import NORMS, Settings, settings_for
+from lnrnn.demos.study import Report, one_thread
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 from lnrnn.files import check_replaceable
 
@@ -38,7 +37,7 @@ NAMES = {cell: with_article(model.__name__) for cell, model in MODELS.items()}
 FIGURES = {cell: f"long_sequences{'' if cell == CELLS[0] else '_' + cell}.png" for cell in CELLS}
 
 
-def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> None:
+def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -> Report:
     """Prints findings and tables, and draws the cell's one of FIGURES in ``output_dir``."""
     tqdm = require("tqdm").tqdm
     path = output_dir / FIGURES[cell]
@@ -59,33 +58,28 @@ def run(*, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str) -
             results = measure(data, settings, seeds, counts, bar.set_description, bar.update)
         bar.set_description("done")
 
-    print("\nWhat the numbers say\n")
-    print("\n".join(findings(results)))
-    print("\nThe numbers\n")
-    print(paragraph(LEGEND))
-    for training in TRAININGS:
-        print(f"\nTrained on {training}: accuracy in %, by steps in the test utterance\n")
-        print(whole_table(results, training))
-    for training in TRAININGS:
-        print(f"\nTrained on {training}: accuracy in %, by utterances of a speaker joined\n")
-        print(joined_table(results, training))
+    report = verdict(results, report_text(results))
+    print(f"\n{report.text}\n")
+    print(paragraph(f"Verdict: {report.told}. {report.number}"))
     if figure:
         from lnrnn.demos.figures import draw_long_sequences
 
         draw_long_sequences(results, FIGURE_BUCKETS, path)
         print(f"\nFigure: {path.resolve()}")
     print(f"Took {time.perf_counter() - started:.0f} s.")
+    return report
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Runs the body on one thread: so small a batch gains nothing from two, and waits on a busy machine."""
-    threads = lnrnn.get_num_threads()
-    lnrnn.set_num_threads(1)
-    try:
-        yield
-    finally:
-        lnrnn.set_num_threads(threads)
+def report_text(results: Results) -> str:
+    """Findings and tables."""
+    parts = ["What the numbers say\n", *findings(results), "\nThe numbers\n", paragraph(LEGEND)]
+    for training in TRAININGS:
+        parts.append(f"\nTrained on {training}: accuracy in %, by steps in the test utterance\n")
+        parts.append(whole_table(results, training))
+    for training in TRAININGS:
+        parts.append(f"\nTrained on {training}: accuracy in %, by utterances of a speaker joined\n")
+        parts.append(joined_table(results, training))
+    return "\n".join(parts)
 
 
 def introduction(settings: Settings, seeds: int, quick: bool) -> str:

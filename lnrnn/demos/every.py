@@ -1,0 +1,67 @@
+"""``lnrnn demo all``: every demo, one after the other, and one table of what came out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..files import replacing
+from .registry import DEMOS, run_one
+from .tables import WIDTH, paragraph
+
+if TYPE_CHECKING:
+    from .study import Report
+
+FILE = "demos.json"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a demo that has been run need not be run again for."""
+
+    version: str
+    seeds: int
+    quick: bool
+    figure: bool
+
+
+def run_all(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Report:
+    """Runs every demo that FILE in ``output_dir`` does not have the report of, under the same conditions:
+    an interrupted run goes on. Returns the last report."""
+    from .. import __version__
+    from .study import Report
+
+    conditions = asdict(Conditions(__version__, seeds, quick, figure))
+    output_dir.mkdir(parents=True, exist_ok=True)
+    known = _read(output_dir / FILE, conditions)
+    for place, name in enumerate(DEMOS, 1):
+        print(f"--- {place} of {len(DEMOS)}: {name} ".ljust(WIDTH, "-"))
+        if name in known:
+            print(f"known from an earlier run: {output_dir / FILE}\n")
+            continue
+        known[name] = asdict(run_one(name, seeds=seeds, output_dir=output_dir, quick=quick, figure=figure))
+        with replacing(output_dir / FILE) as write:
+            write(json.dumps({"conditions": conditions, "reports": known}, indent=1).encode())
+        print()
+    reports = {name: Report(**known[name]) for name in DEMOS}
+    print(summary(reports))
+    return reports[name]
+
+
+def _read(path: Path, conditions: dict[str, Any]) -> dict[str, Any]:
+    try:
+        saved = json.loads(path.read_bytes())
+        return dict(saved["reports"]) if saved["conditions"] == conditions else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def summary(reports: dict[str, Report]) -> str:
+    """Claim, verdict and deciding number of each demo, for a terminal."""
+    lines = []
+    for name, report in reports.items():
+        lines.append(paragraph(f"{name}: {DEMOS[name].claim}"))
+        lines.append(paragraph(f"{report.told}. {report.number}", "    ", "    "))
+    return "\n".join(lines)

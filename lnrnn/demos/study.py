@@ -1,0 +1,135 @@
+"""What the demos have in common: a claim is measured, a verdict follows from the numbers, a figure shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+
+import lnrnn
+from lnrnn.demos.packages import require
+from lnrnn.demos.tables import paragraph
+from lnrnn.files import check_replaceable, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Verdict = Literal["confirmed", "not confirmed", "depends"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Results = TypeVar("Results")
+# What a study calls while it measures: the part that is done, 0 to 1, and a few words on what it is at.
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came out.
+
+    verdict: on the claim as it stands. number: the deciding number, with its unit, in a few words. text: the
+    sentences and tables for the terminal, lines of at most 80 characters. depends_on: with the verdict
+    "depends", on what.
+    """
+
+    verdict: Verdict
+    number: str
+    text: str
+    depends_on: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS or bool(self.depends_on) != (self.verdict == "depends"):
+            raise ValueError(f"a verdict is one of {VERDICTS}, and only 'depends' says on what: {self}")
+
+    @property
+    def told(self) -> str:
+        """The verdict in words."""
+        return f"depends on {self.depends_on}" if self.depends_on else self.verdict
+
+
+@dataclass(frozen=True)
+class Study(Generic[Results]):
+    """A demo that measures one claim.
+
+    name: as on the command line; the figure's file is name with underscores, and .png.
+    claim: one sentence. source: who claims it, and where.
+    how: what is about to be done, for the reader of the terminal, by seeds and quick.
+    measure: by seeds, quick and progress -> results. Seeds are 0, 1, ..., seeds - 1; nothing else is random.
+    report, draw: of results; draw on an empty figure.
+    size: of the figure, in inches.
+    """
+
+    name: str
+    claim: str
+    source: str
+    how: Callable[[int, bool], str]
+    measure: Callable[[int, bool, Progress], Results]
+    report: Callable[[Results], Report]
+    draw: Callable[[Results, Figure], None]
+    size: tuple[float, float] = (12.0, 6.0)
+
+    @property
+    def file(self) -> str:
+        return self.name.replace("-", "_") + ".png"
+
+    def run(self, *, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Report:
+        """Measures, prints and draws."""
+        path = output_dir / self.file
+        tqdm = require("tqdm").tqdm
+        if figure:
+            require("matplotlib")
+            output_dir.mkdir(parents=True, exist_ok=True)
+            check_replaceable(path)
+        print(paragraph(f"{self.claim} ({self.source})"))
+        print(paragraph(self.how(seeds, quick)))
+        if quick:
+            print("A quick run: its numbers mean little.")
+        started = time.perf_counter()
+        with tqdm(total=100, smoothing=0, bar_format="{l_bar}{bar}| {elapsed}<{remaining}") as bar:
+
+            def progress(done: float, text: str) -> None:
+                bar.set_description(text, refresh=False)
+                bar.update(round(100 * done) - bar.n)
+
+            with one_thread():
+                results = self.measure(seeds, quick, progress)
+            progress(1, "done")
+        report = self.report(results)
+        print(f"\n{report.text}\n")
+        print(paragraph(f"Verdict: {report.told}. {report.number}"))
+        if figure:
+            save_figure(path, self.size, lambda drawing: self.draw(results, drawing))
+            print(f"\nFigure: {path.resolve()}")
+        print(f"Took {time.perf_counter() - started:.0f} s.")
+        return report
+
+
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> None:
+    """Writes what ``draw`` puts on an empty figure of ``size`` inches as a PNG, whole or not at all."""
+    # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = Figure(figsize=size, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
+    canvas: Any = FigureCanvasAgg(figure)
+    draw(figure)
+    canvas.draw()
+    with replacing(path) as write:
+        from io import BytesIO
+
+        buffer = BytesIO()
+        figure.savefig(buffer, format="png")
+        write(buffer.getvalue())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs the body on one thread: so small a batch gains nothing from two, and waits on a busy machine."""
+    threads = lnrnn.get_num_threads()
+    lnrnn.set_num_threads(1)
+    try:
+        yield
+    finally:
+        lnrnn.set_num_threads(threads)
