@@ -37,8 +37,8 @@ def findings(results: Results) -> list[str]:
 
 
 def verdict(results: Results, text: str) -> Report:
-    """On the claim that BN per step fails on sequences longer than the training's and LN does not: trained on the
-    first steps, LN is above every way of batch norm that needs no test batch, on all that is longer."""
+    """On the claim that BN per step fails on sequences longer than the training's and LN does not: trained on
+    the first steps, LN is above every way of batch norm that needs no test batch, on all that is longer."""
     training = next(iter(TRAININGS))
     outcomes = results.whole[training]
     longer = results.test.lengths > len(results.statistics[training].count)

@@ -1,4 +1,4 @@
-"""What the demos have in common: a claim is measured, a verdict follows from the numbers, a figure shows them."""
+"""What the demos have in common: a claim is measured, a verdict follows from the numbers, a figure shows it."""
 
 from __future__ import annotations
 
