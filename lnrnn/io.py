@@ -7,7 +7,7 @@ from typing import Any
 
 from .rnn import file_format
 from .rnn.models import CLASSES, Model
-from .rnn.network import Network
+from .rnn.network import Network, snapshot
 
 
 def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
@@ -18,7 +18,7 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
     Raises ImportError without the safetensors package; OSError, with errno and path, if it cannot be written
     or if what stands there is no regular file; then that stays as it was.
     """
-    model.save(path)
+    file_format.write(snapshot(model), path)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

@@ -13,7 +13,8 @@ Numbers are float64, or longdouble where the caller passes longdouble (to judge 
 
 from __future__ import annotations
 
-from . import cells
+# Names that are not in __all__ may be had from here too: types, and the steps of the cells.
+# ruff: noqa: F401, F405
 from .cells import *  # noqa: F403  # what its __all__ names
 from .norms import (
     ACTIVATIONS,
@@ -45,27 +46,26 @@ from .time_loop import (
 
 __all__ = [
     "ACTIVATIONS",
-    "Array",
-    "Norm",
-    "Options",
-    "Site",
-    "State",
     "Step",
     "Tape",
     "batch_norm",
     "batch_norm_backward",
+    "calibrate",
+    "gru",
+    "gru_backward",
     "layer_norm",
     "layer_norm_backward",
+    "lstm",
+    "lstm_backward",
     "pool_statistics",
     "real",
     "reverse_sequences",
     "rms_norm",
-    "run",
-    "run_backward",
+    "rnn",
+    "rnn_backward",
     "sigmoid",
     "standardize",
     "standardize_backward",
     "statistics_at",
     "update_step_statistics",
 ]
-__all__ += cells.__all__

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from ..errors import bad_value, choice, flag, integer
@@ -19,7 +19,13 @@ LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
 @dataclass(frozen=True)
 class Architecture:
     """The cell, and the arguments of a model's constructor, checked (see `checked`). norm: resolved for the
-    cell. nonlinearity: "tanh" where the cell leaves no choice."""
+    cell. nonlinearity: "tanh" where the cell leaves no choice.
+
+    And what follows from them. arguments: those of the model's constructor by name, in its order, less the
+    seed. suffixes: what the names of each layer and direction end in, in the order of the state's first axis.
+    sides: what batch norm keeps statistics of in each layer, and how wide; nothing for another norm. shapes:
+    the trainable parameters by name, layer after layer.
+    """
 
     cell: Cell
     input_size: int
@@ -30,6 +36,22 @@ class Architecture:
     bias: bool
     batch_first: bool
     bidirectional: bool
+    # Computed at once and not when first asked for: functools.cached_property would hold a lock for the
+    # class, which a fork in another thread leaves locked in the child.
+    arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        follows = {
+            "arguments": {name: getattr(self, name) for name in argument_names(self.cell)},
+            "suffixes": suffixes(self.num_layers, self.bidirectional),
+            "sides": statistics_sides(self.cell, self.norm, self.hidden_size),
+        }
+        for name, value in follows.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "shapes", self._shapes())
 
     @classmethod
     def checked(
@@ -50,11 +72,6 @@ class Architecture:
             flag("bias", bias), flag("batch_first", batch_first), flag("bidirectional", bidirectional),
         )  # fmt: skip
 
-    @cached_property
-    def arguments(self) -> Mapping[str, Any]:
-        """Those of the model's constructor, in its order, less the seed."""
-        return {name: getattr(self, name) for name in argument_names(self.cell)}
-
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
@@ -64,19 +81,7 @@ class Architecture:
         """The norm, if it is batch norm."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
-    @cached_property
-    def suffixes(self) -> tuple[str, ...]:
-        """What the names of each layer and direction end in, in the order of the state's first axis."""
-        return suffixes(self.num_layers, self.bidirectional)
-
-    @cached_property
-    def sides(self) -> Mapping[str, int]:
-        """What batch norm keeps statistics of in each layer, and how wide; nothing for another norm."""
-        return statistics_sides(self.cell, self.norm, self.hidden_size)
-
-    @cached_property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The trainable parameters by name, layer after layer."""
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
         rows = self.cell.gates * self.hidden_size
         of_one = vectors(self.cell, self.hidden_size, self.norm, self.bias)
@@ -91,5 +96,5 @@ class Architecture:
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of the constructor of that cell's model, in its order, less the seed."""
-    names = (field.name for field in fields(Architecture) if field.name != "cell")
+    names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")

@@ -319,3 +319,8 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 def architecture(network: Network[Any]) -> Architecture:
     """The network's description: for modules that tell, store or rebuild networks."""
     return network._snapshot.architecture
+
+
+def snapshot(network: Network[Any]) -> Snapshot:
+    """A network as it is now: the version that a call would compute with."""
+    return network._snapshot

@@ -37,7 +37,7 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
 def refuse_beyond(max_steps: int | None, order: Array, ends: Array) -> None:
     """Raises SequenceTooLongError if there is no room for the statistics of so long a training sequence.
 
-    order, ends: see sequences.longest_first.
+    order, ends: see batches.longest_first.
     """
     if max_steps is not None:
         _refuse(max_steps, order, ends, "raise max_steps of the BatchNormSpec")

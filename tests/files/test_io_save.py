@@ -423,3 +423,16 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
         assert names(tmp_path) in ([], [NAME]), f"line {line}"
         line += 1
     assert line > 20
+
+
+def test_a_subclass_may_save_by_the_function(tmp_path):
+    pytest.importorskip("safetensors")
+
+    class Own(lnrnn.RNN):
+        def save(self, path):
+            lnrnn.io.save(self, path)
+
+    Own(2, 3, seed=1).save(tmp_path / "m.safetensors")
+    assert np.array_equal(
+        lnrnn.load(tmp_path / "m.safetensors").weight_hh_l0, lnrnn.RNN(2, 3, seed=1).weight_hh_l0
+    )

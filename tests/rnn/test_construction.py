@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 
 import numpy as np
 import pytest
 
 import lnrnn
-from networks import CELLS, network
+from networks import CELLS, network, said
 
 
 def peak(make):
@@ -83,3 +84,30 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
             lnrnn.load(path)
 
     assert peak(load)[1] < 300_000
+
+
+FORKS = """
+import os, sys, threading, warnings, lnrnn
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+lnrnn.RNN(1, 1, norm=None)
+sys.setswitchinterval(1e-5)
+def make():
+    while True:
+        lnrnn.RNN(1, 1, norm=None)
+for _ in range(3):
+    threading.Thread(target=make, daemon=True).start()
+for _ in range(40):
+    child = os.fork()
+    if not child:
+        lnrnn.RNN(1, 1, norm=None)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("all made", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_makes_models_whatever_the_parent_s_threads_were_making():
+    """A lock that another thread holds at the fork would stay locked in the child."""
+    assert said(FORKS) == "all made"

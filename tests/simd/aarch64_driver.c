@@ -81,7 +81,7 @@ static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
                         .xb = (ptrdiff_t)D,
                         .yt = (ptrdiff_t)(B * H),
                         .yb = (ptrdiff_t)H,
-                        .ends = T};
+                        .last_step_end = T};
     int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
     for (size_t b = 0; b < B; b++)
         order[b] = (int64_t)b, length[b] = (int64_t)T;

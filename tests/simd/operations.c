@@ -1,5 +1,5 @@
-/* Every operation of lnrnn/simd.h, to be asked for by name: a program for one instruction set, the one that
- * is defined when it is compiled (-DLNRNN_ISA_AVX2). tests/simd_units.py builds it and talks to it.
+/* Every operation of lnrnn/simd/simd.h, to be asked for by name: a program for one instruction set, the one that
+ * is defined when it is compiled (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and talks to it.
  *
  * First it writes its numbers of lanes, then a line for each operation: its name, the bytes of its result,
  * and the bytes of each operand ("n4": n times 4), and an empty line. A request is a line

@@ -1,5 +1,5 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set,
- * subnormal results, infinities and NaN included (tests/test_vmath.py).
+ * subnormal results, infinities and NaN included (tests/simd/test_vmath.py).
  *
  * All three use the reduction x = n ln2 + r with |r| <= ln2/2, and p = expm1(r) = r + r^2 P(r). P is a
  * minimax polynomial of degree 4; the relative error of p is below 6e-9, a tenth of half an ULP.
