@@ -71,7 +71,7 @@ class Normed:
     eps: float
 
 
-def _batch(shape: tuple[int, ...], to: tuple[int, ...] = ()) -> Normed:
+def batch(shape: tuple[int, ...], to: tuple[int, ...] = ()) -> Normed:
     """BatchNorm; ``to``: the order of axes that makes (N, C, *) of x."""
     order = to or tuple(range(len(shape)))
     back = tuple(int(axis) for axis in np.argsort(order))
@@ -87,7 +87,7 @@ def _batch(shape: tuple[int, ...], to: tuple[int, ...] = ()) -> Normed:
     return Normed(call(True), call(False), layer.state_dict, TRAINED, gain_shape, set_gain, layer.eps)
 
 
-def _layer(shape: tuple[int, ...]) -> Normed:
+def layer_over_all_but_the_first(shape: tuple[int, ...]) -> Normed:
     """LayerNorm over all axes but the first."""
     layer = lnrnn.LayerNorm(shape[1:])
 
@@ -100,7 +100,7 @@ def _layer(shape: tuple[int, ...]) -> Normed:
     )  # fmt: skip
 
 
-def _recurrent(shape: tuple[int, ...], norm: lnrnn.LayerNormSpec | lnrnn.BatchNormSpec) -> Normed:
+def recurrent(shape: tuple[int, ...], norm: lnrnn.LayerNormSpec | lnrnn.BatchNormSpec) -> Normed:
     """The norm inside an RNN that does nothing else: y is the norm of x, both (T, B, H)."""
     units = shape[2]
     rnn = lnrnn.RNN(units, units, nonlinearity="identity", norm=norm)
@@ -136,17 +136,15 @@ class Case:
 SHAPES = {"NC": (4, 3), "NCL": (3, 3, 4), "NCHW": (2, 3, 2, 2), "TBH": (4, 3, 5)}
 STEPS = SHAPES["TBH"]
 CLAIMED = (
-    Case("BN", "NC", SHAPES["NC"], "N", lambda: _batch(SHAPES["NC"]), True),
-    Case("BN", "NCL", SHAPES["NCL"], "NL", lambda: _batch(SHAPES["NCL"]), True),
-    Case("BN", "NCHW", SHAPES["NCHW"], "NHW", lambda: _batch(SHAPES["NCHW"]), True),
-    Case(
-        "BN per step", "TBH", STEPS, "B", lambda: _recurrent(STEPS, lnrnn.BatchNormSpec()), dtype=np.float32
-    ),
-    Case("BN, all steps", "TBH", STEPS, "TB", lambda: _batch(STEPS, (1, 2, 0))),
-    Case("LN", "NC", SHAPES["NC"], "C", lambda: _layer(SHAPES["NC"])),
-    Case("LN", "NCL", SHAPES["NCL"], "CL", lambda: _layer(SHAPES["NCL"])),
-    Case("LN", "NCHW", SHAPES["NCHW"], "CHW", lambda: _layer(SHAPES["NCHW"])),
-    Case("LN", "TBH", STEPS, "H", lambda: _recurrent(STEPS, lnrnn.LayerNormSpec()), dtype=np.float32),
+    Case("BN", "NC", SHAPES["NC"], "N", lambda: batch(SHAPES["NC"]), True),
+    Case("BN", "NCL", SHAPES["NCL"], "NL", lambda: batch(SHAPES["NCL"]), True),
+    Case("BN", "NCHW", SHAPES["NCHW"], "NHW", lambda: batch(SHAPES["NCHW"]), True),
+    Case("BN per step", "TBH", STEPS, "B", lambda: recurrent(STEPS, lnrnn.BatchNormSpec()), dtype=np.float32),
+    Case("BN, all steps", "TBH", STEPS, "TB", lambda: batch(STEPS, (1, 2, 0))),
+    Case("LN", "NC", SHAPES["NC"], "C", lambda: layer_over_all_but_the_first(SHAPES["NC"])),
+    Case("LN", "NCL", SHAPES["NCL"], "CL", lambda: layer_over_all_but_the_first(SHAPES["NCL"])),
+    Case("LN", "NCHW", SHAPES["NCHW"], "CHW", lambda: layer_over_all_but_the_first(SHAPES["NCHW"])),
+    Case("LN", "TBH", STEPS, "H", lambda: recurrent(STEPS, lnrnn.LayerNormSpec()), dtype=np.float32),
 )
 
 
@@ -333,8 +331,8 @@ def report(results: Results) -> Report:
     shared = {case.layout: (one.statistics, one.back) for case, one in by_norm if not case.stores}
     texts = [
         "over: the axes along which values move when one of them is changed in training. stored: numbers "
-        "kept besides gains and biases (running means and variances, counts). back: how many of the means' groups "
-        "come back at once with gain = sigma and bias = mu.",
+        "kept besides gains and biases (running means and variances, counts). back: how many of the means' "
+        "groups come back at once with gain = sigma and bias = mu.",
         "",
         table(results),
         "",
@@ -345,7 +343,8 @@ def report(results: Results) -> Report:
         f"{per_step.stored['running_mean_l0']} means, one for each of {STEPS[0]} steps and {STEPS[2]} units, "
         f"and has {per_step.gains // 2} gains for all steps together.",
         "In NC, NCL and NCHW batch norm's gains and biases are as many as its means, so they can undo all of "
-        "them. Layer norm's belong to the features and its means to the samples: sigma and mu of one sample give back "
+        "them. Layer norm's belong to the features and its means to the samples: sigma and mu of one sample "
+        "give back "
         + ", ".join(f"{back} of {count} ({layout})" for layout, (count, back) in shared.items())
         + f"; batch norm per step, whose steps share a gain, {per_step.back} of {per_step.statistics}.",
     ]
