@@ -288,7 +288,7 @@ def _dress(axes: Axes, title: str, label: str) -> None:
     axes.set_xlabel(label)
     axes.set_ylabel("deviation from the exact output")
     axes.axhline(ONE_PERCENT, color="#c9c4b6", lw=0.9, ls=":", zorder=0)
-    axes.text(axes.get_xlim()[1], ONE_PERCENT, "1 %", ha="right", va="bottom", fontsize=9, color=GREY)
+    axes.text(axes.get_xlim()[0], ONE_PERCENT, " 1 %", va="top", fontsize=9, color=GREY)
     axes.grid(axis="y", color="#ececec", lw=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
