@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..files import replacing
+import lnrnn
+from lnrnn.files import replacing
+
 from .registry import DEMOS, run_one
 from .tables import WIDTH, paragraph
 
@@ -30,10 +32,9 @@ class Conditions:
 def run_all(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Report:
     """Runs every demo that FILE in ``output_dir`` does not have the report of, under the same conditions:
     an interrupted run goes on. Returns the last report."""
-    from .. import __version__
     from .study import Report
 
-    conditions = asdict(Conditions(__version__, seeds, quick, figure))
+    conditions = asdict(Conditions(lnrnn.__version__, seeds, quick, figure))
     output_dir.mkdir(parents=True, exist_ok=True)
     known = _read(output_dir / FILE, conditions)
     for place, name in enumerate(DEMOS, 1):

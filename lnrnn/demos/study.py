@@ -1,4 +1,4 @@
-"""What the demos have in common: a claim is measured, a verdict follows from the numbers, a figure shows it."""
+"""What the demos have in common: a claim is measured, a verdict follows, a figure shows the numbers."""
 
 from __future__ import annotations
 
