@@ -267,7 +267,7 @@ def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     )
     assert [name for name, _ in calls] == ["long-sequences"] * 2
     assert calls[0][1]["seeds"] == 5 and calls[0][1]["figure"] and not calls[0][1]["quick"]
-    assert calls[0][1]["cell"] == "rnn"
+    assert calls[0][1]["cell"] is None
     assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False, "cell": "gru"}
 
 

@@ -476,9 +476,12 @@ def test_a_missing_package_is_named_before_any_training(package, monkeypatch, tm
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="no demo 'other'; there are: long-sequences"):
+    with pytest.raises(ValueError, match="no demo 'other'; there are: axes, .*, long-sequences, all"):
         demos.run("other")
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
         demos.run(seeds=0)
     with pytest.raises(ValueError, match="cell: expected one of rnn, lstm, gru, got 'RNN'"):
         demos.run(cell="RNN")
+    for name in ("axes", "all"):
+        with pytest.raises(ValueError, match=f"cell: the demo '{name}' takes none"):
+            demos.run(name, cell="rnn")
