@@ -111,6 +111,10 @@ class Results:
         """Decades, one per seed: float64 (S,)."""
         return np.array([path.drift(quantity) for path in self.paths[case]])
 
+    def saturated(self, case: Case) -> float:
+        """Share of saturated units, 0 to 1, mean over the seeds."""
+        return float(np.mean([path.saturated for path in self.paths[case]]))
+
 
 def recurrent_weights(rng: np.random.Generator, units: int = UNITS) -> np.ndarray:
     """A Gaussian matrix of spectral radius 1: float64 (units, units)."""
@@ -233,16 +237,17 @@ def verdict(found: Sequence[Comparison], text: str) -> Report:
         stable = [one.within for one in of if not one.unstable]
         parts.append(
             f"{quantity}s: LN much more stable in {sum(unstable)} of the {len(unstable)} cases where the "
-            f"plain RNN is unstable, within a decade in {sum(stable)} of the other {len(stable)}"
+            "plain RNN is unstable"
+            + (f", stable in {sum(stable)} of the other {len(stable)}" if stable else "")
         )
-        shares.append(f"{quantity}s {sum(unstable) + sum(stable)} of {len(of)}")
+        shares.append(f"{quantity}s in {sum(unstable) + sum(stable)} of {len(of)} cases")
     number = f"{'; '.join(parts)}."
     number = number[0].upper() + number[1:]
     if not any(one.unstable and one.much for one in found):
         return Report("not confirmed", number, text)
     if all(one.much if one.unstable else one.within for one in found):
         return Report("confirmed", number, text)
-    return Report("depends", number, text, f"what is asked ({', '.join(shares)}) and on the input")
+    return Report("depends", number, text, f"what is asked: {', '.join(shares)}")
 
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -278,10 +283,7 @@ def gain_table(results: Results, radius: float = 1.0) -> str:
     for setting in SETTINGS:
         one, tenth = (gradient_rates(results, (setting, radius, kind)) for kind in (LAYER, LAYER_SMALL))
         ends = interval(tenth - one)
-        saturated = [
-            f"{100 * np.mean([path.saturated for path in results.paths[setting, radius, kind]]):.1f}"
-            for kind in KINDS
-        ]
+        saturated = [f"{100 * results.saturated((setting, radius, kind)):.1f}" for kind in KINDS]
         rows.append(
             [str(setting), f"{one.mean():+.2f}", f"{tenth.mean():+.2f}"]
             + ["-" if ends is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"]
@@ -290,11 +292,30 @@ def gain_table(results: Results, radius: float = 1.0) -> str:
     return format_table(["", "LN 1.0", "LN 0.1", "difference", "none %", "1.0 %", "0.1 %"], rows)
 
 
+def sentences(results: Results) -> str:
+    """The extremes of the states, and the gradients of the standard RNN with an input."""
+
+    def extremes(kind: Kind) -> str:
+        found = [results.drifts((setting, radius, kind), "state") for setting in SETTINGS for radius in RADII]
+        return f"{decades(float(np.min(found)))} to {decades(float(np.max(found)))} decades"
+
+    rates = ", ".join(
+        f"{kind.name} {decades(*mean_and_deviation(gradient_rates(results, (SETTINGS[-1], 1.0, kind))))}"
+        for kind in KINDS
+    )
+    return (
+        f"Over all settings and radii, states change by {extremes(PLAIN)} without norm, by {extremes(LAYER)} "
+        "under LN. Gradients of tanh units with noise as input, at radius 1, in decades per 100 steps: "
+        f"{rates}."
+    )
+
+
 def report(results: Results) -> Report:
-    """Tables and verdict."""
+    """Sentences, tables and verdict."""
     steps = f"{results.steps:,}"
     text = "\n\n".join(
         [
+            paragraph(sentences(results)),
             paragraph(
                 f"States: decades by which the size of h_t changes from step {PIECE} to step {steps} "
                 f"(setting, spectral radius). Float32 ends at 10^{LARGEST:g} and 10^{SMALLEST:g}."
@@ -320,6 +341,7 @@ COLOURS = {PLAIN: STYLES[NO_NORM][1], LAYER: STYLES[LAYER_NORM][1], LAYER_SMALL:
 NAMES = {PLAIN: "no norm", LAYER: "layer norm, gain 1.0", LAYER_SMALL: "layer norm, gain 0.1"}
 DASHES: dict[Kind, Any] = {PLAIN: "-", LAYER: "-", LAYER_SMALL: (0, (4, 2))}
 SHOWN = 60  # decades either way
+NOTE = "#55524a"
 DRAWN = (Setting("identity", False), Setting("tanh", False), Setting("tanh", True))
 
 
@@ -350,7 +372,7 @@ def draw(results: Results, figure: Figure) -> None:
     radii = ", ".join(f"{radius:g}" for radius in RADII)
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(KINDS), frameon=False, fontsize=10.5,
-        title=f"a line per spectral radius of W_hh ({radii}), mean over {results.seeds} seeds",
+        title=f"A line for each spectral radius of W_hh ({radii}), mean over {results.seeds} seeds",
     )  # fmt: skip
 
 
@@ -358,18 +380,25 @@ def _draw_paths(axes: Axes, results: Results, setting: Setting, quantity: Quanti
     steps = np.arange(PIECE, results.steps + 1, PIECE)
     for low, high in ((-SHOWN, SMALLEST), (LARGEST, SHOWN)):
         axes.axhspan(low, high, color="#f1efe9", lw=0, zorder=0)
-    axes.text(PIECE * 1.2, LARGEST + 2, "too large for float32", fontsize=8.5, color="#6b675c", va="bottom")
-    axes.text(PIECE * 1.2, SMALLEST - 2, "too small for float32", fontsize=8.5, color="#6b675c", va="top")
+    if setting == DRAWN[0]:
+        axes.text(PIECE * 1.2, LARGEST + 2, "too large for float32", fontsize=8.5, color=NOTE, va="bottom")
+        axes.text(PIECE * 1.2, SMALLEST - 2, "too small for float32", fontsize=8.5, color=NOTE, va="top")
+    means = {}
     for kind in KINDS:
         for radius in RADII:
             paths = results.paths[setting, radius, kind]
-            values = np.mean([getattr(path, quantity) for path in paths], axis=0)
+            means[kind, radius] = np.mean([getattr(path, quantity) for path in paths], axis=0)
             axes.plot(
-                steps, values, color=COLOURS[kind], ls=DASHES[kind], lw=1.5 if kind == PLAIN else 2.0,
-                zorder=2 if kind == PLAIN else 3,
+                steps, means[kind, radius], color=COLOURS[kind], ls=DASHES[kind],
+                lw=1.5 if kind == PLAIN else 2.0, zorder=2 if kind == PLAIN else 3,
             )  # fmt: skip
-            if kind == PLAIN and radius != 1:
-                _name_radius(axes, steps, values, radius)
+    _name_radii(axes, steps, {radius: means[PLAIN, radius] for radius in RADII})
+    if quantity == "state" and setting.nonlinearity == "tanh" and setting.driven:
+        shares = [f"{NAMES[kind]}: {100 * results.saturated((setting, 1.0, kind)):.0f} %" for kind in KINDS]
+        axes.text(
+            PIECE * 1.3, 34, "\n".join(["saturated units at radius 1", *shares]), fontsize=9, va="top",
+            color=NOTE, linespacing=1.4,
+        )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlim(PIECE, results.steps)
     axes.set_ylim(-SHOWN, SHOWN)
@@ -378,15 +407,20 @@ def _draw_paths(axes: Axes, results: Results, setting: Setting, quantity: Quanti
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _name_radius(axes: Axes, steps: np.ndarray, values: np.ndarray, radius: float) -> None:
-    """At the line of the plain RNN, where it has gone 25 decades, if it ever does."""
-    far = np.flatnonzero(np.abs(values) > 25)
-    if len(far):
-        at = far[0]
-        axes.annotate(
-            f"{radius:g}", (steps[at], values[at]), textcoords="offset points", xytext=(-4, 0), ha="right",
-            va="center", fontsize=9, color="#4a5258",
-        )  # fmt: skip
+def _name_radii(axes: Axes, steps: np.ndarray, lines: dict[float, np.ndarray]) -> None:
+    """At each line that goes beyond 25 decades, where it does; not at lines that lie side by side there."""
+    places = {}
+    for radius, values in lines.items():
+        far = np.flatnonzero(np.abs(values) > 25)
+        if len(far):
+            places[radius] = steps[far[0]], values[far[0]]
+    for radius, (step, value) in places.items():
+        others = [place for other, place in places.items() if other != radius and place[1] * value > 0]
+        if all(abs(np.log10(step / other)) > 0.3 for other, _ in others):
+            axes.annotate(
+                f"{radius:g}", (step, value), textcoords="offset points", xytext=(-4, 0), ha="right",
+                va="center", fontsize=9, color=NOTE,
+            )  # fmt: skip
 
 
 def how(seeds: int, quick: bool) -> str:
