@@ -173,7 +173,7 @@ def length(vectors: np.ndarray) -> np.ndarray:
 
 def measure(seeds: int, quick: bool, progress: Progress) -> Results:
     """Every case under every seed; all cases of a seed share weights, input, start and gradient."""
-    results = Results(500 if quick else 10_000, min(seeds, 2) if quick else seeds)
+    results = Results(300 if quick else 10_000, min(seeds, 2) if quick else seeds)
     cases = [(setting, radius, kind) for setting in SETTINGS for radius in RADII for kind in KINDS]
     for seed in range(results.seeds):
         rng = np.random.default_rng(seed)
@@ -425,7 +425,7 @@ def _name_radii(axes: Axes, steps: np.ndarray, lines: dict[float, np.ndarray]) -
 
 def how(seeds: int, quick: bool) -> str:
     """For the terminal."""
-    steps, seeds = ("500", min(seeds, 2)) if quick else ("10,000", seeds)
+    steps, seeds = ("300", min(seeds, 2)) if quick else ("10,000", seeds)
     return (
         f"For each of {seeds} seeds RNNs of {UNITS} units at their start, without norm and with layer norm "
         f"(LN) of gain 1.0 and 0.1, run {steps} steps, with the spectral radius of W_hh between "

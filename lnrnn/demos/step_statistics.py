@@ -270,11 +270,11 @@ def step_ranges(steps: list[int]) -> str:
 def verdict(alone: np.ndarray, joined: np.ndarray, count: np.ndarray, text: str) -> Report:
     """By the rule above. alone (S, K - 1), joined (S, K): losses; count (K,)."""
     fine = harmless_steps(alone, joined)
-    last = f"{points(joined[:, -1])} points for step {len(count)} (count {count[-1]})"
     best = int(joined.mean(axis=0).argmax())
     number = (
-        f"At the end of {JOINED} joined utterances, repeating costs {last}, and "
-        f"{points(joined[:, best])} for step {best + 1} (count {count[best]})."
+        f"At the end of {JOINED} joined utterances, repeating step {len(count)} (count {count[-1]}) changes "
+        f"accuracy by {points(joined[:, -1])} points, step {best + 1} (count {count[best]}) by "
+        f"{points(joined[:, best])}."
     )
     if len(count) in fine:
         return Report("confirmed", number, text)
@@ -351,15 +351,15 @@ def report(results: Results) -> Report:
                 f"With all its own statistics the network names {mean:.1f} %"
                 + ("" if deviation is None else f" (±{deviation:.1f})")
                 + f" of the test utterances right. At the end of {JOINED} joined ones, "
-                f"{results.joined_steps:.0f} steps, layer norm gains or loses "
+                f"{results.joined_steps:.0f} steps, the accuracy of layer norm changes by "
                 f"{points(results.stacked('layer_joined'))} points."
             ),
             paragraph(
                 "By step K: training utterances that reach it; change of the statistics from the step before "
                 "and their error, in standard deviations; and what it does to repeat K's for all later "
-                "steps: accuracy gained or lost, in points, on test utterances longer than K alone, change of the "
-                f"outputs there, and accuracy at the end of {JOINED} joined. Harmless: the 95 % intervals of "
-                f"both are above -{100 * MARGIN:g} points."
+                "steps: accuracy gained or lost, in points, on test utterances longer than K alone, change "
+                f"of the outputs there, and accuracy at the end of {JOINED} joined. Harmless: the 95 % "
+                f"intervals of both are above -{100 * MARGIN:g} points."
             ),
             step_table(results),
         ]
@@ -384,11 +384,11 @@ def draw(results: Results, figure: Figure) -> None:
 
     movement.axhline(THRESHOLD, color="#b9b4a8", lw=1, ls=":")
     _band(movement, steps[1:], results.stacked("change"), "#2e9463", "s", "change from the step before")
-    _band(movement, steps, results.stacked("error"), ALARM, "o", "error (too few utterances)")
+    _band(movement, steps, results.stacked("error"), ALARM, "o", "error (two halves disagree)")
     movement.set_ylim(0, None)
     movement.set_ylabel("distance, in a unit's standard deviations")
     movement.legend(frameon=False, fontsize=9, loc="upper center")
-    _dress(movement, "Means and deviations: moving, unsure", steps, "step")
+    _dress(movement, "How far the statistics move, and are off", steps, "step")
 
     harm.axhspan(-100 * MARGIN, 100, color="#eaf1f6", lw=0, zorder=0)
     layer = 100 * results.stacked("layer_joined").mean()
@@ -398,12 +398,12 @@ def draw(results: Results, figure: Figure) -> None:
     joined = f"{JOINED} utterances joined, {results.joined_steps:.0f} steps"
     _band(harm, steps, 100 * results.stacked("joined"), COLOURS["joined"], "^", joined)
     harm.set_yscale("symlog", linthresh=100 * MARGIN, linscale=1)
-    harm.set_yticks([3, 0, -3, -10, -30, -100], ["+3", "0", "−3", "−10", "−30", "−100"])
+    harm.set_yticks([30, 10, 3, 0, -3, -10, -30, -100], ["+30", "+10", "+3", "0", "−3", "−10", "−30", "−100"])
     harm.minorticks_off()
-    harm.set_ylim(-100, 4)
+    harm.set_ylim(-100, 70)
     harm.set_ylabel("accuracy gained or lost, in points")
-    harm.text(len(steps) + 0.6, 3.4, "harmless", ha="right", va="top", fontsize=9, color="#4a6a82")
-    harm.legend(frameon=False, fontsize=9, loc="lower center")
+    harm.text(0.6, 60, f"harmless: above −{100 * MARGIN:g} points", va="top", fontsize=9, color="#4a6a82")
+    harm.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.08, 0))
     _dress(harm, "Repeating the statistics of step K", steps, "step K that is repeated for all later ones")
 
 
@@ -428,8 +428,8 @@ def how(seeds: int, quick: bool) -> str:
     """For the terminal."""
     return (
         f"For each of {min(seeds, 2) if quick else seeds} seeds an RNN with batch norm per time step is "
-        "trained on whole utterances of Japanese Vowels, and one with layer norm. Then batch norm is left with the "
-        "statistics of the first K steps and repeats the last of them, for every K."
+        "trained on whole utterances of Japanese Vowels, and one with layer norm. Then batch norm is left "
+        "with the statistics of the first K steps and repeats the last of them, for every K."
     )
 
 
