@@ -22,6 +22,9 @@ def test_a_quick_run_gives_a_verdict_and_a_figure_twice_the_same(tmp_path, capsy
     figure = tmp_path / "statistics.png"
     assert image.imread(figure).std() > 0.05
     assert max(map(len, capsys.readouterr().out.splitlines())) <= max(80, len(str(figure)) + 10)
+    text = " ".join(report.text.split())
+    assert "step 18 repeated, which 78 training utterances reach" in text
+    assert "over these 78 alone" in text and "over 78 drawn from all" in text
     assert demos.run("statistics", seeds=1, quick=True, figure=False) == report
 
 
