@@ -357,10 +357,10 @@ def statistics_sentence(results: Results) -> str:
 
 def subset_sentence(results: Results) -> str:
     """Few utterances, the wrong ones, or the wrong place in them?"""
-    count = results.count[REACH - 1]
+    count, late = results.count[REACH - 1], results.stacked("joined")[:, REACH - 1]
     return (
         f"At the end of {JOINED} joined utterances, step {REACH} repeated, which {count} training utterances "
-        f"reach, changes accuracy by {points(results.stacked('joined')[:, REACH - 1])} points. Step {REPEATED} "
+        f"reach, changes accuracy by {points(late)} points. Step {REPEATED} "
         f"repeated, with statistics over these {count} alone: {points(results.stacked('long_only'))}; over "
         f"{count} drawn from all: {points(results.stacked('drawn'))}."
     )
