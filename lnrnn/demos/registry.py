@@ -26,9 +26,12 @@ DEMOS = {
     "axes": Demo("lnrnn.demos.axes", "LN takes statistics per sample, BN per channel; only BN stores any"),
     "invariances": Demo("lnrnn.demos.invariances", "Table 1 of the LN paper: what each norm is invariant to"),
     "statistics": Demo(
-        "lnrnn.demos.step_statistics", "BN's statistics settle with the step and dissolve where few arrive"
+        "lnrnn.demos.step_statistics",
+        "BN's statistics settle, so those of the last known step can be repeated",
     ),
-    "dynamics": Demo("lnrnn.demos.dynamics", "LN keeps an RNN's states from exploding and vanishing"),
+    "dynamics": Demo(
+        "lnrnn.demos.dynamics", "LN keeps an RNN's states and gradients from exploding and vanishing"
+    ),
     "initialisation": Demo(
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),

@@ -80,7 +80,7 @@ class SpeakerNetwork:
         heard = x[np.arange(len(x))[:, None] < lengths].astype(np.float64)
         self.mean = heard.mean(axis=0).astype(np.float32)
         self.deviation = heard.std(axis=0).astype(np.float32)
-        x, lengths = pad_sequence(self._standardised(utterances.x), max_steps)
+        x, lengths = pad_sequence(self.standardised(utterances.x), max_steps)
 
         rng = np.random.default_rng(seed)
         rnn = MODELS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
@@ -100,7 +100,7 @@ class SpeakerNetwork:
         overrun: the policy of batch norm. Under "raise" every sequence is asked about by itself, and REFUSED
         stands for each that the network raised SequenceTooLongError for.
         """
-        sequences = self._standardised(sequences)
+        sequences = self.standardised(sequences)
         if overrun is None:
             return self.classifier.predict(*pad_sequence(sequences))
         self.classifier.rnn.overrun = overrun
@@ -112,7 +112,8 @@ class SpeakerNetwork:
                 named[index] = self.classifier.predict(*pad_sequence([sequence]))[0]
         return named
 
-    def _standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """As the network reads them: (T_i, channels) each, on the scale of its training."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
 
