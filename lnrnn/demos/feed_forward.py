@@ -124,7 +124,7 @@ class FeedForward:
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
         """z = W x (B, M, units) -> the hidden layer's output."""
-        return np.maximum(self._normalised(layer, z, index, training, momentum), 0)
+        return np.asarray(np.maximum(self._normalised(layer, z, index, training, momentum), 0))
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float

@@ -72,13 +72,13 @@ def student_quantile(degrees: int) -> float:
         return _QUANTILES[degrees - 1]
     # Expansion in 1 / degrees around the normal quantile (Abramowitz and Stegun, 26.7.5): off by < 1e-4.
     z = 1.959964
-    terms = (
+    terms: tuple[float, ...] = (
         z,
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
-    return sum(term / degrees**power for power, term in enumerate(terms))
+    return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
 def confidence_interval(differences: np.ndarray) -> tuple[float, float]:
