@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 BATCHES = (256, 128, 32, 8, 4, 2, 1)
 LARGE, SMALL = 128, (4, 2)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-IMAGES, EPOCHS = 800, 30
-QUICK_IMAGES, QUICK_EPOCHS = 320, 1
+EPOCHS = 30
 MARGIN = 0.01
 WINDOW = 100  # images over which the accuracy of online learning is averaged
 
@@ -67,7 +66,8 @@ ALARM = "#c62828"
 class Results:
     """What S seeds gave; keys are methods, or (method, batch size).
 
-    images, epochs: how many images were learnt from, and how often. rate: the learning rate chosen. held_out: accuracy on held-out training images at each of RATES, (S, R).
+    images, epochs: how many images were learnt from, and how often.
+    rate: the learning rate chosen. held_out: accuracy on held-out training images at each of RATES, (S, R).
     accuracy: on the test images, (S,). training_mode: for READINGS, the same networks in training mode, (S,).
     online: at batch 1, whether each image was named right before it was learnt from, (images, S).
     refusal: what batch norm says of batches of one image.
@@ -84,12 +84,14 @@ class Results:
     refusal: str = ""
 
 
+def _extent(seeds: int, quick: bool) -> Results:
+    return Results(min(seeds, 2), 320, 1) if quick else Results(seeds, 800, EPOCHS)
+
+
 def measure(seeds: int, quick: bool, progress: Progress) -> Results:
     """Trains every norm at every batch size and every rate, chooses the rates, and asks about the test."""
     data = load_digits()
-    if quick:
-        seeds = min(seeds, 2)
-    results = Results(seeds, *((QUICK_IMAGES, QUICK_EPOCHS) if quick else (IMAGES, EPOCHS)))
+    results = _extent(seeds, quick)
     parts = [(norm, size) for norm in READ_BY for size in BATCHES]
     # An update costs about as much as learning from three images.
     costs = np.array([1 + 3 / size for _, size in parts])
@@ -224,10 +226,7 @@ def _small_batches(results: Results) -> str:
 
 def _kept(differences: np.ndarray) -> str:
     low, high = confidence_interval(differences)
-    if low > -MARGIN:
-        verb = "keeps its accuracy"
-    else:
-        verb = "loses" if high < -MARGIN else "is not clear"
+    verb = "keeps its accuracy" if low > -MARGIN else "loses" if high < -MARGIN else "is not clear"
     return f"{verb} ({100 * differences.mean():+.1f} points)"
 
 
@@ -303,11 +302,12 @@ def _interval(differences: np.ndarray) -> str:
 
 
 def how(seeds: int, quick: bool) -> str:
+    shape = _extent(seeds, quick)
     return (
         f"scikit-learn's digits, 64 pixels without their order, in nets of 64-32-32-10: {len(BATCHES)} batch "
-        f"sizes, no norm, LN and BN, {len(RATES)} rates of Adam each, {min(seeds, 2) if quick else seeds} "
-        f"seeds, {QUICK_EPOCHS if quick else EPOCHS} passes over {QUICK_IMAGES if quick else IMAGES} images. BN answers with the running "
-        "statistics of training, and with statistics recomputed over the training images afterwards."
+        f"sizes, no norm, LN and BN, {len(RATES)} rates of Adam each, {shape.seeds} seeds, {shape.epochs} "
+        f"passes over {shape.images} images. BN answers with the running statistics of training, and with "
+        "statistics recomputed over the training images afterwards."
     )
 
 
