@@ -2,7 +2,7 @@
 
 Claim: "layer normalization is robust to the batch-sizes", batch norm is not (Ba, Kiros, Hinton, Layer
 Normalization, arXiv 1607.06450, section 6.6, batches of 128 and 4), and LN works "in the pure online regime
-with batch size 1" (section 1), where batch norm has nothing to average.
+with batch size 1" (section 3), where batch norm has nothing to average.
 
 Measured: scikit-learn's digits, permutation-invariant, in a net of 64-32-32-10 with ReLU, norm in the
 hidden layers, Adam without decay, EPOCHS passes over 800 images whatever the batch: each of BATCHES, without
