@@ -19,6 +19,7 @@ confirmed if for neither; else it depends on the norm.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from lnrnn.demos.digits import FOLDS, load_digits
 from lnrnn.demos.feed_forward import FeedForward, NormName, train
-from lnrnn.demos.outcomes import confidence_interval, mean_and_deviation
+from lnrnn.demos.outcomes import interval, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 
@@ -100,7 +101,7 @@ def measure(seeds: int, quick: bool, progress: Progress) -> Results:
 def verdict(results: Results, text: str) -> Report:
     """By the rule in this module's docstring."""
     intervals = {
-        name: confidence_interval(results.shares(name) - results.shares(PLAIN))
+        name: interval(results.shares(name) - results.shares(PLAIN)) or (-math.inf, math.inf)
         for name in NORMS
         if NORMS[name]
     }

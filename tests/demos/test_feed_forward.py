@@ -149,7 +149,7 @@ def test_training_learns_and_repeats_itself(norm):
 
     stack, told = run([1e-2, 0.0])
     assert told.shape == (20 * 88, 2)  # full batches of 8: two images are left out of each epoch
-    assert told[-88:, 0].mean() > 0.9 > told[:88, 0].mean()
+    assert told[-88:, 0].mean() > 0.8 > told[:88, 0].mean()
     start = FeedForward([1], norm, SIZES)
     np.testing.assert_array_equal(stack.values[1], start.values[0])
     again = run([1e-2, 0.0])
