@@ -8,6 +8,7 @@ import pytest
 from lnrnn import demos
 from lnrnn.demos import batch_size
 from lnrnn.demos.batch_size import BATCHES, LAYER, METHODS, PLAIN, READINGS, RECOMPUTED, RUNNING, Results
+from lnrnn.demos.digits import load_digits
 from lnrnn.demos.feed_forward import FeedForward
 from lnrnn.demos.study import VERDICTS
 
@@ -16,7 +17,7 @@ NOISE = np.array([0.0, 0.001, -0.001, 0.002, -0.002])
 
 def made_up(changes: dict[tuple[str, int], float]) -> Results:
     """Results in which every accuracy is about 0.9, moved by ``changes``."""
-    results = Results(5, 800, 1, refusal="x must have more than 1 value per channel in training")
+    results = Results(5, 800, 1, refusal="ValueError: x must have more than 1 value per channel in training")
     for method in METHODS:
         for size in BATCHES:
             if size == 1 and method in READINGS:
@@ -112,6 +113,12 @@ def test_in_one_batch_of_all_images_training_mode_is_inference_after_calibration
     labels = stack.logits(x).argmax(axis=2)
     found = batch_size.accuracy_in_training_mode(stack, x, labels[:, 0], 500)
     assert found[0] > 0.99
+
+
+def test_batch_norm_s_refusal_is_the_library_s():
+    pytest.importorskip("sklearn")
+    told = batch_size.refusal(load_digits())
+    assert told == "ValueError: x must have more than 1 value per channel in training, got shape (1, 32)"
 
 
 def test_a_quick_run(tmp_path, capsys):

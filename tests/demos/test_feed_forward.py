@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import lnrnn
+from lnrnn.demos.digits import load_digits
 from lnrnn.demos.feed_forward import FeedForward, train
-
-pytest.importorskip("sklearn")
-from lnrnn.demos.digits import load_digits  # noqa: E402
 
 NORMS = pytest.mark.parametrize("norm", ["layer", "batch", None])
 SIZES = (5, 8, 7, 3)
@@ -158,6 +156,7 @@ def test_training_learns_and_repeats_itself(norm):
 
 
 def test_the_split_of_the_digits():
+    pytest.importorskip("sklearn")
     digits = load_digits()
     assert digits.train_x.shape == (1000, 64) and digits.test_x.shape == (797, 64)
     assert digits.train_x.dtype == np.float32 and (digits.train_x.min(), digits.train_x.max()) == (-1, 1)
