@@ -219,7 +219,7 @@ def report_text(results: Results) -> str:
     parts = [paragraph(text, "- ", "  ") for text in paragraphs]
     parts += ["\nRight on the test images in %, mean ± standard deviation over the seeds\n"]
     parts += [accuracy_table(results)]
-    parts += [f"\nChange since batch {LARGE} in points, with the 95 % interval of the paired differences\n"]
+    parts += [f"\nChange since batch {LARGE} in points, 95 % interval of the paired differences\n"]
     parts += [
         change_table(results),
         "\nAdam's rate, chosen on held-out training images\n",
