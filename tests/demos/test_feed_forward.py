@@ -161,9 +161,11 @@ def test_the_split_of_the_digits():
     assert digits.train_x.shape == (1000, 64) and digits.test_x.shape == (797, 64)
     assert digits.train_x.dtype == np.float32 and (digits.train_x.min(), digits.train_x.max()) == (-1, 1)
     assert np.bincount(digits.fold).tolist() == [200] * 5
-    for labels in (digits.train_labels[digits.fold == 2], digits.test_labels):
+    for labels in (digits.train_labels, digits.test_labels):
         shares = np.bincount(labels, minlength=10) / len(labels)
-        assert shares.min() > 0.07 and shares.max() < 0.13
+        assert shares.min() > 0.08 and shares.max() < 0.12
+    for fold in range(5):  # 20 of each digit are expected
+        assert np.bincount(digits.train_labels[digits.fold == fold], minlength=10).min() >= 10
     assert len(digits.without_fold(3)) == 800 and 3 not in digits.fold[digits.without_fold(3)]
     rows = {row.tobytes() for row in digits.train_x}
     assert not rows & {row.tobytes() for row in digits.test_x}
