@@ -163,7 +163,7 @@ def test_the_split_of_the_digits():
     assert np.bincount(digits.fold).tolist() == [200] * 5
     for labels in (digits.train_labels, digits.test_labels):
         shares = np.bincount(labels, minlength=10) / len(labels)
-        assert shares.min() > 0.08 and shares.max() < 0.12
+        assert shares.min() > 0.07 and shares.max() < 0.13
     for fold in range(5):  # 20 of each digit are expected
         assert np.bincount(digits.train_labels[digits.fold == fold], minlength=10).min() >= 10
     assert len(digits.without_fold(3)) == 800 and 3 not in digits.fold[digits.without_fold(3)]
