@@ -12,5 +12,5 @@ def require(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"the demo needs {package}: install it with  pip install matplotlib tqdm  ({error})"
+            f"the demo needs {package}: install it with  pip install matplotlib tqdm scikit-learn  ({error})"
         ) from error

@@ -38,10 +38,13 @@ class Trainable(Protocol):
 
 
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name."""
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name.
+
+    learning_rate: one number, or an array that broadcasts against every parameter.
+    """
 
     def __init__(
-        self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+        self, learning_rate: float | np.ndarray, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
     ) -> None:
         self.learning_rate, self.beta1, self.beta2, self.eps = learning_rate, beta1, beta2, eps
         self.updates = 0
