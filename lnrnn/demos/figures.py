@@ -10,9 +10,11 @@ import numpy as np
 
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Method, Results
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome
+from lnrnn.demos.study import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHORT, WHOLE = "the first 10 steps", "whole utterances"
 UNITS = 8  # of how many units, or values of W h, the statistics are drawn
@@ -35,14 +37,10 @@ def draw_long_sequences(results: Results, buckets: Sequence[tuple[int, int]], pa
 
     buckets: pairs (lowest, highest) of lengths of the test utterances, in steps, both included.
     """
-    # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    save_figure(path, (12.0, 8.8), lambda figure: _draw(figure, results, buckets))
 
-    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)
-    figure = Figure(figsize=(12, 8.8), dpi=150, layout=layout)
-    FigureCanvasAgg(figure)
+
+def _draw(figure: Figure, results: Results, buckets: Sequence[tuple[int, int]]) -> None:
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1))
     top, bottom = parts
     short, joined = top.subplots(1, 2)
@@ -58,7 +56,6 @@ def draw_long_sequences(results: Results, buckets: Sequence[tuple[int, int]], pa
     which = f"{UNITS} of the {statistics.var.shape[1]} {statistics.what}"
     _draw_units(means, statistics.mean, f"mean, {which}")
     _draw_units(variances, statistics.var, f"variance, {which}")
-    figure.savefig(path, format="png")
 
 
 def _draw_by_length(axes: Axes, results: Results, buckets: Sequence[tuple[int, int]]) -> None:

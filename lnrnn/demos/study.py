@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
 import lnrnn
 from lnrnn.demos.packages import require
@@ -113,14 +114,11 @@ def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], 
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure = Figure(figsize=size, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
-    canvas: Any = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     draw(figure)
-    canvas.draw()
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
     with replacing(path) as write:
-        from io import BytesIO
-
-        buffer = BytesIO()
-        figure.savefig(buffer, format="png")
         write(buffer.getvalue())
 
 
