@@ -48,8 +48,9 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/check_warnings.py
 
-# A build of its own, in a copy of the sources. The sanitizer's library has to be the first of the process. Python never gives
-# back all of its memory, so leaks are not looked for. Other folders of tests limit memory or start processes.
+# A build of its own, in a copy of the sources. The sanitizer has to be the first library of the process, and that of C++
+# beside it, for PyTorch throws exceptions. Python never gives back all of its memory, so leaks are not looked for. Other
+# folders of tests limit memory or start processes.
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED = $(VENV)/sanitized
 sanitize: $(VENV)/.test
@@ -58,8 +59,8 @@ sanitize: $(VENV)/.test
 	cp -pR setup.py pyproject.toml README.md LICENSE include pyx lnrnn tests $(SANITIZED)
 	cd $(SANITIZED) && CC=gcc CFLAGS="$(SANITIZE) -fno-omit-frame-pointer" LDFLAGS="$(SANITIZE)" \
 	    $(abspath $(BIN))/python setup.py -q build_ext --inplace
-	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" \
-	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) \
+	    LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(abspath $(BIN))/python -m pytest tests/norm tests/rnn tests/simd $(if $(K),-k "$(K)") $(ARGS)
 
 build: $(VENV)/.build
