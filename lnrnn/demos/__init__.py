@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .cells import CELLS
 from .every import run_all
 from .registry import DEFAULT, DEMOS, run_one
+from .study import Report
 from .tables import paragraph
-
-if TYPE_CHECKING:
-    from .study import Report
 
 __all__ = ["ALL", "CELLS", "DEFAULT", "DEMOS", "listing", "run"]
 

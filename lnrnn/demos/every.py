@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lnrnn
 from lnrnn.files import replacing
 
 from .registry import DEMOS, run_one
+from .study import Report
 from .tables import WIDTH, paragraph
-
-if TYPE_CHECKING:
-    from .study import Report
 
 FILE = "demos.json"
 
@@ -32,8 +30,6 @@ class Conditions:
 def run_all(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Report:
     """Runs every demo that FILE in ``output_dir`` does not have the report of, under the same conditions:
     an interrupted run goes on. Returns the last report."""
-    from .study import Report
-
     conditions = asdict(Conditions(lnrnn.__version__, seeds, quick, figure))
     output_dir.mkdir(parents=True, exist_ok=True)
     known = _read(output_dir / FILE, conditions)

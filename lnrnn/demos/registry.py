@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .cells import CELLS
-
-if TYPE_CHECKING:
-    from .study import Report
+from .study import Report
 
 
 @dataclass(frozen=True)
