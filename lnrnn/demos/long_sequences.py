@@ -21,8 +21,9 @@ from lnrnn.demos.findings import findings, verdict
 from lnrnn.demos.length_experiment import METHODS, TRAININGS, Method, Results, measure
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
 from lnrnn.demos.packages import require
+from lnrnn.demos.parallel import one_thread
 from lnrnn.demos.speakers import NORMS, Settings, settings_for
-from lnrnn.demos.study import Report, one_thread
+from lnrnn.demos.study import Report
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 from lnrnn.files import check_replaceable
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
-import lnrnn
 from lnrnn.demos.packages import require
+from lnrnn.demos.parallel import one_thread
 from lnrnn.demos.tables import paragraph
 from lnrnn.files import check_replaceable, replacing
 
@@ -57,6 +56,7 @@ class Study(Generic[Results]):
     claim: one sentence. source: who claims it, and where.
     how: what is about to be done, for the reader of the terminal, by seeds and quick.
     measure: by seeds, quick and progress -> results. Seeds are 0, 1, ..., seeds - 1; nothing else is random.
+    It runs on one thread; `lnrnn.demos.parallel.side_by_side` uses the others.
     report, draw: of results; draw on an empty figure.
     size: of the figure, in inches.
     """
@@ -120,14 +120,3 @@ def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], 
     figure.savefig(buffer, format="png")
     with replacing(path) as write:
         write(buffer.getvalue())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Runs the body on one thread: so small a batch gains nothing from two, and waits on a busy machine."""
-    threads = lnrnn.get_num_threads()
-    lnrnn.set_num_threads(1)
-    try:
-        yield
-    finally:
-        lnrnn.set_num_threads(threads)
