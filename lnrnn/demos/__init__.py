@@ -1,8 +1,7 @@
 """Demos on real data, run by ``lnrnn demo [NAME]``: each measures a claim about layer norm or batch norm.
 
-A demo's module has ``STUDY`` (lnrnn.demos.study says what that is), or, where it takes a cell, a function
-``run(*, seeds, output_dir, quick, figure, cell)`` that returns a Report. Demos need tqdm, and matplotlib if
-they draw; ``import lnrnn`` never does.
+A demo is a Study (lnrnn.demos.study); lnrnn.demos.registry lists them. Demos need tqdm, matplotlib if they
+draw, and some of them scikit-learn; ``import lnrnn`` never does.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from .cells import CELLS
 from .every import run_all
-from .registry import DEFAULT, DEMOS, run_one
+from .registry import DEFAULT, DEMOS, study_of
 from .study import Report
 from .tables import paragraph
 
@@ -56,4 +55,4 @@ def run(
         raise ValueError(f"cell: the demo {name!r} takes none")
     if name == ALL:
         return run_all(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure)
-    return run_one(name, seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure, cell=cell)
+    return study_of(name, cell).run(seeds=seeds, output_dir=Path(output_dir), quick=quick, figure=figure)

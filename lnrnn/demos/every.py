@@ -10,7 +10,8 @@ from typing import Any
 import lnrnn
 from lnrnn.files import replacing
 
-from .registry import DEMOS, run_one
+from .cells import CELLS
+from .registry import DEMOS, study_of
 from .study import Report
 from .tables import WIDTH, paragraph
 
@@ -27,22 +28,30 @@ class Conditions:
     figure: bool
 
 
+def parts() -> dict[str, tuple[str, str | None]]:
+    """All that is run, by the name of the study: (demo, cell), every cell of a demo that takes one."""
+    pairs = [(name, cell) for name, demo in DEMOS.items() for cell in (CELLS if demo.cells else (None,))]
+    return {study_of(*pair).name: pair for pair in pairs}
+
+
 def run_all(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Report:
     """Runs every demo that FILE in ``output_dir`` does not have the report of, under the same conditions:
     an interrupted run goes on. Returns the last report."""
     conditions = asdict(Conditions(lnrnn.__version__, seeds, quick, figure))
     output_dir.mkdir(parents=True, exist_ok=True)
     known = _read(output_dir / FILE, conditions)
-    for place, name in enumerate(DEMOS, 1):
-        print(f"--- {place} of {len(DEMOS)}: {name} ".ljust(WIDTH, "-"))
+    todo = parts()
+    for place, (name, pair) in enumerate(todo.items(), 1):
+        print(f"--- {place} of {len(todo)}: {name} ".ljust(WIDTH, "-"))
         if name in known:
             print(f"known from an earlier run: {output_dir / FILE}\n")
             continue
-        known[name] = asdict(run_one(name, seeds=seeds, output_dir=output_dir, quick=quick, figure=figure))
+        report = study_of(*pair).run(seeds=seeds, output_dir=output_dir, quick=quick, figure=figure)
+        known[name] = asdict(report)
         with replacing(output_dir / FILE) as write:
             write(json.dumps({"conditions": conditions, "reports": known}, indent=1).encode())
         print()
-    reports = {name: Report(**known[name]) for name in DEMOS}
+    reports = {name: Report(**known[name]) for name in todo}
     print(summary(reports))
     return reports[name]
 
@@ -58,7 +67,8 @@ def _read(path: Path, conditions: dict[str, Any]) -> dict[str, Any]:
 def summary(reports: dict[str, Report]) -> str:
     """Claim, verdict and deciding number of each demo, for a terminal."""
     lines = []
-    for name, report in reports.items():
-        lines.append(paragraph(f"{name}: {DEMOS[name].claim}"))
+    for name, (demo, _) in parts().items():
+        report = reports[name]
+        lines.append(paragraph(f"{name}: {DEMOS[demo].claim}"))
         lines.append(paragraph(f"{report.told}. {report.number}", "    ", "    "))
     return "\n".join(lines)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Method, Results
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome
-from lnrnn.demos.study import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +21,7 @@ ALARM = "#c62828"
 # method -> (label, colour, line style, width, marker); drawn in this order, so LN comes on top
 STYLES = {
     NO_NORM: ("no norm", "#7d8790", "-", 1.7, "s"),
-    BATCH_NORM["raise"]: ("BN, raise (refused = wrong)", ALARM, (0, (4, 2)), 1.8, "x"),
+    BATCH_NORM["raise"]: ("BN, raise", ALARM, (0, (4, 2)), 1.8, "x"),
     BATCH_NORM["batch"]: ("BN, batch", "#8e5bb5", "-", 1.7, "v"),
     BATCH_NORM["mean"]: ("BN, mean", "#2e9463", "-", 1.7, "D"),
     BATCH_NORM["last"]: ("BN, last", "#ef8a17", "-", 2.0, "^"),
@@ -32,22 +29,13 @@ STYLES = {
 }
 
 
-def draw_long_sequences(results: Results, buckets: Sequence[tuple[int, int]], path: Path) -> None:
-    """Writes a PNG: accuracy by length above, batch norm's counts and statistics by step below.
-
-    buckets: pairs (lowest, highest) of lengths of the test utterances, in steps, both included.
-    """
-    save_figure(path, (12.0, 8.8), lambda figure: _draw(figure, results, buckets))
-
-
-def _draw(figure: Figure, results: Results, buckets: Sequence[tuple[int, int]]) -> None:
+def draw_long_sequences(results: Results, figure: Figure) -> None:
+    """Accuracy on longer speech above, batch norm's counts and statistics by step below."""
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1))
     top, bottom = parts
-    short, joined = top.subplots(1, 2)
-    _draw_by_length(short, results, buckets)
+    longer, joined = top.subplots(1, 2, width_ratios=(1, 1.25))
+    _draw_longer(longer, results)
     _draw_joined(joined, results)
-    handles, labels = short.get_legend_handles_labels()
-    top.legend(handles[::-1], labels[::-1], loc="outside upper center", ncols=6, frameon=False, fontsize=10)
 
     statistics = results.statistics[WHOLE]
     bottom.suptitle("What batch norm (BN) knows of each step after training on whole utterances", fontsize=11)
@@ -58,45 +46,54 @@ def _draw(figure: Figure, results: Results, buckets: Sequence[tuple[int, int]]) 
     _draw_units(variances, statistics.var, f"variance, {which}")
 
 
-def _draw_by_length(axes: Axes, results: Results, buckets: Sequence[tuple[int, int]]) -> None:
-    lengths = results.test.lengths
-    columns = [(lengths >= low) & (lengths <= high) for low, high in buckets]
-    places = np.arange(len(buckets))
+def _draw_longer(axes: Axes, results: Results) -> None:
+    """One bar a method: how many of the utterances beyond the training's length it names right."""
     known = len(results.statistics[SHORT].count)
-    first_longer = next(place for place, (low, _) in enumerate(buckets) if low > known)
-    _shade_beyond(axes, first_longer - 0.5, places[-1] + 0.4)
-    for method in STYLES:
-        _draw_line(axes, places, [(results.whole[SHORT][method], column) for column in columns], method)
-    names = [f"≤ {high}" if low == 1 else f"{low}–{high}" for low, high in buckets]
-    axes.set_xticks(
-        places, [f"{name}\nn = {column.sum()}" for name, column in zip(names, columns, strict=True)]
-    )
-    axes.set_xlim(-0.4, places[-1] + 0.4)
-    axes.set_xlabel("steps in the test utterance (n: how many)")
-    refused = results.whole[SHORT][BATCH_NORM["raise"]].refusals()
-    axes.text(
-        places[-1] + 0.3,
-        4,
-        f"raise refuses {refused} of {len(lengths)}",
-        ha="right",
-        color=ALARM,
-        fontsize=9.5,
-    )
-    _dress(axes, f"Trained on the first {known} steps, tested on whole utterances")
+    longer = results.test.lengths > known
+    methods = list(STYLES)
+    for place, method in enumerate(methods):
+        label, colour, *_ = STYLES[method]
+        accuracies = 100 * results.whole[SHORT][method].accuracies(longer)
+        mean, spread = accuracies.mean(), accuracies.std(ddof=1) if len(accuracies) > 1 else 0.0
+        axes.barh(place, mean, height=0.62, color=colour)
+        refused = results.whole[SHORT][method].refusals(longer)
+        if refused:
+            text = f"refuses {'all ' if refused == longer.sum() else ''}{refused}: no statistics"
+        else:
+            axes.errorbar(mean, place, xerr=spread, color="#222222", capsize=3, lw=1.2)
+            text = f"{mean:.1f}"
+        axes.text(mean + spread + 1.5, place, text, va="center", color=colour, fontweight="bold")
+    axes.set_yticks(range(len(methods)), [STYLES[method][0] for method in methods])
+    axes.set_xlim(0, 112)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel("right answers in %")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    title = f"Trained on {known} steps:\nthe {longer.sum()} test utterances that are longer"
+    axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold")
 
 
 def _draw_joined(axes: Axes, results: Results) -> None:
     by_count = results.joined[WHOLE]
     steps = [results.joined_lengths[count].mean() for count in by_count]
-    _shade_beyond(axes, len(results.statistics[WHOLE].count), steps[-1] * 1.15)
+    known = len(results.statistics[WHOLE].count)
+    axes.set_xscale("log")
+    _shade_beyond(axes, known, steps[-1] * 1.15)
     for method in STYLES:
         _draw_line(axes, steps, [(outcomes[method], ALL) for outcomes in by_count.values()], method)
-    axes.set_xscale("log")
     axes.set_xticks(steps, [f"{step:.0f}\n{count}" for step, count in zip(steps, by_count, strict=True)])
     axes.minorticks_off()
     axes.set_xlim(steps[0] / 1.15, steps[-1] * 1.15)
     axes.set_xlabel("steps heard, on average\nutterances of one speaker joined")
-    _dress(axes, "Trained on whole utterances, tested at the end of several")
+    axes.set_ylabel("right answers in %")
+    axes.set_ylim(-3, 103)
+    axes.grid(axis="y", color="#d9d9d9", lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="center right", bbox_to_anchor=(1, 0.52), fontsize=9)
+    title = f"Trained on whole utterances of up to {known} steps:\nat the end of several joined"
+    axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold")
 
 
 def _draw_line(axes: Axes, places: Any, points: list[tuple[Outcome, Chosen]], method: Method) -> None:
@@ -113,7 +110,7 @@ def _shade_beyond(axes: Axes, start: float, end: float) -> None:
     axes.axvspan(start, end, color=BEYOND, lw=0, zorder=0)
     # Placed by data from left to right and by the panel's height from below to above.
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
-    axes.text(start, 1.0, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
+    axes.text(start, 0.01, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
 
 
 def _draw_counts(axes: Axes, count: np.ndarray) -> None:
@@ -137,15 +134,6 @@ def _draw_units(axes: Axes, values: np.ndarray, title: str) -> None:
         )
     axes.plot(np.full(UNITS, steps[-1]), values[-1, chosen], "o", ms=4.5, color=ALARM, clip_on=False)
     _dress_steps(axes, title, len(values))
-
-
-def _dress(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=11.5, loc="left", pad=20, fontweight="bold")
-    axes.set_ylabel("accuracy in %")
-    axes.set_ylim(-3, 103)
-    axes.grid(axis="y", color="#d9d9d9", lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _dress_steps(axes: Axes, title: str, steps: int) -> None:

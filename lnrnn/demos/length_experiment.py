@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,19 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances
+from lnrnn.demos.choose_settings import settings_for
 from lnrnn.demos.outcomes import Outcome
-from lnrnn.demos.speakers import NORMS, POLICIES, NormName, Settings, SpeakerNetwork, join_utterances
+from lnrnn.demos.parallel import side_by_side
+from lnrnn.demos.speakers import (
+    NORMS,
+    POLICIES,
+    TRAININGS,
+    NormName,
+    Settings,
+    SpeakerNetwork,
+    join_utterances,
+)
 from lnrnn.rnn.specs import Overrun
-
-# What a network is trained on -> how many steps of each training utterance (None: all).
-TRAININGS = {"the first 10 steps": 10, "whole utterances": None}
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ BATCH_NORM = {policy: Method(f"BN {policy}", "batch", policy) for policy in POLI
 NO_NORM = Method("no norm", None)
 METHODS = (LAYER_NORM, *BATCH_NORM.values(), NO_NORM)
 LABELS = {"layer": "LN", "batch": "BN", None: "no norm"}
+Kind = tuple[str, "NormName | None", int]  # training, norm, seed
+Answers = dict[tuple[Method, int], np.ndarray]  # (method, how many utterances joined) -> the speakers named
 
 
 @dataclass(frozen=True)
@@ -74,39 +84,52 @@ class Results:
 
 def measure(
     data: JapaneseVowels,
-    settings: Settings,
+    cell: str,
     seeds: int,
     counts: tuple[int, ...],
+    settings: Callable[[str, str, NormName | None], Settings] = settings_for,
     on_network: Callable[[str], object] = lambda text: None,
-    on_epoch: Callable[[], object] = lambda: None,
 ) -> Results:
     """Trains ``seeds`` networks of every kind for every training and asks each about all test sequences.
 
     counts: how many utterances of a speaker to join, ascending, starting with 1 (the test utterances as they
     are).
-    on_network, on_epoch: called with a line of text before each network, and after each epoch, for a progress
-    bar.
+    settings: by cell, training and norm.
+    on_network: called with a line of text after each network, by several threads, for a progress bar.
     """
     test = data.test
     joined = {count: join_utterances(test, count, np.random.default_rng(count)) for count in counts}
     results = Results(test, seeds)
     results.joined_lengths = {count: np.array([len(x) for x in joined[count]]) for count in counts}
-    for training, max_steps in TRAININGS.items():
-        named: dict[int, dict[Method, list[np.ndarray]]] = {
-            count: {method: [] for method in METHODS} for count in counts
+
+    def job(kind: Kind) -> Answers:
+        training, norm, seed = kind
+        network = SpeakerNetwork(data.train, norm, settings(cell, training, norm), seed, TRAININGS[training])
+        if norm == "batch" and seed == 0:
+            results.statistics[training] = StepStatistics.of(network.classifier.rnn)
+        answers = {
+            (method, count): network.name_speakers(joined[count], method.overrun)
+            for method in METHODS
+            if method.norm == norm
+            for count in counts
         }
-        for seed in range(seeds):
-            for norm in NORMS:
-                on_network(f"{training}, {LABELS[norm]}, seed {seed}")
-                network = SpeakerNetwork(data.train, norm, settings, seed, max_steps, on_epoch)
-                for count in counts:
-                    for method in (method for method in METHODS if method.norm == norm):
-                        named[count][method].append(network.name_speakers(joined[count], method.overrun))
-                if norm == "batch" and seed == 0:
-                    results.statistics[training] = StepStatistics.of(network.classifier.rnn)
+        on_network(f"{training}, {LABELS[norm]}, seed {seed}")
+        return answers
+
+    # The longest jobs first, so that none of them is left over for one thread at the end.
+    trainings = sorted(TRAININGS, key=lambda training: TRAININGS[training] or np.inf, reverse=True)
+    kinds = list(itertools.product(trainings, NORMS, range(seeds)))
+    found = dict(zip(kinds, side_by_side(job, kinds), strict=True))
+    for training in TRAININGS:
         results.joined[training] = {
-            count: {method: Outcome(np.stack(answers), test.labels) for method, answers in by_method.items()}
-            for count, by_method in named.items()
+            count: {
+                method: Outcome(
+                    np.stack([found[training, method.norm, seed][method, count] for seed in range(seeds)]),
+                    test.labels,
+                )
+                for method in METHODS
+            }
+            for count in counts
         }
         results.whole[training] = results.joined[training][1]
     return results

@@ -48,19 +48,6 @@ def mean_and_deviation(values: np.ndarray) -> tuple[float, float | None]:
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
 
-def compare(a: np.ndarray, b: np.ndarray) -> int | None:
-    """Is a above b? 1 yes, -1 it is below, 0 neither is clear, None too few seeds to tell.
-
-    a, b: accuracies (S,) under the same seeds. A difference is clear when its mean over the seeds is beyond
-    two of its standard errors; that takes at least three seeds.
-    """
-    difference = a - b
-    if len(difference) < 3:
-        return None
-    error = difference.std(ddof=1) / len(difference) ** 0.5
-    return int(np.sign(difference.mean())) if abs(difference.mean()) > 2 * error else 0
-
-
 # 0.975 quantiles of Student's t with 1, 2, ..., 30 degrees of freedom.
 T_QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -81,3 +68,16 @@ def interval(differences: np.ndarray) -> tuple[float, float] | None:
     mean = float(differences.mean())
     half = quantile * float(differences.std(ddof=1)) / len(differences) ** 0.5
     return mean - half, mean + half
+
+
+def compare(a: np.ndarray, b: np.ndarray) -> int | None:
+    """Is a above b? 1 yes, -1 it is below, 0 neither is clear, None too few seeds to tell.
+
+    a, b: accuracies (S,) under the same seeds. A difference is clear when the 95 % interval of its mean, seed
+    by seed, does not hold 0; that takes at least three seeds.
+    """
+    between = interval(a - b)
+    if between is None or len(a) < 3:
+        return None
+    lowest, highest = between
+    return int(lowest > 0) - int(highest < 0)

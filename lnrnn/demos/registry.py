@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from .cells import CELLS
-from .study import Report
+from .study import Study
 
 
 @dataclass(frozen=True)
 class Demo:
-    """module: where it is. claim: what it measures, in one line. cells: whether it takes a cell."""
+    """module: where it is. claim: what it measures, in one line. cells: whether it takes a cell.
+
+    The module has ``STUDY``, or, where it takes a cell, a function ``study(cell)``.
+    """
 
     module: str
     claim: str
@@ -42,17 +45,9 @@ DEMOS = {
 DEFAULT = "long-sequences"
 
 
-def run_one(
-    name: str, *, seeds: int, output_dir: Path, quick: bool, figure: bool, cell: str | None = None
-) -> Report:
-    """One demo, its arguments checked."""
+def study_of(name: str, cell: str | None = None) -> Study[Any]:
+    """The demo called ``name``. cell: for one that takes a cell; None is the first of CELLS."""
     demo = DEMOS[name]
     module = importlib.import_module(demo.module)
-    report: Report
-    if demo.cells:
-        report = module.run(
-            seeds=seeds, output_dir=output_dir, quick=quick, figure=figure, cell=cell or CELLS[0]
-        )
-    else:
-        report = module.STUDY.run(seeds=seeds, output_dir=output_dir, quick=quick, figure=figure)
-    return report
+    study: Study[Any] = module.study(cell or CELLS[0]) if demo.cells else module.STUDY
+    return study

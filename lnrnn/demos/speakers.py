@@ -21,15 +21,18 @@ REFUSED = -1
 NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 POLICIES: tuple[Overrun, ...] = ("raise", "last", "mean", "batch")
+# What a network is trained on -> how many steps of each training utterance (None: all).
+TRAININGS = {"the first 10 steps": 10, "whole utterances": None}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the networks of one cell share, whatever their norm."""
+    """How one network is made and trained."""
 
     cell: str = "rnn"  # a key of MODELS
     hidden_size: int = 64
-    gain: float = 0.1  # where the gains of either norm start
+    # Where the gains of either norm start; without a norm, what the initial weights are multiplied by.
+    gain: float = 0.1
     training: TrainingSettings = TrainingSettings(
         epochs=200, batch_size=45, learning_rate=1e-3, largest_norm=1.0, noise=0.6
     )
@@ -38,21 +41,18 @@ class Settings:
         return replace(self, training=replace(self.training, epochs=epochs))
 
     def __str__(self) -> str:
+        """What does not depend on the norm."""
         how = self.training
         units = "tanh units" if self.cell == "rnn" else "units"
         return (
-            f"{self.hidden_size} {units}, gains start at {self.gain:g}, {how.epochs} epochs of Adam at "
-            f"{how.learning_rate:g} in batches of {how.batch_size}, gradients clipped to norm "
-            f"{how.largest_norm:g}, noise {how.noise:g} on the standardised input"
+            f"{self.hidden_size} {units}, {how.epochs} epochs of Adam in batches of {how.batch_size}, "
+            f"gradients clipped to norm {how.largest_norm:g}, noise {how.noise:g} on the standardised input"
         )
 
 
-def settings_for(cell: str) -> Settings:
-    """Those of the demo; ``lnrnn.demos.choose_settings`` is how they were found."""
-    settings = Settings(cell)
-    if cell == "rnn":
-        return settings
-    return replace(settings, hidden_size=32, training=replace(settings.training, learning_rate=3e-3))
+def common_settings(cell: str) -> Settings:
+    """What all networks of a cell share. With more units, gated cells would make the demo too long."""
+    return Settings(cell, hidden_size=64 if cell == "rnn" else 32)
 
 
 class SpeakerNetwork:
@@ -84,9 +84,10 @@ class SpeakerNetwork:
 
         rng = np.random.default_rng(seed)
         rnn = MODELS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
+        scaled = "gain" if norm else "weight"
         for name, value in rnn.parameters().items():
-            if name.startswith("gain"):
-                setattr(rnn, name, np.full_like(value, settings.gain))
+            if name.startswith(scaled):
+                setattr(rnn, name, np.float32(settings.gain) * value)
         self.classifier = SequenceClassifier(rnn, SPEAKERS, rng)
         self.losses = train(self.classifier, x, lengths, utterances.labels, settings.training, rng, on_epoch)
         if norm == "batch":

@@ -42,10 +42,11 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import Utterances, japanese_vowels, pad_sequence
-from lnrnn.demos.figures import ALARM, STYLES
+from lnrnn.demos.choose_settings import settings_for
+from lnrnn.demos.figures import ALARM, STYLES, WHOLE
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, StepStatistics
 from lnrnn.demos.outcomes import interval, mean_and_deviation
-from lnrnn.demos.speakers import NormName, Settings, SpeakerNetwork, join_utterances, settings_for
+from lnrnn.demos.speakers import NormName, SpeakerNetwork, join_utterances
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_table, paragraph
 
@@ -234,17 +235,18 @@ def measure_seed(
 def measure(seeds: int, quick: bool, progress: Progress) -> Results:
     """Trains a batch norm and a layer norm network per seed, and repeats every step."""
     data = japanese_vowels()
-    settings: Settings = settings_for("rnn")
+    settings = {norm: settings_for("rnn", WHOLE, norm) for norm in NORMS}
     if quick:
-        settings, seeds = settings.with_epochs(30), min(seeds, 2)
+        settings = {norm: one.with_epochs(30) for norm, one in settings.items()}
+        seeds = min(seeds, 2)
     joined = join_utterances(data.test, JOINED, np.random.default_rng(JOINED))
-    epochs = iter(range(1, seeds * len(NORMS) * settings.training.epochs + 1))
-    total = seeds * len(NORMS) * settings.training.epochs
+    total = seeds * sum(one.training.epochs for one in settings.values())
+    epochs = iter(range(1, total + 1))
     found = []
     for seed in range(seeds):
         networks = {
             norm: SpeakerNetwork(
-                data.train, norm, settings, seed,
+                data.train, norm, settings[norm], seed,
                 on_epoch=lambda: progress(next(epochs) / total, f"seed {seed}"),  # noqa: B023
             )
             for norm in NORMS

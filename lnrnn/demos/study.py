@@ -54,7 +54,7 @@ class Study(Generic[Results]):
 
     name: as on the command line; the figure's file is name with underscores, and .png.
     claim: one sentence. source: who claims it, and where.
-    how: what is about to be done, for the reader of the terminal, by seeds and quick.
+    how: what is about to be done, for the reader of the terminal, by seeds and quick; a paragraph a line.
     measure: by seeds, quick and progress -> results. Seeds are 0, 1, ..., seeds - 1; nothing else is random.
     It runs on one thread; `lnrnn.demos.parallel.side_by_side` uses the others.
     report, draw: of results; draw on an empty figure.
@@ -83,7 +83,8 @@ class Study(Generic[Results]):
             output_dir.mkdir(parents=True, exist_ok=True)
             check_replaceable(path)
         print(paragraph(f"{self.claim} ({self.source})"))
-        print(paragraph(self.how(seeds, quick)))
+        for text in self.how(seeds, quick).splitlines():
+            print(paragraph(text))
         if quick:
             print("A quick run: its numbers mean little.")
         started = time.perf_counter()

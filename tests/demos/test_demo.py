@@ -21,12 +21,13 @@ from lnrnn.demos.length_experiment import (
     BATCH_NORM,
     LAYER_NORM,
     METHODS,
-    TRAININGS,
     Results,
     StepStatistics,
     measure,
 )
 from lnrnn.demos.outcomes import Outcome
+from lnrnn.demos.speakers import TRAININGS
+from lnrnn.demos.study import save_figure
 
 SETTINGS = speakers.Settings(
     hidden_size=12,
@@ -40,7 +41,7 @@ EACH_CELL = pytest.mark.parametrize("cell", demos.CELLS)
 
 
 def small_experiment(cell="rnn") -> Results:
-    return measure(japanese_vowels(), replace(SETTINGS, cell=cell), seeds=2, counts=COUNTS)
+    return measure(japanese_vowels(), cell, 2, COUNTS, lambda cell, *_: replace(SETTINGS, cell=cell))
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +261,12 @@ def test_other_cells_are_asked_the_same(results, cell):
     assert "unit" not in text
 
 
-def test_every_cell_has_a_name_and_a_figure():
-    assert tuple(cells.MODELS) == tuple(long_sequences.NAMES) == tuple(long_sequences.FIGURES) == demos.CELLS
-    assert len(set(long_sequences.FIGURES.values())) == len(demos.CELLS)
+def test_every_cell_has_a_figure_of_its_own():
+    assert [long_sequences.study(cell).file for cell in demos.CELLS] == [
+        "long_sequences.png",
+        "long_sequences_lstm.png",
+        "long_sequences_gru.png",
+    ]
 
 
 def test_seeds_differ(results):
@@ -319,8 +323,9 @@ def test_compare_needs_a_difference_beyond_its_error():
     assert outcomes.compare(low[:2] + 0.2, low[:2]) is None
 
 
-@pytest.mark.parametrize("errors, verdict", [(1.05, 0), (1.95, 0), (2.05, 1), (3, 1)])
-def test_a_difference_is_clear_beyond_two_standard_errors(errors, verdict):
+@pytest.mark.parametrize("errors, verdict", [(1.05, 0), (3.1, 0), (3.25, 1), (5, 1)])
+def test_a_difference_is_clear_beyond_its_95_percent_interval(errors, verdict):
+    # The 0.975 quantile of Student's t with three degrees of freedom is 3.182.
     low = np.array([0.50, 0.52, 0.51, 0.50])
     spread = 0.01 * np.array([-1, 1, -1, 1])
     error = spread.std(ddof=1) / len(spread) ** 0.5
@@ -398,10 +403,9 @@ def test_format_table():
 
 def test_the_figure_is_a_picture(results, tmp_path):
     image = pytest.importorskip("matplotlib.image")
-    from lnrnn.demos.figures import draw_long_sequences
-
     path = tmp_path / "figure.png"
-    draw_long_sequences(results, long_sequences.FIGURE_BUCKETS, path)
+    size = long_sequences.study("rnn").size
+    save_figure(path, size, lambda figure: long_sequences.draw(results, figure))
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     pixels = image.imread(path)
     assert pixels.shape[0] > 1000 and pixels.shape[1] > 1500
@@ -418,9 +422,9 @@ def short(monkeypatch):
     """The demo with so little training that it takes a moment."""
     pytest.importorskip("tqdm")
     monkeypatch.setattr(
-        long_sequences, "settings_for", lambda cell: replace(SETTINGS, hidden_size=6, cell=cell)
+        long_sequences, "_quick_settings", lambda cell, *_: replace(SETTINGS, hidden_size=6, cell=cell)
     )
-    monkeypatch.setattr(long_sequences, "COUNTS", (1, 2))
+    monkeypatch.setattr(long_sequences, "QUICK_COUNTS", (1, 2))
 
 
 @EACH_CELL
@@ -431,16 +435,16 @@ def test_the_demo_prints_what_it_found_and_writes_the_figure(tmp_path, capfd, mo
     demos.run(seeds=1, output_dir=tmp_path / "new", quick=True, cell=cell)
     assert lnrnn.get_num_threads() == threads
     shown, progress = capfd.readouterr()
-    figure = tmp_path / "new" / long_sequences.FIGURES[cell]
+    figure = tmp_path / "new" / long_sequences.study(cell).file
     assert figure.stat().st_size > 10_000 and f"\nFigure: {figure}\n" in shown
-    assert f"{long_sequences.NAMES[cell]} is trained" in " ".join(shown.split())
+    assert f"{cells.with_article(cell.upper())} is trained" in " ".join(shown.split())
     assert shown.count("\nLN  ") == 4 and "346" in shown and "quick run" in shown
     # What follows from the numbers comes first, and nothing is wider than a terminal usually is.
     assert shown.index("What the numbers say") < shown.index("\nLN  ")
     lines = [line for line in shown.splitlines() if not line.startswith("Figure: ")]
     assert max(map(len, lines)) <= 80
     bars = [line for line in re.split(r"[\r\n]", progress) if "|" in line]
-    assert any("no norm, seed 0" in bar for bar in bars)
+    assert "done" in bars[-1] and "100%" in bars[-1]
     for bar in bars:
         assert len(bar) <= 80 and len(bar.split("|")[1]) >= 20
 
@@ -456,9 +460,9 @@ def test_without_a_figure_nothing_is_written_and_matplotlib_is_not_needed(
 def test_a_figure_that_cannot_be_written_is_told_before_any_training(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(long_sequences, "measure", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(long_sequences, "measure_lengths", lambda *_: pytest.fail("trained"))
     (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "taken" / long_sequences.FIGURES["rnn"]).mkdir(parents=True)
+    (tmp_path / "taken" / long_sequences.study("rnn").file).mkdir(parents=True)
     for folder, error in (("/proc", OSError), (tmp_path / "file", FileExistsError),
                           (tmp_path / "file" / "below", NotADirectoryError),
                           (tmp_path / "taken", IsADirectoryError)):  # fmt: skip
@@ -470,7 +474,7 @@ def test_a_figure_that_cannot_be_written_is_told_before_any_training(tmp_path, m
 def test_a_missing_package_is_named_before_any_training(package, monkeypatch, tmp_path):
     pytest.importorskip("tqdm")
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(long_sequences, "measure", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(long_sequences, "measure_lengths", lambda *_: pytest.fail("trained"))
     with pytest.raises(ImportError, match=rf"needs {package}: .*pip install matplotlib tqdm"):
         demos.run(output_dir=tmp_path)
 
