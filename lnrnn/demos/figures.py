@@ -70,7 +70,7 @@ def _draw_longer(axes: Axes, results: Results) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
     title = f"Trained on {known} steps:\nthe {longer.sum()} test utterances that are longer"
-    axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold")
+    axes.set_title(title, fontsize=11.5, loc="left", pad=18, fontweight="bold")
 
 
 def _draw_joined(axes: Axes, results: Results) -> None:
@@ -93,7 +93,7 @@ def _draw_joined(axes: Axes, results: Results) -> None:
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center right", bbox_to_anchor=(1, 0.52), fontsize=9)
     title = f"Trained on whole utterances of up to {known} steps:\nat the end of several joined"
-    axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold")
+    axes.set_title(title, fontsize=11.5, loc="left", pad=18, fontweight="bold")
 
 
 def _draw_line(axes: Axes, places: Any, points: list[tuple[Outcome, Chosen]], method: Method) -> None:
@@ -110,7 +110,7 @@ def _shade_beyond(axes: Axes, start: float, end: float) -> None:
     axes.axvspan(start, end, color=BEYOND, lw=0, zorder=0)
     # Placed by data from left to right and by the panel's height from below to above.
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
-    axes.text(start, 0.01, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
+    axes.text(start, 1.0, "  longer than any training sequence", fontsize=9, color="#6b675c", **place)
 
 
 def _draw_counts(axes: Axes, count: np.ndarray) -> None:

@@ -66,8 +66,9 @@ def verdict(results: Results, text: str) -> Report:
     if any(len(set(fates)) > 1 for fates in batch.values()):
         conditions.append("what BN does past the steps it knows")
     if "unclear" in layer:
-        conditions.append("LN, whose change is not clear of the margin")
-    return Report("depends", number, text, " and ".join(conditions) or "BN, not clear of the margin")
+        conditions.append("chance: LN's change is not clear of the margin")
+    conditions = conditions or ["chance: BN's changes are not clear of the margin"]
+    return Report("depends", number, text, "; ".join(conditions))
 
 
 def change_when_joined(results: Results, training: str, method: Method) -> np.ndarray:

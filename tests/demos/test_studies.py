@@ -120,7 +120,7 @@ CASES = [
     ("confirmed", "", {"LN": (HOLDS, HOLDS), "last": (FAILS, FAILS), "mean": (FAILS, FAILS)}),
     (
         "depends",
-        "the training and what BN does past the steps it knows",
+        "the training; what BN does past the steps it knows",
         {"LN": (HOLDS, HOLDS), "last": (HOLDS, FAILS), "mean": (HOLDS, FAILS)},
     ),
     (
@@ -130,7 +130,7 @@ CASES = [
     ),
     (
         "depends",
-        "LN, whose change is not clear of the margin",
+        "chance: LN's change is not clear of the margin",
         {"LN": (HOLDS, UNCLEAR), "last": (FAILS, FAILS), "mean": (FAILS, FAILS)},
     ),
     ("not confirmed", "", {"LN": (HOLDS, FAILS), "last": (FAILS, FAILS), "mean": (FAILS, FAILS)}),
