@@ -33,10 +33,10 @@ import numpy as np
 from lnrnn.data import japanese_vowels
 from lnrnn.demos.cells import CELLS, MODELS, with_article
 from lnrnn.demos.choose_settings import settings_for
-from lnrnn.demos.findings import findings, verdict
+from lnrnn.demos.findings import change_when_joined, fate, findings, verdict
 from lnrnn.demos.length_experiment import METHODS, Method, Results
 from lnrnn.demos.length_experiment import measure as measure_lengths
-from lnrnn.demos.outcomes import ALL, Chosen, Outcome, mean_and_deviation
+from lnrnn.demos.outcomes import ALL, Chosen, Outcome, interval, mean_and_deviation
 from lnrnn.demos.speakers import NORMS, TRAININGS, NormName, Settings, common_settings
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
@@ -106,6 +106,9 @@ def report_text(results: Results) -> str:
     for training in TRAININGS:
         parts.append(f"\nTrained on {training}: accuracy in %, by utterances of a speaker joined\n")
         parts.append(joined_table(results, training))
+    steps = results.joined_lengths[max(results.joined_lengths)].mean()
+    parts.append(f"\nFrom single to joined utterances ({steps:.0f} steps): points, 95 % interval, verdict\n")
+    parts.append(changes_table(results))
     return "\n".join(parts)
 
 
@@ -142,6 +145,20 @@ def joined_table(results: Results, training: str) -> str:
     header = ["joined", *map(str, by_count)]
     steps = ["mean steps", *(f"{results.joined_lengths[count].mean():.0f}" for count in by_count)]
     return format_table(header, [steps, *_rows([(outcomes, ALL) for outcomes in by_count.values()])])
+
+
+def changes_table(results: Results) -> str:
+    """What joining costs each method, and what the verdict takes it for; one row per method."""
+    rows = []
+    for method in METHODS:
+        cells = []
+        for training in TRAININGS:
+            changes = change_when_joined(results, training, method)
+            between = interval(changes)
+            ends = "" if between is None else f" {100 * between[0]:+.1f} to {100 * between[1]:+.1f}"
+            cells.append(f"{100 * changes.mean():+.1f}{ends}  {fate(changes)}")
+        rows.append([method.name, *cells])
+    return format_table(["trained on", *TRAININGS], rows)
 
 
 def bucket_name(bucket: tuple[int, int]) -> str:

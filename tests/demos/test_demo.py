@@ -306,6 +306,12 @@ def test_the_table_by_utterances_joined_is_complete(results):
     assert rows["BN mean"][1] == f"{100 * accuracy.mean():.1f}±{100 * accuracy.std(ddof=1):.1f}"
 
 
+def test_the_table_of_changes_says_what_the_verdict_rests_on():
+    rows = table(long_sequences.changes_table(made_up_results(0.2, 0.5)))
+    assert rows["BN last"] == ["-70.0 -70.0 to -70.0", "fails"] * 2
+    assert rows["LN"] == ["+0.0 +0.0 to +0.0", "holds"] * 2 and len(rows) == 2 + len(METHODS)
+
+
 def test_outcome_counts_a_refusal_as_an_error_or_leaves_it_out():
     outcome = Outcome(np.array([[0, 1, -1, -1], [0, 0, -1, -1]]), np.array([0, 1, 1, 0]))
     assert outcome.refusals() == 2 and outcome.refusals(np.array([0, 1, 3])) == 1
@@ -438,7 +444,7 @@ def test_the_demo_prints_what_it_found_and_writes_the_figure(tmp_path, capfd, mo
     figure = tmp_path / "new" / long_sequences.study(cell).file
     assert figure.stat().st_size > 10_000 and f"\nFigure: {figure}\n" in shown
     assert f"{cells.with_article(cell.upper())} is trained" in " ".join(shown.split())
-    assert shown.count("\nLN  ") == 4 and "346" in shown and "quick run" in shown
+    assert shown.count("\nLN  ") == 5 and "346" in shown and "quick run" in shown
     # What follows from the numbers comes first, and nothing is wider than a terminal usually is.
     assert shown.index("What the numbers say") < shown.index("\nLN  ")
     lines = [line for line in shown.splitlines() if not line.startswith("Figure: ")]
