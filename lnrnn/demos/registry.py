@@ -29,6 +29,9 @@ DEMOS = {
     "dynamics": Demo(
         "lnrnn.demos.dynamics", "LN keeps an RNN's states and gradients from exploding and vanishing"
     ),
+    "saturation": Demo(
+        "lnrnn.demos.saturation", "Norms keep sigmoid nets trainable, by less saturation and less drift"
+    ),
     "initialisation": Demo(
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),
