@@ -312,7 +312,9 @@ def _draw_inputs(axes: Axes, results: Results, net: Net) -> None:
 
 
 def _whole_ticks(axes: Axes) -> None:
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_gradients(axes: Axes, results: Results, net: Net) -> None:
