@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
+from lnrnn.demos.training import cross_entropy
 
 
 class SequenceClassifier:
@@ -61,19 +62,14 @@ class SequenceClassifier:
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = _hidden(state)
         logits = self.logits(h)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        rows = np.arange(len(labels))
-        glogits = np.exp(log_probability)
-        glogits[rows, labels] -= 1
-        glogits /= len(labels)
+        loss, glogits = cross_entropy(logits, labels)
         gh = np.einsum("nc,ch->nh", glogits, self.head_weight)[None]
         if isinstance(state, tuple):
             gh = gh, None
         gx, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
         gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h)
         gradients["head_bias"] = glogits.sum(axis=0)
-        return float(-log_probability[rows, labels].mean()), gradients, gx
+        return loss, gradients, gx
 
 
 def _hidden(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
