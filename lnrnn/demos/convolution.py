@@ -10,9 +10,9 @@ channels (the third has stride 2) with ReLU, and one dense layer; Adam, PASSES p
 batches of 32. METHODS: no norm; BN with statistics and gain per channel, read with running statistics
 (momentum 0.1); LN as its paper defines it, over all units of a layer (channels and positions), with a gain
 and bias per unit; and two other readings of "layer norm" that decide nothing: the same with a gain per
-channel, and over the channels at each position. Every method tries the same RATES; the one with the best accuracy on held-out
-training images, mean over the passes and the seeds, is kept (seed s holds out fold s mod 5). Only networks at
-the chosen rate see the 797 test images, once, after training.
+channel, and over the channels at each position. Every method tries the same RATES; the one with the best
+accuracy on held-out training images, mean over the passes and the seeds, is kept (seed s holds out fold s
+mod 5). Only networks at the chosen rate see the 797 test images, once, after training.
 
 - Speed: images seen until REACHED of the last WINDOW were named right just before they were learnt from; all
   that are seen, if never. Compared by log2 of the ratio, margin log2(1.25).
@@ -293,10 +293,11 @@ def rate_table(results: Results) -> str:
 
 def how(seeds: int, quick: bool) -> str:
     shape = _extent(seeds, quick)
+    rates = ", ".join(f"{rate:g}" for rate in shape.rates)
     return (
         "scikit-learn's digits in four small convolutions without norm, with LN (three readings of it) and "
-        f"with BN: {len(shape.rates)} rate{'s' if len(shape.rates) > 1 else ''} of Adam each, {shape.seeds} seeds, {shape.passes} "
-        f"{'pass' if shape.passes == 1 else 'passes'} over {IMAGES} images in batches of {BATCH}."
+        f"with BN: Adam at {rates}, {shape.seeds} seeds, passes over {IMAGES} images: {shape.passes}, in "
+        f"batches of {BATCH}."
     )
 
 
