@@ -19,7 +19,7 @@ KINDS = pytest.mark.parametrize("kind", METHODS.values(), ids=METHODS)
 
 
 def direct(x, weight, stride):
-    """The convolution by its definition, float64: x (B, side, side, inputs), weight (outputs, 3, 3, inputs)."""
+    """The convolution by definition, float64: x (B, side, side, inputs), weight (outputs, 3, 3, inputs)."""
     count, side = len(x), -(-x.shape[1] // stride)
     padded = np.zeros((count, x.shape[1] + 2, x.shape[2] + 2, x.shape[3]))
     padded[:, 1:-1, 1:-1] = x
