@@ -139,8 +139,10 @@ BETTER = {"saturation": 0.1, "gradients": 0.5, "speed": 3, "drift": 0.1}
 def made_up(held) -> Results:
     """Results of 5 seeds in which the answers in ``held`` are yes, the others no."""
     results = Results(5, 12, ())
+    results.grid = experiment.GRID
     for net in NETS:
         for name in NORMS:
+            results.held_out[net, name] = np.linspace(0, 0.95, 20) * np.ones((5, 1))
             case = {q: (BETTER if (q, net, name) in held else WORSE)[q] for q in WORSE}
             courses = []
             for seed in range(5):
@@ -181,6 +183,19 @@ def test_the_verdict_follows_the_rule(held, verdict, depends_on):
     for question in WORSE:
         assert f"{question} {sum(answer[0] == question for answer in held)}" in found.number
     assert max(map(len, found.text.splitlines())) <= 80
+
+
+def test_tables_tell_the_numbers():
+    results = made_up(ANSWERS)
+    for course in results.courses["deep", "BN"]:
+        course.shifts = [np.full(7, -1.5)]
+    text = saturation.report_text(results)
+    assert "LN 1.00 (95 % interval 1.00 to 1.00), BN 3.16 (95 %" in " ".join(text.split())
+    # The grid's rates run faster than its factors; the last of each four is the best.
+    assert saturation.factor_table(results).splitlines()[-1].split()[2:] == ["15", "35", "55", "75", "95"]
+    # From 9 + 6/7 passes to 2 + 6/7.
+    row = next(line for line in text.splitlines() if line.startswith("speed, deep, BN"))
+    assert row.split()[3:] == ["+1.79", "+1.79", "+1.79", "+0.32", "yes"]
 
 
 def test_a_gain_within_its_margin_is_none():
