@@ -264,8 +264,8 @@ def _shift_told(results: Results) -> str:
             ends = f"{np.power(10.0, low):.2f} to {np.power(10.0, high):.2f}"
         told.append(f"{name} {10 ** found.mean():.2f} (95 % interval {ends})")
     return (
-        "deep, Santurkar's measure of the shift (of a layer's gradient, by an update of the layers below), no "
-        f"norm over norm: {', '.join(told)}."
+        "deep, Santurkar's measure of the shift (of a layer's gradient, by an update of the layers below), "
+        f"no norm over norm: {', '.join(told)}."
     )
 
 
@@ -329,6 +329,7 @@ def _draw_inputs(axes: Axes, results: Results, net: Net) -> None:
         colour, _ = STYLES[name]
         axes.vlines(at, quantiles[:, 0], quantiles[:, 2], color=colour, linewidth=1.2)
         axes.vlines(at, quantiles[:, 1] - spread, quantiles[:, 1] + spread, color=colour, linewidth=4)
+    axes.set_xlim(0.3, at[-1] + 0.5)
     low, high = axes.get_ylim()
     for inner, outer in ((-limit, min(low, -limit - 1)), (limit, max(high, limit + 1))):
         axes.axhspan(inner, outer, color=ALARM, alpha=0.1, linewidth=0, zorder=0)
