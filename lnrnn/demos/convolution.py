@@ -374,12 +374,17 @@ def _draw_test(axes: Axes, results: Results) -> None:
 
 def _draw_active(axes: Axes, results: Results, figure: Figure) -> None:
     shares = 100 * results.active[PLAIN].mean(axis=(0, 1))
-    image = axes.imshow(shares, cmap="cividis", vmin=0)
+    image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=100)
+    for row, column in np.ndindex(*shares.shape):
+        share = shares[row, column]
+        colour = "black" if share > 60 else "white"
+        axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel("position in the image")
-    axes.set_title("Share of units on,\nno norm, first 2 layers", fontsize=11)
-    figure.colorbar(image, ax=axes, label="of the time (%)", shrink=0.7)
+    axes.set_xlabel("column of the image")
+    axes.set_ylabel("row of the image")
+    axes.set_title("How often units are on,\nfirst 2 layers, no norm", fontsize=11)
+    figure.colorbar(image, ax=axes, label="of images and channels (%)", shrink=0.75)
 
 
 STUDY = Study(
