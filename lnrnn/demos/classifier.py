@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn.demos.training import cross_entropy
+from lnrnn.demos.softmax import cross_entropy
 
 
 class SequenceClassifier:
@@ -61,15 +61,15 @@ class SequenceClassifier:
         """As ``loss_and_gradients``, and the loss's gradient by x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = _hidden(state)
-        logits = self.logits(h)
-        loss, glogits = cross_entropy(logits, labels)
+        losses, glogits = cross_entropy(self.logits(h), labels)
+        glogits /= len(labels)
         gh = np.einsum("nc,ch->nh", glogits, self.head_weight)[None]
         if isinstance(state, tuple):
             gh = gh, None
         gx, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
         gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h)
         gradients["head_bias"] = glogits.sum(axis=0)
-        return loss, gradients, gx
+        return float(losses.mean()), gradients, gx
 
 
 def _hidden(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:

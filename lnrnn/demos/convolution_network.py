@@ -14,7 +14,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn.demos.digits import CLASSES, PIXELS
-from lnrnn.demos.training import cross_entropy
+from lnrnn.demos.softmax import cross_entropy
 
 # What shares its statistics and its gain and bias:
 # batch: statistics per channel, over the batch and all positions; a gain per channel.
@@ -156,7 +156,8 @@ class ConvolutionalNetwork:
         seen, products, outputs = self._forward(x[0], True)
         logits = self._head(outputs[-1])
         self.told.append(logits.argmax(axis=1) == labels)
-        loss, g = cross_entropy(logits, labels)
+        losses, g = cross_entropy(logits, labels)
+        g /= len(labels)
         flat = outputs[-1].reshape(len(labels), -1)
         gradients = {"head_weight": np.einsum("bc,bi->ci", g, flat), "head_bias": g.sum(axis=0)}
         g = np.einsum("bc,ci->bi", g, self._values["head_weight"]).reshape(outputs[-1].shape)
@@ -168,7 +169,7 @@ class ConvolutionalNetwork:
             if place:
                 weight = self._values[f"weight_{place}"]
                 g = add_patches(np.einsum("pc,ck->pk", rows, weight), SHAPES[place])
-        return loss, gradients
+        return float(losses.mean()), gradients
 
     def _through_norm(
         self, g: np.ndarray, z: np.ndarray, place: int

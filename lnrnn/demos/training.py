@@ -69,17 +69,6 @@ class Adam:
         return moved
 
 
-def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """logits (N, classes), labels (N,) -> mean cross-entropy in nats, and its gradient by the logits."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    rows = np.arange(len(labels))
-    glogits = np.exp(log_probability)
-    glogits[rows, labels] -= 1
-    glogits /= len(labels)
-    return float(-log_probability[rows, labels].mean()), glogits
-
-
 def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.ndarray]:
     """Scales all gradients by one factor so that their joint Euclidean norm is at most ``largest_norm``."""
     norm = sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()) ** 0.5
