@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
+from lnrnn.demos.softmax import cross_entropy
 
 
 class SequenceClassifier:
@@ -52,22 +53,23 @@ class SequenceClassifier:
 
         x (T, N, I), lengths (N,), labels (N,). Under batch norm this also moves the running statistics.
         """
+        return self.loss_and_all_gradients(x, lengths, labels)[:2]
+
+    def loss_and_all_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
+        """As ``loss_and_gradients``, and the loss's gradient by x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = _hidden(state)
-        logits = self.logits(h)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        rows = np.arange(len(labels))
-        glogits = np.exp(log_probability)
-        glogits[rows, labels] -= 1
+        losses, glogits = cross_entropy(self.logits(h), labels)
         glogits /= len(labels)
         gh = np.einsum("nc,ch->nh", glogits, self.head_weight)[None]
         if isinstance(state, tuple):
             gh = gh, None
-        _, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
+        gx, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
         gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h)
         gradients["head_bias"] = glogits.sum(axis=0)
-        return float(-log_probability[rows, labels].mean()), gradients
+        return float(losses.mean()), gradients, gx
 
 
 def _hidden(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:

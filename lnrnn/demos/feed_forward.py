@@ -18,9 +18,11 @@ import numpy as np
 
 import lnrnn
 from lnrnn.demos.digits import CLASSES, PIXELS
+from lnrnn.demos.softmax import cross_entropy
 from lnrnn.demos.training import Adam
 
 NormName = Literal["layer", "batch"]
+Nonlinearity = Literal["relu", "sigmoid"]
 SIZES = (PIXELS, 32, 32, CLASSES)
 EPS = 1e-5
 MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
@@ -36,14 +38,15 @@ class Layer:
 
 
 class FeedForward:
-    """A stack of M networks: dense layers with a ReLU between them, and a norm before each ReLU.
+    """A stack of M networks: dense layers with a nonlinearity f between them, and a norm before each f.
 
-    A hidden layer is relu(gain * norm(W x) + bias), without a norm relu(W x + bias); the last layer is
-    W x + bias. Weights are normal with variance 2 / in (He et al. 2015) times ``scale`` squared, gains 1,
-    biases 0.
+    A hidden layer is f(gain * norm(W x) + bias), without a norm f(W x + bias); the last layer is W x + bias.
+    Weights are normal with variance 2 / in (He et al. 2015) times ``scale`` squared, gains ``gain``, biases
+    0.
 
-    seeds: one per network; networks of one seed start alike, whatever their norm. scale: one number, or one
-    per network, that multiplies all weights at the start. momentum: batch norm's, for its running statistics.
+    seeds: one per network; networks of one seed start alike, whatever their norm. scale: one number, one per
+    network, (M,), or one per network and layer, (M, layers): multiplies the weights at the start. momentum:
+    batch norm's, for its running statistics. gain: one number, or one per network.
 
     ``values``, float32 (M, P), holds everything that is trained. ``running``, under batch norm, is one pair
     (mean, variance) per hidden layer, each float32 (M * units,): the networks' units are so many channels.
@@ -56,21 +59,26 @@ class FeedForward:
         sizes: Sequence[int] = SIZES,
         scale: float | np.ndarray = 1.0,
         momentum: float = MOMENTUM,
+        nonlinearity: Nonlinearity = "relu",
+        gain: float | np.ndarray = 1.0,
     ) -> None:
         self.norm, self.sizes, self.momentum = norm, tuple(sizes), momentum
+        self.nonlinearity: Nonlinearity = nonlinearity
         self.count = len(seeds)
         self.values = np.zeros((self.count, self._end(len(sizes) - 1)), np.float32)
-        scales = np.broadcast_to(np.asarray(scale, np.float32), self.count)
         layers = self.layers(self.values)
+        scales = np.asarray(scale, np.float32)
+        scales = scales[:, None] if scales.ndim == 1 else scales
+        scales = np.broadcast_to(scales, (self.count, len(layers)))
         for index, seed in enumerate(seeds):
             rng = np.random.default_rng(seed)
-            for layer in layers:
+            for place, layer in enumerate(layers):
                 deviation = np.float32((2 / layer.weight.shape[2]) ** 0.5)
                 normal = rng.standard_normal(layer.weight.shape[1:], dtype=np.float32)
-                layer.weight[index] = scales[index] * deviation * normal
+                layer.weight[index] = scales[index, place] * deviation * normal
         for layer in layers:
             if layer.gain is not None:
-                layer.gain[...] = 1
+                layer.gain[...] = np.broadcast_to(np.asarray(gain, np.float32), self.count)[:, None]
         self.running = [
             (np.zeros(self.count * units, np.float32), np.ones(self.count * units, np.float32))
             for units in (sizes[1:-1] if norm == "batch" else ())
@@ -107,7 +115,9 @@ class FeedForward:
 
     def part(self, chosen: Sequence[int] | np.ndarray) -> FeedForward:
         """Copies of some of the networks, as a stack of their own."""
-        stack = FeedForward([0] * len(chosen), self.norm, self.sizes, momentum=self.momentum)
+        stack = FeedForward(
+            [0] * len(chosen), self.norm, self.sizes, momentum=self.momentum, nonlinearity=self.nonlinearity
+        )
         stack.values[...] = self.values[chosen]
         for old, new in zip(self.running, stack.running, strict=True):
             for statistic, copy in zip(old, new, strict=True):
@@ -120,11 +130,23 @@ class FeedForward:
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
 
+    def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """x (B, M, in), or (B, in) for all networks alike -> for each hidden layer W h, and what f is taken
+        of, gain * norm(W h) + bias: (B, M, units) each. Batch norm takes the statistics of this batch, and
+        leaves the running ones alone."""
+        h, found = _for_all(x, self.count), []
+        for index, layer in enumerate(self.layers(self.values)[:-1]):
+            z = np.einsum("bmi,moi->bmo", h, layer.weight)
+            normalised = self._normalised(layer, z, index, True, 0.0)
+            found.append((z, normalised))
+            h = _apply(self.nonlinearity, normalised)
+        return found
+
     def _activated(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
         """z = W x (B, M, units) -> the hidden layer's output."""
-        return np.asarray(np.maximum(self._normalised(layer, z, index, training, momentum), 0))
+        return _apply(self.nonlinearity, self._normalised(layer, z, index, training, momentum))
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
@@ -158,12 +180,7 @@ class FeedForward:
             inputs.append(self._activated(layer, z, index, True, self.momentum))
         logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
 
-        shifted = logits - logits.max(axis=2, keepdims=True)
-        log_probability = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
-        right = labels[:, :, None]
-        losses = -np.take_along_axis(log_probability, right, 2)[:, :, 0].mean(axis=0)
-        g = np.exp(log_probability)
-        np.put_along_axis(g, right, np.take_along_axis(g, right, 2) - 1, 2)
+        losses, g = cross_entropy(logits, labels)
         g /= np.float32(len(x))
 
         gradients = np.empty_like(self.values)
@@ -174,11 +191,11 @@ class FeedForward:
         for layer, glayer, x_in, z, h in zip(
             hidden[::-1], ghidden[::-1], inputs[-2::-1], products[::-1], inputs[:0:-1], strict=True
         ):
-            g = np.einsum("bmo,moi->bmi", g, weight) * (h > 0)
+            g = np.einsum("bmo,moi->bmi", g, weight) * _slope(self.nonlinearity, h)
             g = self._through_norm(layer, glayer, z, g)
             np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
             weight = layer.weight
-        return losses, gradients, logits
+        return losses.mean(axis=0), gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
         """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to
@@ -199,6 +216,18 @@ class FeedForward:
         return gz.reshape(z.shape)
 
 
+def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
+    if nonlinearity == "relu":
+        return np.asarray(np.maximum(x, 0))
+    # exp(-x) overflows where x is far below zero; tanh does not.
+    return np.asarray(0.5 * np.tanh(0.5 * x) + 0.5)
+
+
+def _slope(nonlinearity: Nonlinearity, h: np.ndarray) -> np.ndarray:
+    """The derivative of f where f is h."""
+    return np.asarray(h > 0 if nonlinearity == "relu" else h * (1 - h))
+
+
 def _for_all(x: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(x[:, None], (len(x), count, x.shape[1])) if x.ndim == 2 else x
 
@@ -213,12 +242,14 @@ def train(
     batch_size: int,
     epochs: int,
     on_epoch: Callable[[], object] = lambda: None,
+    on_update: Callable[[], object] = lambda: None,
 ) -> np.ndarray:
     """Trains the stack in place with Adam, in epochs of full batches: what is left over is left out, anew in
     every epoch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
     many for all. seeds: for each network what its order of images follows from. learning_rates: one each.
+    on_update: called after every update, which makes ``networks.values`` a new array.
     Returns what the networks said of every image just before they learnt from it: bool (images seen, M), True
     where it was right.
     """
@@ -232,5 +263,6 @@ def train(
             _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
             told.append(logits.argmax(axis=2) == labels[batch])
             networks.values = adam.step({"values": networks.values}, {"values": gradients})["values"]
+            on_update()
         on_epoch()
     return np.concatenate(told)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 from typing import TypeVar
 
 import lnrnn
@@ -45,3 +46,19 @@ def side_by_side(function: Callable[[Item], Value], items: Iterable[Item]) -> li
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+class Tally:
+    """Progress that several threads report: each call says that one more of ``total`` parts is done.
+
+    progress: is called with the share that is done, 0 to 1, and a few words; by one thread at a time.
+    """
+
+    def __init__(self, progress: Callable[[float, str], None], total: int) -> None:
+        self._progress, self._total = progress, total
+        self._done, self._lock = 0, Lock()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            self._done += 1
+            self._progress(self._done / self._total, text)

@@ -32,10 +32,14 @@ DEMOS = {
     "dynamics": Demo(
         "lnrnn.demos.dynamics", "LN keeps an RNN's states and gradients from exploding and vanishing"
     ),
+    "saturation": Demo(
+        "lnrnn.demos.saturation", "Norms keep sigmoid nets trainable, by less saturation and less drift"
+    ),
     "initialisation": Demo(
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),
     "batch-size": Demo("lnrnn.demos.batch_size", "LN does not mind small batches, BN does"),
+    "convolution": Demo("lnrnn.demos.convolution", "In convolutional nets LN beats no norm, and BN beats LN"),
     "long-sequences": Demo(
         "lnrnn.demos.long_sequences",
         "BN per step fails on sequences longer than the training's; LN does not",

@@ -20,17 +20,18 @@ def batch(images=24, networks=2, seed=0):
     return x, rng.integers(0, SIZES[-1], (images, networks))
 
 
-def varied(norm, networks=2):
+def varied(norm, networks=2, nonlinearity="relu"):
     """A stack whose biases and gains are not those of the start."""
-    stack = FeedForward(range(networks), norm, SIZES)
+    stack = FeedForward(range(networks), norm, SIZES, nonlinearity=nonlinearity)
     stack.values += 0.2 * np.random.default_rng(9).standard_normal(stack.values.shape, dtype=np.float32)
     return stack
 
 
 @NORMS
-def test_the_gradient_is_the_slope_of_the_loss(norm):
+@pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid"])
+def test_the_gradient_is_the_slope_of_the_loss(norm, nonlinearity):
     x, labels = batch()
-    stack = varied(norm)
+    stack = varied(norm, nonlinearity=nonlinearity)
     start = stack.values.copy()
     losses, gradients, _ = stack.losses_and_gradients(x, labels)
     assert gradients.shape == start.shape and np.abs(gradients).max(axis=1).min() > 1e-2
@@ -84,6 +85,30 @@ def test_logits_follow_the_definition(norm):
         np.testing.assert_array_equal(stack.logits(x), stack.logits(x, training=True))
 
 
+@NORMS
+def test_sigmoids_of_the_summed_inputs(norm):
+    x, _ = batch()
+    stack = varied(norm, nonlinearity="sigmoid")
+    before = [np.array(pair) for pair in stack.running]
+    h = x[:, 1]
+    for (z, normalised), layer in zip(stack.summed_inputs(x), stack.layers(stack.values), strict=False):
+        expected = h @ layer.weight[1].T
+        np.testing.assert_allclose(z[:, 1], expected, rtol=1e-4, atol=1e-5)
+        if norm:
+            axis = 1 if norm == "layer" else 0
+            expected = expected - expected.mean(axis, keepdims=True)
+            expected = layer.gain[1] * expected / np.sqrt(expected.var(axis, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(normalised[:, 1], expected + layer.bias[1], rtol=1e-4, atol=1e-4)
+        h = 1 / (1 + np.exp(-normalised[:, 1]))
+    last = stack.layers(stack.values)[-1]
+    expected = h @ last.weight[1].T + last.bias[1]
+    np.testing.assert_allclose(stack.logits(x, training=True)[:, 1], expected, rtol=1e-4, atol=1e-5)
+    alone = stack.part([1]).logits(x[:, 1])
+    np.testing.assert_allclose(alone, stack.logits(x)[:, 1:], rtol=1e-5, atol=1e-6)
+    for old, new in zip(before, stack.running, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_one_input_for_all_is_the_same_input_for_each():
     x, _ = batch()
     stack = varied("layer")
@@ -129,6 +154,12 @@ def test_networks_of_one_seed_start_alike_and_scale_multiplies():
     for layer in layers:
         np.testing.assert_allclose(layer.weight[1], 10 * layer.weight[0], rtol=1e-6)
         assert (layer.weight[2] != layer.weight[0]).all()
+    by_layer = FeedForward([3, 3], None, SIZES, scale=np.array([[1, 1, 1], [2, 1, 5]]))
+    for layer, factor in zip(by_layer.layers(by_layer.values), (2, 1, 5), strict=True):
+        np.testing.assert_allclose(layer.weight[1], factor * layer.weight[0], rtol=1e-6)
+    gained = FeedForward([3, 3], "layer", SIZES, gain=np.array([1, 7]))
+    for layer in gained.layers(gained.values)[:-1]:
+        assert (layer.gain[0] == 1).all() and (layer.gain[1] == 7).all()
     normed = FeedForward([3], "batch", SIZES)
     np.testing.assert_array_equal(normed.layers(normed.values)[1].weight[0], layers[1].weight[0])
 

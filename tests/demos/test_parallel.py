@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.demos.parallel import one_thread, side_by_side
+from lnrnn.demos.parallel import Tally, one_thread, side_by_side
 
 
 @pytest.fixture
@@ -56,6 +56,15 @@ def test_a_job_that_fails_stops_those_not_begun(two_threads):
     with pytest.raises(ValueError, match="job 1"), one_thread():
         side_by_side(job, range(100))
     assert len(begun) < 50 and lnrnn.get_num_threads() == 2
+
+
+def test_a_tally_counts_what_all_threads_did(two_threads):
+    told = []
+    tally = Tally(lambda done, text: told.append((done, text)), 200)
+    with one_thread():
+        side_by_side(lambda item: tally("odd" if item % 2 else "even"), range(200))
+    assert [done for done, _ in told] == [(count + 1) / 200 for count in range(200)]
+    assert sorted(text for _, text in told) == ["even"] * 100 + ["odd"] * 100
 
 
 def test_networks_side_by_side_are_those_one_after_the_other(two_threads):
