@@ -38,6 +38,12 @@ void lnrnn_set_caches(lnrnn_caches caches);
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
+/* The kinds of teams of threads that this build has, the default first: "openmp", "pthread". -> how many. */
+size_t lnrnn_team_list(const char *names[2]);
+/* The one in use, "none" where there is none. */
+const char *lnrnn_team_name(void);
+/* 0, or -1 if the name is not in the list (then nothing changes). Calls that run keep the kind they have. */
+int lnrnn_team_use(const char *name);
 /* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);

@@ -21,6 +21,14 @@ def _from_environment() -> None:
                 f"available: {', '.join(_core.isa_list())}"
             )
         _core.use_isa(name)
+    name = os.environ.get("LNRNN_TEAM")
+    if name:
+        if name not in _core.team_list():
+            raise ImportError(
+                f"LNRNN_TEAM={name!r} is not a kind of threads that this build has; "
+                f"available: {', '.join(_core.team_list())}"
+            )
+        _core.use_team(name)
     _core.set_num_threads(_core.cores())
     # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes
     # first.
@@ -59,8 +67,9 @@ def cpu_info() -> dict[str, Any]:
     """What runs here.
 
     Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that
-    this build and this machine have, best first), `openmp` (whether the build has it), `num_threads` (see
-    `set_num_threads`), `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND
+    this build and this machine have, best first), `openmp` (whether the build has it), `team` (whose threads
+    calls use: "openmp", or "pthread" for a pool of this library's own), `num_threads` (see `set_num_threads`),
+    `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND
     of OpenMP's places, but no more than the quotas of its control groups allow), `caches` (bytes of the data
     caches "l1", "l2" and "l3" as the machine names them: what is prefetched, and how much is computed at a
     time, follows from them; no result does).
@@ -69,6 +78,7 @@ def cpu_info() -> dict[str, Any]:
         "isa": _core.isa(),
         "available": _core.isa_list(),
         "openmp": _core.has_openmp(),
+        "team": _core.team(),
         "num_threads": _core.get_num_threads(),
         "cores": _core.cores(),
         "caches": dict(zip(("l1", "l2", "l3"), _core.caches(), strict=True)),

@@ -48,6 +48,22 @@ def has_openmp():
     return bool(lnrnn_has_openmp())
 
 
+def team_list():
+    cdef const char *names[2]
+    cdef size_t n = lnrnn_team_list(names)
+    return [names[i].decode() for i in range(n)]
+
+
+def team():
+    return lnrnn_team_name().decode()
+
+
+def use_team(str name):
+    """Switches the teams of threads of the whole process. The import does it for LNRNN_TEAM, tests for themselves."""
+    if lnrnn_team_use(name.encode()):
+        raise ValueError(f"team of threads {name!r} is not available here; available: {', '.join(team_list())}")
+
+
 def cores():
     return lnrnn_cores()
 

@@ -88,6 +88,10 @@ enum { LNRNN_PREEMPTED = 400000, LNRNN_FIRST_BACK_OFF = 2000000, LNRNN_LONGEST_B
 /* Spins of a barrier between two looks at the clock: some 50 us (rnn B1-H256 with two threads). */
 enum { LNRNN_SPINS = 2000 };
 
+/* The pool of threads (team_pthread.c): ns that a worker spins before it sleeps, and bytes of its stack, of
+ * which the kernels need little and thread-local data of other libraries some. */
+enum { LNRNN_POOL_SPIN = 500000, LNRNN_STACK = 1 << 20 };
+
 /* --- memory of large results: runtime/blocks.c ---------------------------------------------------------- */
 
 /* Bytes from which on a result's memory is ours: below 4 MiB malloc keeps what is freed, and from there on

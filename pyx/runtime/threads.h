@@ -1,5 +1,5 @@
 /* Threads: tasks and teams for the norms and the recurrent layers, and what the files of the thread code
- * share. OpenMP is known to team.c and cores.c alone. */
+ * share. OpenMP is known to team_openmp.c and cores.c alone. */
 #ifndef LNRNN_THREADS_H
 #define LNRNN_THREADS_H
 
@@ -52,6 +52,9 @@ int lnrnn_run_team(int threads, void (*body)(void *ctx, int worker, int team), v
 /* How many of n threads can be alive at the same time, in addition to those that there are? They have ended
  * when it returns. */
 int lnrnn_try_threads(int n);
+/* How many stacks of so many bytes fit into half of the address space that a limit leaves? INT_MAX without
+ * a limit. The other half is for what is allocated besides. */
+int lnrnn_stacks_that_fit(size_t bytes);
 
 /* --- what the tests read and set ----------------------------------------------------------------------- */
 

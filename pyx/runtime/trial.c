@@ -54,9 +54,7 @@ static void wait_until_gone(long id)
 #endif
 }
 
-/* How many stacks fit into half of the address space that `ulimit -v` leaves? The other half is for what
- * other threads allocate while these are there. */
-static int stacks_that_fit(size_t bytes)
+int lnrnn_stacks_that_fit(size_t bytes)
 {
 #if defined(__linux__)
     struct rlimit limit;
@@ -90,7 +88,7 @@ int lnrnn_try_threads(int n)
             pthread_attr_setstacksize(&attributes, stack_bytes); /* a size it refuses, OpenMP refuses too */
         size_t bytes = 1 << 20;
         pthread_attr_getstacksize(&attributes, &bytes);
-        const int fit = stacks_that_fit(bytes);
+        const int fit = lnrnn_stacks_that_fit(bytes);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &usual); /* inherited by the new threads, which take no signals */
         pthread_mutex_lock(&end);

@@ -1,0 +1,20 @@
+/* What team.c and the kinds of teams share. */
+#ifndef LNRNN_TEAM_H
+#define LNRNN_TEAM_H
+
+typedef struct {
+    const char *name;
+    /* May the calling thread have a team now? */
+    int (*can)(void);
+    /* body(ctx, worker, team) in each of a team of at most `threads` >= 2, worker 0 in the caller. -> how many it
+     * was. *short_of: set to 1 if the system, not the kind's own limit, kept it from having `threads`. */
+    int (*run)(int threads, void (*body)(void *ctx, int worker, int team), void *ctx, int *short_of);
+} lnrnn_team_kind;
+
+/* NULL: not in this build. */
+const lnrnn_team_kind *lnrnn_openmp_team(void);
+const lnrnn_team_kind *lnrnn_pthread_team(void);
+/* Raised by lnrnn_try_threads_again, so that what failed before is tried again. */
+unsigned lnrnn_team_generation(void);
+
+#endif

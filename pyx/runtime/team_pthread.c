@@ -1,0 +1,246 @@
+/* Teams of threads: a pool of POSIX threads.
+ *
+ * Workers that no call uses stand in one list. A call takes as many as it needs, starts those that the list
+ * is short of, and gives all back when it is done; so callers never wait for each other. A worker that has
+ * nothing to do spins for LNRNN_POOL_SPIN ns, for the next call often comes at once, and sleeps then. After a
+ * fork the child, which has none of the threads, begins with an empty list.
+ */
+#define _GNU_SOURCE
+#include "runtime/team.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "lnrnn/tuning.h"
+#include "runtime/threads.h"
+
+/* IDLE: spins, waiting for a job. ASLEEP: waits for `wake`. JOB: has one. AWAITED: has one, and the caller
+ * waits for `done`. The caller goes from IDLE and ASLEEP to JOB and from JOB to AWAITED, the worker all other
+ * ways. */
+enum { IDLE, ASLEEP, JOB, AWAITED };
+
+typedef struct worker {
+    int state;
+    int index, team;
+    void (*body)(void *ctx, int worker, int team);
+    void *ctx;
+    struct worker *next; /* in the list, or in a call's team */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, done;
+    char padding[64]; /* states are spun on: no two in a cache line */
+} worker;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static worker *idle;
+static unsigned failed; /* the generation that could not start more */
+
+static void pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int state_of(const worker *w) { return __atomic_load_n(&w->state, __ATOMIC_ACQUIRE); }
+
+/* Does the state become another than `state` within `ns`? */
+static int changes(const worker *w, int state, int64_t ns)
+{
+    int64_t since = 0;
+    for (int spins = 1;; spins++) {
+        if (state_of(w) != state)
+            return 1;
+        pause_core();
+        if (spins % LNRNN_SPINS)
+            continue;
+        const int64_t now = lnrnn_nanoseconds();
+        since = since ? since : now;
+        if (now - since > ns)
+            return 0;
+    }
+}
+
+static void change(worker *w, int from, int to)
+{
+    __atomic_compare_exchange_n(&w->state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+static void sleep_until_woken(worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    change(w, IDLE, ASLEEP);
+    while (state_of(w) == ASLEEP)
+        pthread_cond_wait(&w->wake, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* No thread-local variable here: a new thread's first use of one makes glibc allocate, and so reserve 64 MiB. */
+static void *work(void *ctx)
+{
+    worker *w = ctx;
+    for (;;) {
+        /* On a machine that is short of cores a spinning thread only takes one away. */
+        if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN))
+            sleep_until_woken(w);
+        /* JOB, or AWAITED already. */
+        w->body(w->ctx, w->index, w->team);
+        if (__atomic_exchange_n(&w->state, IDLE, __ATOMIC_ACQ_REL) == AWAITED) {
+            pthread_mutex_lock(&w->lock);
+            pthread_cond_signal(&w->done);
+            pthread_mutex_unlock(&w->lock);
+        }
+    }
+    return NULL;
+}
+
+static void give(worker *w)
+{
+    if (__atomic_exchange_n(&w->state, JOB, __ATOMIC_ACQ_REL) == ASLEEP) {
+        pthread_mutex_lock(&w->lock);
+        pthread_cond_signal(&w->wake);
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+static void await(worker *w)
+{
+    if (changes(w, JOB, LNRNN_PREEMPTED))
+        return;
+    pthread_mutex_lock(&w->lock);
+    change(w, JOB, AWAITED);
+    while (state_of(w) == AWAITED)
+        pthread_cond_wait(&w->done, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* --- the list ------------------------------------------------------------------------------------------- */
+
+/* A worker with a thread of its own, or NULL. */
+static worker *start(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, usual;
+    worker *w = malloc(sizeof *w);
+    if (!w)
+        return NULL;
+    *w = (worker){.state = IDLE};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    pthread_cond_init(&w->done, NULL);
+    if (pthread_attr_init(&attributes)) {
+        free(w);
+        return NULL;
+    }
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, LNRNN_STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &usual); /* inherited: signals go to the program's own threads */
+    const int error = pthread_create(&thread, &attributes, work, w);
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
+    pthread_attr_destroy(&attributes);
+    if (!error)
+        return w;
+    free(w);
+    return NULL;
+}
+
+/* At most n workers of the list, linked by `next`. -> the first. */
+static worker *take(int n, int *taken)
+{
+    worker *first = NULL;
+    pthread_mutex_lock(&lock);
+    for (*taken = 0; *taken < n && idle; ++*taken) {
+        worker *w = idle;
+        idle = w->next;
+        w->next = first;
+        first = w;
+    }
+    pthread_mutex_unlock(&lock);
+    return first;
+}
+
+static void give_back(worker *first)
+{
+    pthread_mutex_lock(&lock);
+    while (first) {
+        worker *w = first;
+        first = w->next;
+        w->next = idle;
+        idle = w;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* n workers in front of `first`, or as many as can be started. Without the lock: it takes some 20 us each. */
+static worker *start_more(worker *first, int n, int *started, int *short_of)
+{
+    const unsigned now = lnrnn_team_generation();
+    const int fit = n ? lnrnn_stacks_that_fit(LNRNN_STACK) : 0;
+    for (*started = 0; *started < n; ++*started) {
+        worker *w = NULL;
+        if (*started < fit && __atomic_load_n(&failed, __ATOMIC_RELAXED) != now)
+            w = start();
+        if (!w) {
+            __atomic_store_n(&failed, now, __ATOMIC_RELAXED);
+            *short_of = 1;
+            break;
+        }
+        w->next = first;
+        first = w;
+    }
+    return first;
+}
+
+/* A body that calls for a team gets one too: there are always more workers. */
+static int can(void) { return 1; }
+
+static int run(int threads, void (*body)(void *ctx, int worker, int team), void *ctx, int *short_of)
+{
+    int taken, started, index = 1;
+    worker *first = take(threads - 1, &taken);
+    first = start_more(first, threads - 1 - taken, &started, short_of);
+    const int team = 1 + taken + started;
+    for (worker *w = first; w; w = w->next) {
+        w->body = body, w->ctx = ctx, w->index = index++, w->team = team;
+        give(w);
+    }
+    body(ctx, 0, team);
+    for (worker *w = first; w; w = w->next)
+        await(w);
+    give_back(first);
+    return team;
+}
+
+/* --- fork ----------------------------------------------------------------------------------------------- */
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    idle =
+        NULL; /* their memory stays: in a child of threads nothing may be freed before it is certain that no
+                  * thread held malloc's own locks */
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+const lnrnn_team_kind *lnrnn_pthread_team(void)
+{
+    static const lnrnn_team_kind kind = {"pthread", can, run};
+    return &kind;
+}
+
+#else
+const lnrnn_team_kind *lnrnn_pthread_team(void) { return NULL; }
+#endif

@@ -1,0 +1,116 @@
+"""OpenMP's threads against the pool of this library's own, both in one process and in turn.
+
+    python tests/benchmarks/compare_teams.py [--threads 2] [--rounds 40] [--pattern LSTM]
+
+Between two turns all threads rest, for either kind spins for a while after a call. A turn is several calls
+one after the other ("close"), or calls with pauses of 5 ms, after which threads have gone to sleep ("apart").
+Answers are compared to the bit first. The columns are microseconds of a call, the median and the least over
+all turns, and the ratio of the pool to OpenMP: below 1 the pool is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+import lnrnn
+
+REST = 0.06
+APART = 0.005
+CALLS = {"close": 12, "apart": 4}
+
+
+def cases() -> Iterator[tuple[str, Callable[[], object]]]:
+    """(name, what to call)."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    for rows, n in ((256, 256), (1024, 1024), (8192, 1024)):
+        x = normal(rows, n)
+        yield f"layer_norm {rows}x{n}", partial(lnrnn.layer_norm, x, n, out=np.empty_like(x))
+    for cell, steps, batch, units in (
+        ("RNN", 100, 1, 512),
+        ("RNN", 100, 1, 1024),
+        ("LSTM", 100, 1, 512),
+        ("LSTM", 100, 8, 256),
+        ("GRU", 100, 64, 256),
+    ):
+        model = getattr(lnrnn, cell)(units, units, seed=0)
+        yield f"{cell} T{steps} B{batch} H{units}", partial(model, normal(steps, batch, units))
+    stream = lnrnn.RNN(1024, 1024, seed=0).stream()
+    yield "RNN stream H1024", partial(stream, normal(1, 1024))
+    x = normal(20, 64, 256)
+    model = lnrnn.LSTM(256, 256, seed=0)
+
+    def train() -> tuple[np.ndarray, ...]:
+        y, _, tape = model.forward_train(x)
+        return model.backward(tape, y)[0], y
+
+    yield "LSTM T20 B64 H256 training", train
+
+
+def equal(a: object, b: object) -> bool:
+    if isinstance(a, tuple):
+        return all(map(equal, a, b))
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def turn(call: Callable[[], object], how: str) -> list[float]:
+    """Seconds of each call of a turn but the first."""
+    times = []
+    for _ in range(CALLS[how] + 1):
+        if how == "apart":
+            time.sleep(APART)
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times[1:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--pattern", default="", help="only rows whose name has it")
+    options = parser.parse_args()
+    teams = lnrnn._core.team_list()
+    if sorted(teams) != ["openmp", "pthread"]:
+        raise SystemExit(f"this build has {', '.join(teams) or 'no threads'} alone")
+    lnrnn.set_num_threads(options.threads)
+    print(
+        f"{'':34s} {'openmp':>9s} {'pthread':>9s} {'ratio':>6s} {'openmp':>9s} {'pthread':>9s} {'ratio':>6s}"
+    )
+    for name, call in cases():
+        if options.pattern not in name:
+            continue
+        answers = []
+        for team in teams:
+            lnrnn._core.use_team(team)
+            if "stream" not in name:
+                answers.append(call())
+        if answers and not equal(*answers):
+            raise SystemExit(f"{name}: the answers differ")
+        for how in CALLS:
+            found: dict[str, list[float]] = {team: [] for team in teams}
+            for number in range(options.rounds):
+                for team in teams if number % 2 else teams[::-1]:
+                    lnrnn._core.use_team(team)
+                    time.sleep(REST)
+                    found[team] += turn(call, how)
+            row = f"{name:28s} {how:5s}"
+            for q in (0.5, 0.0):
+                openmp, pool = (1e6 * float(np.quantile(found[team], q)) for team in ("openmp", "pthread"))
+                row += f" {openmp:9.1f} {pool:9.1f} {pool / openmp:6.2f}"
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

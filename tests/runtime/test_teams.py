@@ -1,0 +1,201 @@
+"""The kinds of teams of threads: OpenMP's, and the pool of this library's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+import lnrnn
+from networks import run_python, said
+
+KINDS = lnrnn._core.team_list()
+each_kind = pytest.mark.parametrize("kind", KINDS)
+pool = pytest.mark.skipif("pthread" not in KINDS, reason="a system without POSIX threads")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+BITS = """
+import hashlib, lnrnn, test_runtime as t
+lnrnn._core.set_barrier_mode("{mode}")
+lnrnn.set_num_threads({threads})
+print(lnrnn.cpu_info()["team"], hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
+"""
+
+
+@each_kind
+def test_the_environment_chooses_the_kind(kind):
+    assert said("import lnrnn; print(lnrnn.cpu_info()['team'])", LNRNN_TEAM=kind) == kind
+    assert f"threads     {kind}" in said(
+        "import lnrnn.cli as c; c.main(['info'])", LNRNN_TEAM=kind
+    ) or kind in said("import lnrnn.cli as c; c.main(['info'])", LNRNN_TEAM=kind)
+
+
+def test_the_default_is_the_first_of_the_list():
+    assert said("import lnrnn; print(lnrnn.cpu_info()['team'])", LNRNN_TEAM="") == (KINDS or ["none"])[0]
+
+
+@pytest.mark.parametrize("name", ["tbb", "OpenMP", " pthread", "0", "é"])
+def test_a_kind_that_there_is_not(name):
+    done = run_python("import lnrnn", LNRNN_TEAM=name)
+    assert done.returncode and f"LNRNN_TEAM={name!r} is not a kind of threads" in done.stderr
+    assert all(kind in done.stderr for kind in KINDS)
+    with pytest.raises(ValueError, match="is not available here; available: "):
+        lnrnn._core.use_team(name)
+
+
+def test_all_kinds_and_sizes_give_the_same_bits():
+    found = {
+        tuple(said(BITS.format(threads=threads, mode=mode), LNRNN_TEAM=kind).split()[1:2])
+        for kind in KINDS
+        for threads, mode in (
+            (1, "together"),
+            (2, "staggered"),
+            (3, "slow"),
+            (5, "together"),
+            (7, "together"),
+        )
+    }
+    assert len(found) == 1
+
+
+@each_kind
+def test_a_team_has_as_many_threads_as_it_may(kind):
+    assert said(BITS.format(threads=3, mode="together"), LNRNN_TEAM=kind).split()[2:] == ["3", "3"]
+
+
+@pool
+def test_callers_do_not_wait_for_each_other():
+    """Eight at a time, each with a team of its own of three; and again, with the threads that there are."""
+    code = """
+import threading, lnrnn, test_runtime as t
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(1)
+want = t.compute()
+lnrnn.set_num_threads(3)
+teams, together = [], threading.Barrier(8)
+def work():
+    together.wait(60)
+    lnrnn._core.teams_had()
+    for _ in range(3):
+        if t.compute() == want:
+            teams.append(lnrnn._core.teams_had())
+callers = [threading.Thread(target=work) for _ in range(8)]
+for caller in callers: caller.start()
+for caller in callers: caller.join()
+print(set(teams), len(teams))
+"""
+    assert said(code, LNRNN_TEAM="pthread") == "{(3, 3)} 24"
+
+
+# Threads of this process that are none of Python's, as (state, blocked signals).
+WORKERS = """
+import os, threading, time
+def workers():
+    known = {t.native_id for t in threading.enumerate()}
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        if int(task) in known:
+            continue
+        with open(f"/proc/self/task/{task}/status") as f:
+            fields = dict(line.split(":", 1) for line in f)
+        found.append((fields["State"].split()[0], int(fields["SigBlk"], 16)))
+    return found
+def asleep(n):
+    until = time.monotonic() + 30
+    while [state for state, _ in workers()] != ["S"] * n and time.monotonic() < until:
+        time.sleep(0.01)
+    return workers()
+import numpy as np
+x = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
+before = len(workers())                     # none, unless NumPy's BLAS has some
+import lnrnn
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(4)
+"""
+
+
+@pool
+@linux
+def test_workers_start_with_the_first_call_that_needs_them_and_sleep_after_it():
+    code = (
+        WORKERS
+        + """
+counts = [len(workers()) - before]
+lnrnn.layer_norm(x[:1], 512); counts.append(len(workers()) - before)
+want = lnrnn.layer_norm(x, 512).tobytes(); counts.append(len(workers()) - before)
+print(counts, {state for state, _ in asleep(before + 3)})
+assert lnrnn.layer_norm(x, 512).tobytes() == want                   # they wake
+print(len(workers()) - before, lnrnn._core.teams_had()[0])
+"""
+    )
+    assert said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").splitlines() == [
+        "[0, 0, 3] {'S'}",
+        "3 4",
+    ]
+
+
+@pool
+@linux
+def test_workers_take_no_signals():
+    code = WORKERS + "lnrnn.layer_norm(x, 512)\nprint(*{hex(mask) for _, mask in asleep(before + 3)})"
+    masks = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").split()
+    # All but SIGKILL and SIGSTOP, which nothing blocks, and the C library's own 32 and 33.
+    assert len(masks) == 1 and int(masks[0], 16) | 1 << 31 | 1 << 32 == (1 << 64) - 1 - (1 << 8) - (1 << 18)
+
+
+@pool
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_starts_workers_of_its_own():
+    """From the main thread, and from another while a third computes."""
+    code = """
+import os, threading, lnrnn, test_runtime as t
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(3)
+want = t.compute()
+def in_child():
+    pid = os.fork()
+    if not pid:
+        lnrnn._core.teams_had()
+        right = t.compute() == want and lnrnn._core.teams_had() == (3, 3)
+        grandchild = os.fork()
+        if not grandchild:
+            os._exit(0 if t.compute() == want and lnrnn._core.teams_had() == (3, 3) else 1)
+        os._exit(0 if right and os.waitpid(grandchild, 0)[1] == 0 else 1)
+    return os.waitpid(pid, 0)[1]
+print(in_child())
+stop, codes = threading.Event(), []
+def compute():
+    while not stop.is_set():
+        assert t.compute() == want
+busy = threading.Thread(target=compute)
+busy.start()
+for _ in range(5):
+    forker = threading.Thread(target=lambda: codes.append(in_child()))
+    forker.start()
+    forker.join()
+stop.set()
+busy.join()
+print(codes, t.compute() == want)
+"""
+    assert said(code, LNRNN_TEAM="pthread").splitlines() == ["0", "[0, 0, 0, 0, 0] True"]
+
+
+@pool
+@linux
+def test_a_process_ends_while_workers_spin_and_while_they_compute():
+    code = """
+import threading, lnrnn, test_runtime as t
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(3)
+t.compute()
+def for_ever():
+    while True:
+        t.compute()
+threading.Thread(target=for_ever, daemon=True).start()
+t.compute()
+print("end")
+"""
+    for _ in range(3):
+        done = run_python(code, LNRNN_TEAM="pthread")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
