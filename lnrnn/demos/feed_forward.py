@@ -18,6 +18,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn.demos.digits import CLASSES, PIXELS
+from lnrnn.demos.softmax import cross_entropy
 from lnrnn.demos.training import Adam
 
 NormName = Literal["layer", "batch"]
@@ -158,12 +159,7 @@ class FeedForward:
             inputs.append(self._activated(layer, z, index, True, self.momentum))
         logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
 
-        shifted = logits - logits.max(axis=2, keepdims=True)
-        log_probability = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
-        right = labels[:, :, None]
-        losses = -np.take_along_axis(log_probability, right, 2)[:, :, 0].mean(axis=0)
-        g = np.exp(log_probability)
-        np.put_along_axis(g, right, np.take_along_axis(g, right, 2) - 1, 2)
+        losses, g = cross_entropy(logits, labels)
         g /= np.float32(len(x))
 
         gradients = np.empty_like(self.values)
@@ -178,7 +174,7 @@ class FeedForward:
             g = self._through_norm(layer, glayer, z, g)
             np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
             weight = layer.weight
-        return losses, gradients, logits
+        return losses.mean(axis=0), gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
         """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to
