@@ -243,37 +243,112 @@ def in_ranges(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     return np.stack([values[:, low - 1 : high - 1].mean(axis=1) for low, high in pairs], axis=1)
 
 
+# Shapes of the cells, and the lines and labels of what is lost, from above.
+MARKERS = dict(zip(CELLS, ("o", "s", "^"), strict=True))
+AVERAGED = f"BN averaged,\nsteps 1 to {STEPS}"
+
+
 def draw(results: Results, figure: Figure) -> None:
-    """What is lost by position, a panel per cell."""
-    panels = figure.subplots(1, len(CELLS), sharey=True)
+    """Bits by position, a panel per cell, and what is lost beyond the training's length."""
+    *panels, losses = figure.subplots(1, len(CELLS) + 1, width_ratios=(1, 1, 1, 1.25))
     for axes, cell in zip(panels, CELLS, strict=True):
         _draw_cell(axes, results, cell)
-    panels[0].set_ylabel("bits per character")
+    low = min(axes.get_ylim()[0] for axes in panels)
+    high = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(low, high)
+    for axes in panels[1:]:
+        axes.tick_params(labelleft=False)
+    panels[0].set_ylabel("bits per character, on the same text")
     figure.legend(
-        *panels[0].get_legend_handles_labels(),
-        loc="outside upper center",
-        ncols=6,
-        frameon=False,
-        fontsize=10,
+        *panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, frameon=False, fontsize=10
     )
+    _draw_losses(losses, results)
+    for axes in (*panels, losses):
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_cell(axes: Axes, results: Results, cell: str) -> None:
+    """The level of the same characters read within STEPS steps, and on top of it what is lost by position."""
     steps = results.extent.steps
     bounds = edges(steps)
     centres = np.sqrt(bounds[:-1] * (bounds[1:] - 1.0))
+    place = axes.get_xaxis_transform()  # by data from left to right and by the panel's height
     axes.axvspan(STEPS, steps, color=BEYOND, lw=0, zorder=0)
+    axes.text(
+        STEPS * 1.15, 0.97, "beyond the\ntraining", va="top", fontsize=9, color="#6b675c", transform=place
+    )
     for method, (label, colour, style, width, _) in STYLES.items():
         if method.overrun == "raise":
-            axes.plot([STEPS], [0.03], "x", color=ALARM, ms=9, mew=2.2, transform=axes.get_xaxis_transform())
+            axes.plot([STEPS], [0.8], "x", color=ALARM, ms=9, mew=2.2, transform=place, clip_on=False)
+            axes.text(
+                STEPS * 1.3,
+                0.8,
+                "BN, raise:\nends here",
+                va="center",
+                fontsize=9,
+                color=ALARM,
+                transform=place,
+            )
             continue
         level = results.same[cell, method.norm][:, STEPS:].mean(axis=1, keepdims=True)
-        values = level + in_ranges(lost_at(results, cell, method), bounds)
-        axes.plot(centres, values.mean(axis=0), color=colour, ls=style, lw=width, label=label)
+        values = (level + in_ranges(lost_at(results, cell, method), bounds)).mean(axis=0)
+        # Where "last" and "mean" lie on one another, both are to be seen.
+        front = method.overrun == "mean"
+        axes.plot(
+            centres, values, color=colour, ls=(0, (2, 2)) if front else style, lw=width, label=label,
+            zorder=4 if front else 3,
+        )  # fmt: skip
     axes.set_xscale("log")
+    ticks = [tick for tick in (1, 10, 100, 1000) if tick <= steps]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
     axes.set_xlabel("characters since the start")
     axes.set_title(cell.upper(), fontsize=11.5, loc="left", fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d9d9d9", lw=0.7)
+    axes.set_axisbelow(True)
+
+
+def _draw_losses(axes: Axes, results: Results) -> None:
+    """Means and 95 % intervals: one line per way of reading, one marker per cell."""
+    rows: list[tuple[str, str, list[np.ndarray]]] = [
+        (method.name, STYLES[method][1], [lost_beyond(results, cell, method) for cell in CELLS])
+        for method in LONG
+    ]
+    rows = [(f"{name},\nbeyond {STEPS}", colour, each) for name, colour, each in rows]
+    rows.append((AVERAGED, STYLES[LAST][1], [lost_by_averaging(results, cell) for cell in CELLS]))
+    for line, (_, colour, each) in enumerate(rows):
+        for place, (cell, losses) in enumerate(zip(CELLS, each, strict=True)):
+            height = line + 0.22 * (place - 1)
+            ends = interval(losses)
+            if ends:
+                axes.plot(ends, [height, height], color=colour, lw=1.6)
+            axes.plot([losses.mean()], [height], MARKERS[cell], color=colour, ms=7)
+    for cell, marker in MARKERS.items():
+        axes.plot([], [], marker, color="#555555", ms=7, label=cell.upper())
+    axes.axhline(len(LONG) - 0.5, color="#b9b4a8", lw=0.8)
+    axes.axvline(0, color="#333333", lw=0.8, zorder=1)
+    bounds = (
+        (MARGIN, -0.5, len(LONG) - 0.5, "harmless\nbelow"),
+        (SEVERE, len(LONG) - 0.5, len(rows) - 0.5, "severe\nabove"),
+    )
+    for value, top, bottom, text in bounds:
+        axes.plot([value, value], [top, bottom], color=ALARM, lw=1.4, ls=(0, (4, 2)))
+        right = value == SEVERE  # there the text has room on the left
+        axes.text(
+            value + (-0.002 if right else 0.002),
+            bottom - 0.08,
+            f"{text} {value:g}",
+            color=ALARM,
+            fontsize=9,
+            va="bottom",
+            ha="right" if right else "left",
+        )
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("bits per character lost")
+    axes.set_title("Lost, with 95 % intervals", fontsize=11.5, loc="left", fontweight="bold")
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
 
 
 STUDY = Study(
@@ -286,5 +361,5 @@ STUDY = Study(
     measure=measure,
     report=report,
     draw=draw,
-    size=(13.5, 5.0),
+    size=(14.5, 4.8),
 )
