@@ -293,10 +293,13 @@ def _draw_cell(axes: Axes, results: Results, cell: str) -> None:
             continue
         level = results.same[cell, method.norm][:, STEPS:].mean(axis=1, keepdims=True)
         values = (level + in_ranges(lost_at(results, cell, method), bounds)).mean(axis=0)
+        # A gap between the two ranges that meet at STEPS: no line rises before what makes it rise.
+        gap = np.searchsorted(bounds, STEPS + 1)
+        x, y = np.insert(centres, gap, STEPS), np.insert(values, gap, np.nan)
         # Where "last" and "mean" lie on one another, both are to be seen.
         front = method.overrun == "mean"
         axes.plot(
-            centres, values, color=colour, ls=(0, (2, 2)) if front else style, lw=width, label=label,
+            x, y, color=colour, ls=(0, (2, 2)) if front else style, lw=width, label=label,
             zorder=4 if front else 3,
         )  # fmt: skip
     axes.set_xscale("log")
