@@ -29,6 +29,10 @@ DEMOS = {
         "lnrnn.demos.step_statistics",
         "BN's statistics settle, so those of the last known step can be repeated",
     ),
+    "characters": Demo(
+        "lnrnn.demos.characters",
+        "Past the training length BN can repeat its last statistics, not average them; LN stores none",
+    ),
     "dynamics": Demo(
         "lnrnn.demos.dynamics", "LN keeps an RNN's states and gradients from exploding and vanishing"
     ),
