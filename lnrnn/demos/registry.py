@@ -33,6 +33,9 @@ DEMOS = {
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),
     "batch-size": Demo("lnrnn.demos.batch_size", "LN does not mind small batches, BN does"),
+    "pixels": Demo(
+        "lnrnn.demos.pixels", "An LSTM reads images pixel by pixel faster and better with BN per step"
+    ),
     "long-sequences": Demo(
         "lnrnn.demos.long_sequences",
         "BN per step fails on sequences longer than the training's; LN does not",
