@@ -1,4 +1,4 @@
-"""The measurements of the demo ``pixels``: LSTMs that read a digit pixel by pixel, with each norm and none."""
+"""The measurements of the demo ``pixels``: LSTMs that read digits pixel by pixel, with each norm and none."""
 
 from __future__ import annotations
 

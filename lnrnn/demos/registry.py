@@ -36,6 +36,9 @@ DEMOS = {
     "pixels": Demo(
         "lnrnn.demos.pixels", "An LSTM reads images pixel by pixel faster and better with BN per step"
     ),
+    "weight-growth": Demo(
+        "lnrnn.demos.weight_growth", "As a normalised layer's weights grow its effective learning rate falls"
+    ),
     "long-sequences": Demo(
         "lnrnn.demos.long_sequences",
         "BN per step fails on sequences longer than the training's; LN does not",
