@@ -135,7 +135,7 @@ def verdict(results: Results, text: str) -> Report:
     learnt = {optimiser: learning_holds(results, optimiser) for optimiser in RATES}
     slopes = ", ".join(f"{exponents(results, norm, 'weight').mean():.2f} {norm}" for norm in JUDGED)
     each = "; ".join(
-        f"{optimiser}: |W| grows {_times(growth(results, norm, optimiser))} under {norm}, and an update turns "
+        f"{optimiser}: |W| grows {_times(growth(results, norm, optimiser))} under {norm}, an update turns "
         f"it {_times(fall(results, norm, optimiser))} as far as with |W| held"
         for optimiser in RATES
         for norm in JUDGED
@@ -202,8 +202,8 @@ def _training(results: Results) -> str:
             f"{norm} {turn_exponents(results, norm, optimiser).mean():.2f}" for norm in NORMALISED
         )
         told.append(
-            f"{optimiser}: gradients stand at right angles to the weights (largest cosine {max(cosines):.0e}); "
-            f"a first update turns them by |W| to the {slopes}."
+            f"{optimiser}: gradients stand at right angles to the weights (largest cosine "
+            f"{max(cosines):.0e}); a first update turns them by |W| to the {slopes}."
         )
     return " ".join(told)
 
@@ -279,7 +279,7 @@ def _draw_hand(axes: Axes, results: Results) -> None:
     for norm in reversed(NORMALISED):
         colour, marker = STYLES[norm]
         # The curves lie on each other: markers of different sizes show all of them.
-        size = 5 + 3 * NORMALISED[::1].index(norm)
+        size = 5 + 3 * NORMALISED.index(norm)
         for name, filled in (("weight", True), ("gain", False)):
             values = np.stack([getattr(one, name) for one in results.hand[norm]])
             relative = np.exp(np.log(values / values[:, middle, None]).mean(axis=0))
@@ -297,7 +297,7 @@ def _draw_hand(axes: Axes, results: Results) -> None:
     axes.set_yscale("log")
     axes.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
     axes.minorticks_off()
-    axes.annotate("weights (filled): 1 / |W|²", (0.13, 4e1), rotation=0, fontsize=10, color="#333333")
+    axes.annotate("weights (filled): 1 / |W|²", (0.42, 3e1), fontsize=10, color="#333333")
     axes.annotate("gain (open): unchanged", (0.9, 1.8), fontsize=10, color="#333333")
     axes.set_xlabel("weights multiplied by")
     axes.set_ylabel("Fisher information (1 = as trained)")
@@ -344,8 +344,8 @@ def _draw_turn(axes: Axes, results: Results) -> None:
     axes.set_yscale("log")
     _plain_ticks(axes, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2))
     axes.set_xlabel("updates")
-    axes.set_ylabel("angle of an update, over that with |W| held")
-    axes.set_title("and turn less", fontsize=11)
+    axes.set_ylabel("angle of an update / angle with |W| held")
+    axes.set_title("An update turns them less than it would", fontsize=11)
 
 
 def _plain_ticks(axes: Axes, ticks: tuple[float, ...]) -> None:
