@@ -19,8 +19,16 @@ from lnrnn.demos.training import TrainingSettings, train
 NormName = Literal["layer", "batch"]
 PLAIN, BATCH, LAYER = "no norm", "BN", "LN"
 QUIET = "BN, no noise"  # trained as BN, but h0 is zero
+BARE = "LN, no constant"  # trained as LN, but reads the pixel alone
 METHODS = (PLAIN, BATCH, LAYER)
-NORM_OF: dict[str, NormName | None] = {PLAIN: None, BATCH: "batch", LAYER: "layer", QUIET: "batch"}
+NORM_OF: dict[str, NormName | None] = {
+    PLAIN: None,
+    BATCH: "batch",
+    LAYER: "layer",
+    QUIET: "batch",
+    BARE: "layer",
+}
+EXTRA = {QUIET: BATCH, BARE: LAYER}  # -> whose setting they are trained with
 IN_ORDER, PERMUTED = "in order", "permuted"
 ORDERS = (IN_ORDER, PERMUTED)
 
@@ -67,15 +75,18 @@ class Job:
 class Trained:
     """What one training gave.
 
-    held_out: accuracy on the held-out images after every EVERY epochs, and after the last. gradients: the
-    gradient's norm before it was clipped, by update. test: accuracy on the test images, NaN where it was not
-    asked for. silent: BN only, the same with statistics recomputed from h0 = 0.
+    held_out: accuracy on the held-out images after the last epoch, and before that, where the test images
+    are asked about, after every EVERY epochs. gradients: the gradient's norm before it was clipped, by
+    update. test: accuracy on the test images, NaN where they were not asked about. silent: BN only, the same
+    with statistics recomputed from h0 = 0. signs: the share of the test images that are named alike when each
+    pixel is replaced by its sign.
     """
 
     held_out: np.ndarray
     gradients: np.ndarray
     test: float
     silent: float
+    signs: float
 
 
 @dataclass
@@ -84,8 +95,8 @@ class Results:
 
     updates: after how many the held-out images were asked about, (E,). found: in the grid, accuracy on
     held-out images (settings, grid seeds). setting: the one chosen. curves: (S, E). gradients: (S, updates).
-    test: (S,). silent: BN's other reading, as Trained has it, (S,). constant: pixels that are alike in all
-    training images; in_batch: how many are in a batch, mean.
+    test: (S,). silent: BN's other reading, and signs, as Trained has them, (S,). constant: pixels that are
+    alike in all training images; in_batch: how many are in a batch, mean.
     """
 
     seeds: int
@@ -98,6 +109,7 @@ class Results:
     gradients: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     test: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     silent: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    signs: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
 
 class NoisyStart(lnrnn.LSTM):
@@ -106,9 +118,11 @@ class NoisyStart(lnrnn.LSTM):
     Under batch norm, running statistics are those of the last batch: they are set by `calibrate_noisily`.
     """
 
-    def __init__(self, norm: NormName | None, start: float, noise: float, seed: int) -> None:
+    def __init__(
+        self, norm: NormName | None, start: float, noise: float, seed: int, channels: int = 1
+    ) -> None:
         spec = lnrnn.BatchNormSpec(max_steps=PIXELS, momentum=1.0) if norm == "batch" else norm
-        super().__init__(1, HIDDEN, norm=spec, seed=seed)
+        super().__init__(channels, HIDDEN, norm=spec, seed=seed)
         self.noise, self.draws = noise, np.random.default_rng([2, seed])
         for name, value in self.parameters().items():
             if name.startswith("gain"):
@@ -133,7 +147,7 @@ class NoisyStart(lnrnn.LSTM):
         return np.float32(self.noise) * draws.standard_normal(shape, dtype=np.float32), None
 
     def calibrate_noisily(self, x: np.ndarray, seed: int) -> None:
-        """Batch norm: the statistics become those of x (T, N, 1), all of it as one training batch. The noise
+        """Batch norm: the statistics become those of x (T, N, D), all of it as one training batch. The noise
         is drawn from a generator of its own."""
         super().forward_train(x, self._start(np.random.default_rng([3, seed]), x.shape[1]))
 
@@ -159,21 +173,27 @@ def permutation() -> np.ndarray:
     return np.random.default_rng(0).permutation(PIXELS)
 
 
-def sequences(images: np.ndarray, order: str) -> np.ndarray:
-    """images (N, 64) -> one pixel a step, (64, N, 1)."""
+def sequences(images: np.ndarray, order: str, method: str) -> np.ndarray:
+    """images (N, 64) -> one pixel a step, (64, N, 1); for LAYER with a constant 1 beside it, (64, N, 2).
+
+    Layer norm of a pixel p times weights w is sign(p) (w - mean) / deviation: what p is beyond its sign is
+    lost. Weights of a constant are a bias inside the norm, with which p counts. Without norm there is such a
+    bias anyway, and batch norm would take the constant off again.
+    """
     pixels = images[:, permutation()] if order == PERMUTED else images
-    return np.ascontiguousarray(pixels.T)[:, :, None]
+    steps = np.ascontiguousarray(pixels.T)[:, :, None]
+    return np.concatenate([steps, np.ones_like(steps)], axis=2) if method == LAYER else steps
 
 
 def run(job: Job, data: Digits) -> Trained:
     """Trains one network on all but the seed's fold."""
-    x = sequences(data.train_x, job.order)
+    x = sequences(data.train_x, job.order, job.method)
     held = data.fold == job.seed % FOLDS
     learnt = np.flatnonzero(~held)[: job.images]
     lengths = np.full(x.shape[1], PIXELS)
     rng = np.random.default_rng(job.seed)
     noise = 0.0 if job.method == QUIET else NOISE
-    rnn = NoisyStart(NORM_OF[job.method], job.setting.start, noise, job.seed)
+    rnn = NoisyStart(NORM_OF[job.method], job.setting.start, noise, job.seed, x.shape[2])
     network = Watched(rnn, rng)
     how = TrainingSettings(job.epochs, BATCH_SIZE, job.setting.rate, LARGEST_NORM, noise=0.0)
     epochs, told = 0, []
@@ -181,20 +201,23 @@ def run(job: Job, data: Digits) -> Trained:
     def on_epoch() -> None:
         nonlocal epochs
         epochs += 1
-        if epochs % EVERY == 0 or epochs == job.epochs:
+        if (job.test and epochs % EVERY == 0) or epochs == job.epochs:
             if rnn.norm is not None and NORM_OF[job.method] == "batch":
                 rnn.calibrate_noisily(x[:, learnt], job.seed)
             told.append(_accuracy(network, x[:, held], data.train_labels[held]))
 
     train(network, x[:, learnt], lengths[learnt], data.train_labels[learnt], how, rng, on_epoch)
-    test = silent = np.nan
+    test = silent = signs = np.nan
     if job.test:
-        asked = sequences(data.test_x, job.order), data.test_labels
-        test = _accuracy(network, *asked)
+        asked, alike = (
+            sequences(images, job.order, job.method) for images in (data.test_x, np.sign(data.test_x))
+        )
+        test = _accuracy(network, asked, data.test_labels)
+        signs = _accuracy(network, alike, network.predict(asked, np.full(asked.shape[1], PIXELS)))
         if NORM_OF[job.method] == "batch":
             rnn.calibrate([(x[:, learnt], lengths[learnt])])
-            silent = _accuracy(network, *asked)
-    return Trained(np.array(told), np.array(network.norms), test, silent)
+            silent = _accuracy(network, asked, data.test_labels)
+    return Trained(np.array(told), np.array(network.norms), test, silent, signs)
 
 
 def _accuracy(network: SequenceClassifier, x: np.ndarray, labels: np.ndarray) -> float:
@@ -236,7 +259,7 @@ def measure(seeds: int, quick: bool, progress: Progress) -> Results:
     extent, data = Extent.of(seeds, quick), load_digits()
     results = Results(extent.seeds, extent.updates(), *constant_pixels(data))
     cells = list(itertools.product(METHODS, ORDERS))
-    last = [*cells, *((QUIET, order) for order in ORDERS)]
+    last = [*cells, *itertools.product(EXTRA, ORDERS)]
     tried = [
         Job(*cell, setting, seed, extent.grid_epochs, extent.images, test=False)
         for cell in cells
@@ -260,8 +283,8 @@ def measure(seeds: int, quick: bool, progress: Progress) -> Results:
         found = np.array([[next(trained).held_out[-1] for _ in range(extent.grid_seeds)] for _ in settings])
         results.found[cell] = found
         results.setting[cell] = settings[int(found.mean(axis=1).argmax())]
-    for order in ORDERS:
-        results.setting[QUIET, order] = results.setting[BATCH, order]
+    for method, order in itertools.product(EXTRA, ORDERS):
+        results.setting[method, order] = results.setting[EXTRA[method], order]
     jobs = [
         Job(*cell, results.setting[cell], seed, extent.epochs, extent.images, test=True)
         for cell in last
@@ -273,6 +296,7 @@ def measure(seeds: int, quick: bool, progress: Progress) -> Results:
         results.curves[cell] = np.stack([one.held_out for one in those])
         results.gradients[cell] = np.stack([one.gradients for one in those])
         results.test[cell] = np.array([one.test for one in those])
+        results.signs[cell] = np.array([one.signs for one in those])
         if NORM_OF[cell[0]] == "batch":
             results.silent[cell] = np.array([one.silent for one in those])
     return results

@@ -9,8 +9,10 @@ from lnrnn import demos
 from lnrnn.demos import pixels
 from lnrnn.demos.digits import PIXELS, load_digits
 from lnrnn.demos.pixel_experiment import (
+    BARE,
     BATCH,
     EVERY,
+    EXTRA,
     FORGET_BIAS,
     HIDDEN,
     IN_ORDER,
@@ -20,7 +22,6 @@ from lnrnn.demos.pixel_experiment import (
     ORDERS,
     PERMUTED,
     PLAIN,
-    QUIET,
     Extent,
     Job,
     NoisyStart,
@@ -45,12 +46,13 @@ def made_up(curves=None, test=None):
     results = Results(5, UPDATES, 4, 11.0)
     usual = [0.3, 0.6, LEVEL, 0.8]
     for order in ORDERS:
-        for method in (*METHODS, QUIET):
+        for method in (*METHODS, *EXTRA):
             key = method, order
             results.curves[key] = np.array((curves or {}).get(key, usual)) + np.zeros((5, 1))
-            results.test[key] = (test or {}).get(key, 0.9) + np.roll(NOISE, (*METHODS, QUIET).index(method))
+            results.test[key] = (test or {}).get(key, 0.9) + np.roll(NOISE, (*METHODS, *EXTRA).index(method))
             results.gradients[key] = np.full((5, 256), 0.3)
             results.setting[key] = Setting(0.01, 1.0)
+            results.signs[key] = np.ones(5)
             results.found[key] = np.full((6, 2), 0.8)
             if NORM_OF[method] == "batch":
                 results.silent[key] = results.test[key]
@@ -91,7 +93,7 @@ def test_layer_norm_decides_nothing():
 
 def test_one_seed_confirms_nothing():
     results = made_up(BOTH_FAST, SURE)
-    for values in (results.test, results.silent, results.curves, results.gradients):
+    for values in (results.test, results.silent, results.signs, results.curves, results.gradients):
         for key in values:
             values[key] = values[key][:1]
     assert pixels.report(results).verdict == "not confirmed"
@@ -118,10 +120,22 @@ def test_every_method_tries_as_many_settings():
 
 def test_sequences_are_the_pixels_one_by_one(rng):
     images = rng.standard_normal((3, PIXELS))
-    assert sequences(images, IN_ORDER).shape == (PIXELS, 3, 1)
-    np.testing.assert_array_equal(sequences(images, IN_ORDER)[:, 1, 0], images[1])
-    np.testing.assert_array_equal(sequences(images, PERMUTED)[:, 1, 0], images[1, permutation()])
+    for method, channels in ((PLAIN, 1), (BATCH, 1), (BARE, 1), (LAYER, 2)):
+        assert sequences(images, IN_ORDER, method).shape == (PIXELS, 3, channels)
+        np.testing.assert_array_equal(sequences(images, IN_ORDER, method)[:, 1, 0], images[1])
+        np.testing.assert_array_equal(sequences(images, PERMUTED, method)[:, 1, 0], images[1, permutation()])
+        assert (sequences(images, IN_ORDER, method)[:, :, 1:] == 1).all()
     assert sorted(permutation()) == list(range(PIXELS)) != list(permutation())
+
+
+@pytest.mark.parametrize("method", [PLAIN, LAYER, BARE])
+def test_layer_norm_of_one_number_keeps_its_sign_alone(method, rng):
+    """Magnitudes large against eps: then only the network without a constant takes a pixel for its sign."""
+    images = rng.uniform(50, 100, (6, PIXELS)) * rng.choice([-1, 1], (6, PIXELS))
+    x, signs = (sequences(array, IN_ORDER, method).astype(np.float32) for array in (images, np.sign(images)))
+    lstm = NoisyStart(NORM_OF[method], 1.0, 0.1, 0, x.shape[2])
+    far = np.abs(lstm(x)[0] - lstm(signs)[0]).max()
+    assert far < 1e-2 if method == BARE else far > 0.1
 
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
