@@ -134,13 +134,18 @@ def verdict(results: Results, text: str) -> Report:
     curved = curvature_holds(results)
     learnt = {optimiser: learning_holds(results, optimiser) for optimiser in RATES}
     slopes = ", ".join(f"{exponents(results, norm, 'weight').mean():.2f} {norm}" for norm in JUDGED)
-    each = "; ".join(
-        f"{optimiser}: |W| grows {_times(growth(results, norm, optimiser))} under {norm}, an update turns "
-        f"it {_times(fall(results, norm, optimiser))} as far as with |W| held"
-        for optimiser in RATES
-        for norm in JUDGED
+    grown, turned = (
+        "; ".join(
+            f"{optimiser} "
+            + ", ".join(f"{_factor(logs(results, norm, optimiser))} {norm}" for norm in JUDGED)
+            for optimiser in RATES
+        )
+        for logs in (growth, fall)
     )
-    number = f"Curvature by |W|: exponent {slopes}. {each}."
+    number = (
+        f"Curvature by |W|: exponent {slopes}. |W| grows, {grown}; an update turns it, against |W| held, "
+        f"{turned}."
+    )
     if curved and all(learnt.values()):
         return Report("confirmed", number, text)
     if not curved or not any(learnt.values()):
@@ -149,10 +154,16 @@ def verdict(results: Results, text: str) -> Report:
     return Report("depends", number, text, f"the optimiser: it holds with {holds}")
 
 
+def _factor(logs: np.ndarray) -> str:
+    """ "2.1x" """
+    return f"{math.exp(float(logs.mean())):.2g}x"
+
+
 def _times(logs: np.ndarray) -> str:
-    """Factor and interval: "2.1x [1.9, 2.4]"."""
-    low, high = (math.exp(end) for end in _ends(logs))
-    return f"{math.exp(float(logs.mean())):.2f}x [{low:.2f}, {high:.2f}]"
+    """Factor and interval: "2.10x [1.91, 2.43]", to two digits below 1."""
+    factors = (math.exp(value) for value in (float(logs.mean()), *_ends(logs)))
+    mean, low, high = (f"{value:.{2 if value < 1 else 3}g}" for value in factors)
+    return f"{mean}x [{low}, {high}]"
 
 
 def report(results: Results) -> Report:
@@ -166,7 +177,7 @@ def report_text(results: Results) -> str:
     parts += ["\nBy hand: exponents by the factor, mean over the seeds\n", hand_table(results)]
     parts += ["\nIn training, at the rate chosen: mean and 95 % interval over the seeds\n"]
     parts += [training_table(results)]
-    parts += ["\nGrowth of |W| at every rate, mean, and accuracy on held-out images in %\n"]
+    parts += ["\nGrowth of |W| by rate, mean, and held-out images named right in %; *: chosen\n"]
     parts += [rate_table(results)]
     return "\n".join(parts)
 
@@ -205,7 +216,20 @@ def _training(results: Results) -> str:
             f"{optimiser}: gradients stand at right angles to the weights (largest cosine "
             f"{max(cosines):.0e}); a first update turns them by |W| to the {slopes}."
         )
+    told.append(_accuracy(results))
     return " ".join(told)
+
+
+def _accuracy(results: Results) -> str:
+    each = []
+    for optimiser in RATES:
+        for norm in JUDGED:
+            free, held = (
+                float(np.mean([course.held_out for course in courses[norm, optimiser]]))
+                for courses in (results.free, results.held)
+            )
+            each.append(f"{norm}, {optimiser} {format_percent(held)} (free {format_percent(free)})")
+    return f"With |W| held, held-out images named right in %: {'; '.join(each)}."
 
 
 def hand_table(results: Results) -> str:
@@ -231,12 +255,12 @@ def training_table(results: Results) -> str:
             key = norm, optimiser
             curved = [np.log(course.curvature[-1] / course.curvature[0]) for course in results.free[key]]
             shrunk = -2 * growth(results, norm, optimiser)
-            row = [f"{norm}, {optimiser}", f"{results.rate[key]:g}", _times(growth(results, norm, optimiser))]
+            row = [f"{norm}, {optimiser}", _times(growth(results, norm, optimiser))]
             row.append(_times(fall(results, norm, optimiser)) if key in results.held else "-")
-            row.append(f"{math.exp(float(np.mean(curved))):.2g}x")
-            row.append(f"{math.exp(float(shrunk.mean())):.2g}x" if norm != NONE else "-")
+            row.append(_factor(np.array(curved)))
+            row.append(_factor(shrunk) if norm != NONE else "-")
             rows.append(row)
-    return format_table(["", "rate", "growth of |W|", "turn, free/held", "F of W", "1/|W|²"], rows)
+    return format_table(["", "growth of |W|", "turn, free/held", "F of W", "1/|W|²"], rows)
 
 
 def rate_table(results: Results) -> str:
@@ -245,8 +269,10 @@ def rate_table(results: Results) -> str:
         for optimiser, rates in RATES.items():
             held_out, grown = results.grid[norm, optimiser]
             cells = [
-                f"{size:.2f}x, {format_percent(right)}"
-                for size, right in zip(np.exp(np.log(grown).mean(axis=0)), held_out.mean(axis=0), strict=True)
+                f"{size:.2f}x, {format_percent(right)}{'*' if rate == results.rate[norm, optimiser] else ' '}"
+                for rate, size, right in zip(
+                    rates, np.exp(np.log(grown).mean(axis=0)), held_out.mean(axis=0), strict=True
+                )
             ]
             rows.append([f"{norm}, {optimiser} {rates[0]:g}", *cells])
     times = [f"times {rate / RATES[SGD][0]:g}" for rate in RATES[SGD]]
@@ -291,7 +317,7 @@ def _draw_hand(axes: Axes, results: Results) -> None:
                 markersize=size,
                 markerfacecolor=colour if filled else "white",
                 linewidth=1.2,
-                label=norm if filled else None,
+                label={LAYER: "LN", BATCH: "BN", WEIGHT: "weight norm (WN)"}[norm] if filled else None,
             )
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -306,7 +332,7 @@ def _draw_hand(axes: Axes, results: Results) -> None:
 
 
 def _draw_growth(axes: Axes, results: Results) -> None:
-    for norm in (*reversed(NORMALISED), NONE):
+    for norm in NORMALISED:
         for optimiser, line in LINES.items():
             courses = np.stack([course.growth for course in results.free[norm, optimiser]])
             colour = STYLES[norm][0]
@@ -321,9 +347,8 @@ def _draw_growth(axes: Axes, results: Results) -> None:
     _plain_ticks(axes, (1, 1.5, 2, 3, 5, 10, 20, 50, 100))
     axes.set_xlabel("updates")
     axes.set_ylabel("|W| / |W| at the start")
-    axes.set_title("Weights grow in training", fontsize=11)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles, labels, frameon=False, fontsize=9)
+    axes.set_title("Weights grow in training, each at its best rate", fontsize=11)
+    axes.legend(frameon=False, fontsize=10, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 
 def _draw_turn(axes: Axes, results: Results) -> None:
@@ -342,10 +367,10 @@ def _draw_turn(axes: Axes, results: Results) -> None:
             )
     axes.axhline(1, color="#333333", linewidth=0.8)
     axes.set_yscale("log")
-    _plain_ticks(axes, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2))
+    _plain_ticks(axes, (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2))
     axes.set_xlabel("updates")
     axes.set_ylabel("angle of an update / angle with |W| held")
-    axes.set_title("An update turns them less than it would", fontsize=11)
+    axes.set_title("An update turns them less than with |W| held", fontsize=11)
 
 
 def _plain_ticks(axes: Axes, ticks: tuple[float, ...]) -> None:
