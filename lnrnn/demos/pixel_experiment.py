@@ -242,7 +242,7 @@ class Extent:
 
     @classmethod
     def of(cls, seeds: int, quick: bool) -> Extent:
-        return cls(min(seeds, 2), 100, 1, 1) if quick else cls(seeds, 800, 20, 40)
+        return cls(min(seeds, 2), 100, 1, 1) if quick else cls(seeds, 800, 16, 40)
 
     @property
     def grid_seeds(self) -> int:
