@@ -45,17 +45,17 @@ def made_up(curves=None, test=None):
     curves and accuracies given by (method, order)."""
     results = Results(5, UPDATES, 4, 11.0)
     usual = [0.3, 0.6, LEVEL, 0.8]
-    for order in ORDERS:
-        for method in (*METHODS, *EXTRA):
-            key = method, order
-            results.curves[key] = np.array((curves or {}).get(key, usual)) + np.zeros((5, 1))
-            results.test[key] = (test or {}).get(key, 0.9) + np.roll(NOISE, (*METHODS, *EXTRA).index(method))
-            results.gradients[key] = np.full((5, 256), 0.3)
-            results.setting[key] = Setting(0.01, 1.0)
-            results.signs[key] = np.ones(5)
-            results.found[key] = np.full((6, 2), 0.8)
-            if NORM_OF[method] == "batch":
-                results.silent[key] = results.test[key]
+    cells = [*((method, order) for order in ORDERS for method in METHODS), *EXTRA]
+    for method, order in cells:
+        key = method, order
+        results.curves[key] = np.array((curves or {}).get(key, usual)) + np.zeros((5, 1))
+        results.test[key] = (test or {}).get(key, 0.9) + np.roll(NOISE, list(NORM_OF).index(method))
+        results.gradients[key] = np.full((5, 256), 0.3)
+        results.setting[key] = Setting(0.01, 1.0)
+        results.signs[key] = np.ones(5)
+        results.found[key] = np.full((6, 2), 0.8)
+        if NORM_OF[method] == "batch":
+            results.silent[key] = results.test[key]
     return results
 
 
