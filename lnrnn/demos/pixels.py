@@ -21,8 +21,8 @@ every method was seen in trials on training images under another seed; LEVEL was
   interpolated; who never reaches it counts with all 640.
 - LN reads a constant 1 beside each pixel, a bias inside its norm: of one number alone, times a weight for
   each unit, LN keeps the sign and nothing else. "LN, no constant" is the LSTM without it, at LN's setting,
-  permuted. The constant was added after a first full run, in which LN lacked it (82.6 % in order, 62.6 % permuted, at
-  settings of its own); nothing else was changed, and LN has no part in the verdict.
+  permuted. The constant was added after a first full run, in which LN lacked it (82.6 % in order, 62.6 %
+  permuted, at settings of its own); nothing else was changed, and LN has no part in the verdict.
 - Without noise: BN trained once more with h0 = 0, at BN's setting; the norm of the gradient before clipping;
   and BN trained with noise, its statistics recomputed without. No part in the verdict.
 
