@@ -43,7 +43,13 @@ DEMOS = {
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),
     "batch-size": Demo("lnrnn.demos.batch_size", "LN does not mind small batches, BN does"),
+    "pixels": Demo(
+        "lnrnn.demos.pixels", "An LSTM reads images pixel by pixel faster and better with BN per step"
+    ),
     "convolution": Demo("lnrnn.demos.convolution", "In convolutional nets LN beats no norm, and BN beats LN"),
+    "weight-growth": Demo(
+        "lnrnn.demos.weight_growth", "As a normalised layer's weights grow its effective learning rate falls"
+    ),
     "long-sequences": Demo(
         "lnrnn.demos.long_sequences",
         "BN per step fails on sequences longer than the training's; LN does not",
