@@ -29,6 +29,10 @@ DEMOS = {
         "lnrnn.demos.step_statistics",
         "BN's statistics settle, so those of the last known step can be repeated",
     ),
+    "characters": Demo(
+        "lnrnn.demos.characters",
+        "Past the training length BN can repeat its last statistics, not average them; LN stores none",
+    ),
     "dynamics": Demo(
         "lnrnn.demos.dynamics", "LN keeps an RNN's states and gradients from exploding and vanishing"
     ),
@@ -39,7 +43,13 @@ DEMOS = {
         "lnrnn.demos.initialisation", "Normalised nets train from far more scales of weights than others"
     ),
     "batch-size": Demo("lnrnn.demos.batch_size", "LN does not mind small batches, BN does"),
+    "pixels": Demo(
+        "lnrnn.demos.pixels", "An LSTM reads images pixel by pixel faster and better with BN per step"
+    ),
     "convolution": Demo("lnrnn.demos.convolution", "In convolutional nets LN beats no norm, and BN beats LN"),
+    "weight-growth": Demo(
+        "lnrnn.demos.weight_growth", "As a normalised layer's weights grow its effective learning rate falls"
+    ),
     "long-sequences": Demo(
         "lnrnn.demos.long_sequences",
         "BN per step fails on sequences longer than the training's; LN does not",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,12 @@ class TrainingSettings:
     noise: float
 
 
+# x (T, N, I), lengths (N,), and labels (N,), or (T, N) of a model that answers at every step.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 class Trainable(Protocol):
-    """What `train` asks of a model."""
+    """What `updates` and `train` ask of a model."""
 
     def parameters(self) -> dict[str, np.ndarray]: ...
 
@@ -77,6 +81,37 @@ def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.
     return {name: gradient * np.float32(largest_norm / norm) for name, gradient in gradients.items()}
 
 
+def updates(
+    model: Trainable, batches: Iterable[Batch], optimiser: Adam, largest_norm: float
+) -> Iterator[tuple[float, int]]:
+    """Trains ``model`` in place, with one update per batch, as far as one iterates: yields the loss of every
+    batch, as it was before the update, and the number of its sequences.
+
+    A batch is taken from ``batches`` after the update by the one before. largest_norm: see `clip`.
+    """
+    for x, lengths, labels in batches:
+        loss, gradients = model.loss_and_gradients(x, lengths, labels)
+        model.set_parameters(optimiser.step(model.parameters(), clip(gradients, largest_norm)))
+        yield loss, len(lengths)
+
+
+def shuffled(
+    x: np.ndarray,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainingSettings,
+    rng: np.random.Generator,
+) -> Iterator[Batch]:
+    """One epoch: all sequences in a random order, in batches, with noise. The arguments are those of
+    `train`."""
+    order = rng.permutation(len(labels))
+    for start in range(0, len(order), settings.batch_size):
+        chosen = order[start : start + settings.batch_size]
+        batch = x[: lengths[chosen].max(), chosen]
+        batch = batch + np.float32(settings.noise) * rng.standard_normal(batch.shape, dtype=np.float32)
+        yield batch, lengths[chosen], labels[chosen]
+
+
 def train(
     model: Trainable,
     x: np.ndarray,
@@ -96,15 +131,10 @@ def train(
     optimiser = Adam(settings.learning_rate)
     losses = []
     for _ in range(settings.epochs):
-        order = rng.permutation(len(labels))
         total = 0.0
-        for start in range(0, len(order), settings.batch_size):
-            chosen = order[start : start + settings.batch_size]
-            batch = x[: lengths[chosen].max(), chosen]
-            batch = batch + np.float32(settings.noise) * rng.standard_normal(batch.shape, dtype=np.float32)
-            loss, gradients = model.loss_and_gradients(batch, lengths[chosen], labels[chosen])
-            model.set_parameters(optimiser.step(model.parameters(), clip(gradients, settings.largest_norm)))
-            total += loss * len(chosen)
-        losses.append(total / len(order))
+        batches = shuffled(x, lengths, labels, settings, rng)
+        for loss, count in updates(model, batches, optimiser, settings.largest_norm):
+            total += loss * count
+        losses.append(total / len(labels))
         on_epoch()
     return losses
