@@ -14,6 +14,7 @@
 #endif
 
 #include "lnrnn.h"
+#include "runtime/team.h"
 
 /* Bytes of names; no path is longer than 4096. */
 enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
@@ -52,6 +53,30 @@ static int processors(void)
 #endif
     return affinity();
 }
+
+#if defined(__linux__)
+int lnrnn_bound_cpus(size_t size, cpu_set_t *set)
+{
+#if HAS_PLACES
+    if (omp_get_proc_bind() == omp_proc_bind_false)
+        return 0;
+    CPU_ZERO_S(size, set);
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int ids[1024];
+        const int n = omp_get_place_num_procs(place);
+        if (n > (int)(sizeof ids / sizeof *ids))
+            return 0;
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < n; i++)
+            CPU_SET_S((size_t)ids[i], size, set);
+    }
+    return CPU_COUNT_S(size, set) > 0;
+#else
+    (void)size, (void)set;
+    return 0;
+#endif
+}
+#endif
 
 /* The first number of a file, or 0. */
 static double number_in(const char *dir, const char *name)

@@ -2,6 +2,8 @@
 #ifndef LNRNN_TEAM_H
 #define LNRNN_TEAM_H
 
+#include <stddef.h>
+
 typedef struct {
     const char *name;
     /* May the calling thread have a team now? */
@@ -16,5 +18,11 @@ const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
 /* Raised by lnrnn_try_threads_again, so that what failed before is tried again. */
 unsigned lnrnn_team_generation(void);
+#if defined(__linux__)
+#include <sched.h>
+/* Where OpenMP binds its threads (OMP_PROC_BIND, OMP_PLACES), it has bound the initial thread to one place as it
+ * was loaded, and all that this one starts inherit that. -> set: the CPUs of all places; 1. Else 0. */
+int lnrnn_bound_cpus(size_t size, cpu_set_t *set);
+#endif
 
 #endif

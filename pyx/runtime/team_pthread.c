@@ -139,6 +139,11 @@ static worker *start(void)
     }
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, LNRNN_STACK);
+#if defined(__GLIBC__)
+    cpu_set_t cpus;
+    if (lnrnn_bound_cpus(sizeof cpus, &cpus))
+        pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
+#endif
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &usual); /* inherited: signals go to the program's own threads */
     const int error = pthread_create(&thread, &attributes, work, w);

@@ -215,7 +215,7 @@ def test_info_says_what_runs(capsys):
     assert (code, error) == (0, "")
     assert facts["lnrnn"] == lnrnn.__version__ and facts["numpy"] == np.__version__
     assert facts["isa"] == info["isa"] and facts["available"].split() == list(info["available"])
-    assert facts["openmp"] == ("yes" if info["openmp"] else "no")
+    assert facts["openmp"] == ("yes" if info["openmp"] else "no") and facts["team"] == info["team"]
     assert facts["num_threads"] == str(lnrnn.get_num_threads())
     assert facts["caches"].split() == [f"{name}={size}" for name, size in info["caches"].items()]
 

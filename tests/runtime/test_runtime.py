@@ -15,7 +15,7 @@ import lnrnn
 from helpers import available_isas, using_isa, using_threads
 from networks import FREE, NORMS, network, normal, run_apart, run_python, said
 
-openmp = pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
+openmp = pytest.mark.skipif("openmp" not in lnrnn._core.team_list(), reason="built without OpenMP")
 
 
 def refused(**environment):
@@ -126,11 +126,12 @@ lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
 print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 """
-    plenty, *teams = said(code).split()
+    kind = dict(LNRNN_TEAM="openmp")
+    plenty, *teams = said(code, **kind).split()
     assert teams == ["4", "4"]
-    assert said(code, OMP_THREAD_LIMIT="1").split() == [plenty, "1", "1"]
-    assert said(code, OMP_THREAD_LIMIT="2").split() == [plenty, "2", "2"]
-    assert said(code, OMP_DYNAMIC="true").split()[0] == plenty
+    assert said(code, OMP_THREAD_LIMIT="1", **kind).split() == [plenty, "1", "1"]
+    assert said(code, OMP_THREAD_LIMIT="2", **kind).split() == [plenty, "2", "2"]
+    assert said(code, OMP_DYNAMIC="true", **kind).split()[0] == plenty
     with using_isa(lnrnn.cpu_info()["available"][0]), using_threads(1):
         assert hashlib.sha256(compute()).hexdigest() == plenty
 
@@ -178,11 +179,11 @@ def pools():
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
 
 
-@openmp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("way", [forks, pools])
-def test_a_fork_after_threads_were_used_does_not_hang(way):
-    run_apart(way)
+@pytest.mark.parametrize("kind", lnrnn._core.team_list())
+def test_a_fork_after_threads_were_used_does_not_hang(kind, way):
+    run_apart(way, LNRNN_TEAM=kind)
 
 
 # --- the rest of the process --------------------------------------------------------------------------------
@@ -251,7 +252,8 @@ thread.join()
 assert not failures
 print("kept")
 """
-    assert said(code).split() == ["3" if lnrnn.cpu_info()["openmp"] else "1", "kept"]
+    for kind in lnrnn._core.team_list():
+        assert said(code, LNRNN_TEAM=kind).split() == ["3", "kept"]
 
 
 def test_the_callers_openmp_setting_is_its_own():
@@ -272,7 +274,8 @@ print(omp.omp_get_max_threads() - before)
 """
     if not sys.platform.startswith("linux") or not lnrnn.cpu_info()["openmp"]:
         pytest.skip("looks for the runtime in /proc")
-    assert said(code) == "0"
+    for kind in lnrnn._core.team_list():
+        assert said(code, LNRNN_TEAM=kind) == "0"
 
 
 # --- several threads of Python ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How many threads a call has: cores, quotas, what the system allows, and what OpenMP gives."""
+"""How many threads a call has: cores, quotas, what the system allows, and what each kind of team gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import lnrnn
 from helpers import several_threads, using_threads
 from networks import FREE, network, normal, run_python, said
 
-openmp = pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="built without OpenMP")
+KINDS = lnrnn._core.team_list()
+each_kind = pytest.mark.parametrize("kind", KINDS)
+openmp = pytest.mark.skipif("openmp" not in KINDS, reason="built without OpenMP")
+pool = pytest.mark.skipif("pthread" not in KINDS, reason="a system without POSIX threads")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit or a file of Linux")
 masks = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
 
@@ -231,8 +234,9 @@ resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_IN
 """
 
 
-def with_limit(limit, threads, more="", **environment):
-    """(largest team, warnings) of calls that may have so many threads, under that limit."""
+def with_limit(limit, threads, more="", kind="openmp", **environment):
+    """(largest team, warnings) of calls that may have so many threads of a kind, under that limit."""
+    environment["LNRNN_TEAM"] = kind
     limit = textwrap.dedent(limit)
     done = run_python(SHORTAGE.format(limit=limit, threads=threads, more=more), **{**FREE, **environment})
     if "cannot be another user" in done.stderr:
@@ -241,23 +245,34 @@ def with_limit(limit, threads, more="", **environment):
     return tuple(map(int, done.stdout.split()))
 
 
-@openmp
+@each_kind
 @linux
-def test_no_thread_may_be_started():
-    assert with_limit(PROCESSES.format(limit=1), 8) == (1, 1)
+def test_no_thread_may_be_started(kind):
+    assert with_limit(PROCESSES.format(limit=1), 8, kind=kind) == (1, 1)
 
 
-@openmp
-@linux
-@pytest.mark.skipif(
+alone = pytest.mark.skipif(
     not hasattr(os, "getuid") or os.getuid() != 0, reason="other processes of this user count as well"
 )
+
+
+@openmp
+@linux
+@alone
 @pytest.mark.parametrize(
     "limit, threads, found", [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]
 )
 def test_some_threads_may_be_started(limit, threads, found):
     """Twice as many as the team starts beside the caller: half of what a limit leaves is for others."""
     assert with_limit(PROCESSES.format(limit=limit), threads) == found
+
+
+@pool
+@linux
+@alone
+@pytest.mark.parametrize("limit, threads, found", [(8, 64, (8, 1)), (8, 8, (8, 0)), (3, 2, (2, 0))])
+def test_the_pool_starts_as_many_threads_as_it_may(limit, threads, found):
+    assert with_limit(PROCESSES.format(limit=limit), threads, kind="pthread") == found
 
 
 @openmp
@@ -267,6 +282,14 @@ def test_no_memory_for_the_stacks_of_threads():
     assert 2 <= team <= 75 and warned == 1  # there is no room for more
     team, warned = with_limit(ADDRESSES.format(limit=600), 16, OMP_STACKSIZE="65536")
     assert 2 <= team <= 8 and warned == 1  # of 64 MiB
+
+
+@pool
+@linux
+def test_the_pool_s_stacks_take_half_of_the_address_space_that_is_left():
+    team, warned = with_limit(ADDRESSES.format(limit=300), 1024, kind="pthread")
+    assert 64 <= team <= 200 and warned == 1  # of 1 MiB
+    assert with_limit(ADDRESSES.format(limit=300), 64, kind="pthread") == (64, 0)
 
 
 @openmp
@@ -303,6 +326,22 @@ assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
         16,
         1,
     )
+
+
+@pool
+@linux
+def test_the_pool_tries_again_after_set_num_threads():
+    more = """
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+lnrnn._core.teams_had()
+assert results() == want
+assert max(lnrnn._core.teams_had()) == first
+lnrnn.set_num_threads(256)
+assert results() == want
+assert max(lnrnn._core.teams_had()) == 256
+"""
+    team, warned = with_limit(ADDRESSES.format(limit=250), 256, more, kind="pthread")
+    assert team < 256 and warned == 1
 
 
 @openmp
@@ -349,22 +388,23 @@ except RuntimeWarning as warning:
 assert results() == want
 """
     )
-    assert "64 threads" in said(code, OMP_STACKSIZE="16M")
+    assert "64 threads" in said(code, OMP_STACKSIZE="16M", LNRNN_TEAM="openmp")
 
 
 @openmp
 def test_openmp_s_own_limit_is_no_shortage():
     code = SHORTAGE.format(limit="", threads=64, more="")
-    assert said(code, OMP_THREAD_LIMIT="3") == "3 0"
-    assert said(code, OMP_THREAD_LIMIT="1") == "1 0"
-    assert said(code) == "64 0"
+    kind = dict(LNRNN_TEAM="openmp")
+    assert said(code, OMP_THREAD_LIMIT="3", **kind) == "3 0"
+    assert said(code, OMP_THREAD_LIMIT="1", **kind) == "1 0"
+    assert said(code, **kind) == "64 0"
     assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
 
 
 # --- what the tests see -------------------------------------------------------------------------------------
 
 
-@openmp
+@pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
     """What `several_threads` asserts with."""
     core, x = lnrnn._core, normal(rng, 1000, 512)

@@ -110,7 +110,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
         finally:
             _core.set_barrier_mode("normal")
     had = n if had is None else had
-    if lnrnn.cpu_info()["openmp"]:
+    if lnrnn.cpu_info()["team"] != "none":
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
         assert largest == had, f"{had} of {n} threads were to divide {divide}; so many did: {teams}"
 

@@ -186,6 +186,7 @@ FREE = dict.fromkeys(
     (
         "LNRNN_ISA",
         "LNRNN_NUM_THREADS",
+        "LNRNN_TEAM",
         "OMP_NUM_THREADS",
         "OMP_THREAD_LIMIT",
         "OMP_DYNAMIC",
