@@ -77,7 +77,7 @@ class BuildExt(build_ext):
     def build_extension(self, ext: Extension) -> None:
         openmp = self.openmp_flags()
         if not openmp:
-            print("lnrnn: the compiler has no OpenMP; the kernels will run on one thread")
+            print("lnrnn: built without OpenMP; calls use threads of the library's own")
         folder = Path("build/objects") / f"{self.plat_name}-{sysconfig.get_config_var('SOABI')}"
         objects = Objects(self.compiler, folder)
         python = [*self.include_dirs, *ext.include_dirs]
@@ -91,13 +91,15 @@ class BuildExt(build_ext):
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), todo))
         ext.sources = []
-        ext.extra_link_args = [*openmp, "-lm"]
+        ext.extra_link_args = [*(openmp or (["-pthread"] if os.name == "posix" else [])), "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on
         super().build_extension(ext)
 
     def openmp_flags(self) -> list[str]:
-        """["-fopenmp"] if a module that uses it compiles and links, else []. A module and not a program:
-        LDFLAGS of the environment are for modules alone."""
+        """["-fopenmp"] if a module that uses it compiles and links, else []; LNRNN_OPENMP=0 does without. A
+        module and not a program: LDFLAGS of the environment are for modules alone."""
+        if os.environ.get("LNRNN_OPENMP") == "0":
+            return []
         source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "openmp.c")

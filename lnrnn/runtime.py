@@ -48,12 +48,13 @@ def set_num_threads(n: int) -> None:
     """Lets each call use up to `n` threads (1 <= n <= 1024).
 
     The default is the number of cores that this process may use (affinity mask and control-group quota), or
-    LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it. Without OpenMP it has no effect.
+    LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it.
 
     Where the system has no room for so many threads (limits on processes or memory, as of a container), calls
-    go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. This is
-    tried out before OpenMP starts threads, for OpenMP ends the process when it cannot; so it is not certain
-    where other processes or libraries start threads at the same time.
+    go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. OpenMP
+    ends the process when it cannot start a thread, so that this is tried out before, and is not certain where
+    other processes or libraries start threads at the same time. Threads of the library's own (`cpu_info()`
+    says which are used, LNRNN_TEAM=pthread chooses them) have no such gap.
     """
     _core.set_num_threads(integer("n", n, 1, 1024))
 
