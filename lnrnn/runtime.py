@@ -71,8 +71,9 @@ def cpu_info() -> dict[str, Any]:
     this build and this machine have, best first), `openmp` (whether the build has it), `team` (whose threads
     calls use: "openmp", or "pthread", a pool of this library's own), `num_threads` (see `set_num_threads`),
     `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND of OpenMP's places,
-    but no more than the quotas of its control groups allow), `caches` (bytes of the data caches "l1", "l2" and "l3" as the machine names them: what is prefetched, and how much is computed at a
-    time, follows from them; no result does).
+    but no more than the quotas of its control groups allow), `caches` (bytes of the data caches "l1", "l2"
+    and "l3" as the machine names them: what is prefetched, and how much is computed at a time, follows from
+    them; no result does).
     """
     return {
         "isa": _core.isa(),

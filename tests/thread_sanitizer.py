@@ -2,10 +2,10 @@
 
     python tests/thread_sanitizer.py FOLDER [ARGUMENTS OF PYTEST]
 
-A copy of the sources in FOLDER is built with the sanitizer and without OpenMP, whose library the sanitizer does
-not know: threads are those of the pool. As a control it first has a barrier whose atomic operations order
-nothing: there a race must be reported, or the sanitizer sees nothing. Then, with the barrier as it is, the
-tests of threads and of what they divide run. Ends with 0 if the control was reported, and nothing else was.
+A copy of the sources in FOLDER is built with the sanitizer and without OpenMP, whose library the sanitizer
+does not know: threads are those of the pool. As a control it first has a barrier whose atomic operations
+order nothing: there a race must be reported, or the sanitizer sees nothing. Then, with the barrier as it is,
+the tests of threads and of what they divide run. Ends with 0 if the control was reported, and nothing else.
 """
 
 from __future__ import annotations
