@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import lnrnn  # noqa: E402
 from configurations import configurations, digest  # noqa: E402
 from helpers import available_isas, using_caches, using_isa, using_threads  # noqa: E402
 
@@ -31,6 +32,7 @@ def main() -> None:
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
     )
     options = parser.parse_args()
+    lnrnn._core.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
     for isa in options.isa or available_isas():
         with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
             for function, arguments in configurations():
