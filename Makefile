@@ -6,6 +6,7 @@
 #   make warnings            every C unit through gcc and clang with warnings on
 #   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
 #   make tsan                the tests of threads under gcc's thread sanitizer, with a broken barrier as its control
+#   make guard               sizes 1 to 200 of everything with pages around every array that nothing may touch
 #   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
 #   make clean               all that these made
 PYTHON ?= python3
@@ -19,7 +20,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize tsan digest build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -67,6 +68,9 @@ sanitize: $(VENV)/.test
 
 tsan: $(VENV)/.test
 	$(BIN)/python tests/thread_sanitizer.py $(VENV)/tsan $(ARGS)
+
+guard: $(VENV)/.test
+	$(BIN)/python tests/guard/sweep.py $(ARGS)
 
 digest: $(VENV)/.test
 	$(BIN)/python tests/digest_settings.py $(ARGS)

@@ -1,0 +1,86 @@
+/* A Python module whose set(mode) gives the data of NumPy's arrays pages of their own, from then on: an array ends
+ * where a page begins that nothing may touch (mode 1), or begins where one ends (mode 2); 0: as usual. New
+ * memory is filled with 0xff bytes, NaN in every floating-point type, where it need not be 0. */
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#include <Python.h>
+#include <numpy/arrayobject.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, AFTER = 1, BEFORE = 2 };
+static int mode;
+static size_t arrays;
+
+static size_t pages_of(size_t n) { return (n + PAGE - 1) / PAGE + !n; }
+
+/* n bytes -> their address, between two pages without access; NULL if there is no memory. */
+static char *guarded(size_t n)
+{
+    const size_t pages = pages_of(n);
+    char *base =
+        mmap(NULL, (pages + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return NULL;
+    if (mprotect(base + PAGE, pages * PAGE, PROT_READ | PROT_WRITE)) {
+        munmap(base, (pages + 2) * PAGE);
+        return NULL;
+    }
+    arrays++;
+    return base + PAGE + (mode == AFTER && n ? pages * PAGE - n : 0);
+}
+
+static void *take(void *ctx, size_t n)
+{
+    (void)ctx;
+    char *p = guarded(n);
+    return p ? memset(p, 0xff, n) : NULL;
+}
+
+static void *take_zeroed(void *ctx, size_t count, size_t size)
+{
+    (void)ctx;
+    return guarded(count * size);
+}
+
+static void give(void *ctx, void *p, size_t n)
+{
+    (void)ctx;
+    if (p) /* its first byte is in the first page */
+        munmap((char *)((uintptr_t)p & ~(uintptr_t)(PAGE - 1)) - PAGE, (pages_of(n) + 2) * PAGE);
+}
+
+static void *change(void *ctx, void *old, size_t n)
+{
+    /* NumPy does not tell the old size: a resize has no use here. */
+    (void)ctx, (void)old, (void)n;
+    return NULL;
+}
+
+static PyDataMem_Handler handler = {"guard_pages", 1, {NULL, take, take_zeroed, change, give}};
+
+static PyObject *set(PyObject *self, PyObject *number)
+{
+    (void)self;
+    const long wanted = PyLong_AsLong(number);
+    if (wanted == -1 && PyErr_Occurred())
+        return NULL;
+    mode = (int)wanted;
+    PyObject *capsule = mode ? PyCapsule_New(&handler, "mem_handler", NULL) : NULL;
+    PyObject *old = PyDataMem_SetHandler(capsule);
+    Py_XDECREF(capsule);
+    if (!old)
+        return NULL;
+    Py_DECREF(old);
+    return PyLong_FromSize_t(arrays);
+}
+
+static PyMethodDef methods[] = {{"set", set, METH_O, "set(mode) -> how many arrays have had guards so far"},
+                                {0}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "guard_pages", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_guard_pages(void)
+{
+    import_array();
+    return PyModule_Create(&module);
+}
