@@ -36,6 +36,8 @@ def draw_long_sequences(results: Results, figure: Figure) -> None:
     longer, joined = top.subplots(1, 2, width_ratios=(1, 1.25))
     _draw_longer(longer, results)
     _draw_joined(joined, results)
+    handles, labels = joined.get_legend_handles_labels()
+    top.legend(handles[::-1], labels[::-1], loc="outside upper center", ncols=6, frameon=False, fontsize=10)
 
     statistics = results.statistics[WHOLE]
     bottom.suptitle("What batch norm (BN) knows of each step after training on whole utterances", fontsize=11)
@@ -90,8 +92,6 @@ def _draw_joined(axes: Axes, results: Results) -> None:
     axes.grid(axis="y", color="#d9d9d9", lw=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="center right", bbox_to_anchor=(1, 0.52), fontsize=9)
     title = f"Trained on whole utterances of up to {known} steps:\nat the end of several joined"
     axes.set_title(title, fontsize=11.5, loc="left", pad=18, fontweight="bold")
 
