@@ -6,6 +6,7 @@
 #   make warnings            every C unit through gcc and clang with warnings on
 #   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
 #   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/faults/run.py says what); five minutes
+#   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/races/run.py says what); three minutes
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +19,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize faults build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize faults races build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -67,6 +68,9 @@ sanitize: $(VENV)/.test
 # ARGS="--seed 7 --seconds 60 kill": parts by name, what is random again, longer.
 faults: $(VENV)/.test
 	$(BIN)/python tests/faults/run.py $(ARGS)
+
+races: $(VENV)/.test
+	$(BIN)/python tests/races/run.py $(ARGS)
 
 build: $(VENV)/.build
 
