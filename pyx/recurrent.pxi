@@ -361,7 +361,7 @@ def advance(tuple steps, run, y):
     cdef size_t step = run.step
     cdef Step one = <Step?>steps[last]
     cdef float *py = out_floats(y, one.r.B * one.layer.config.H)
-    after = step + 1
+    cdef object after = step + 1  # an object, made before anything changes
     for i in range(last + 1):
         (<Step?>steps[i]).ready()
     for i in range(last + 1):

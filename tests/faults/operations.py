@@ -166,7 +166,12 @@ def stepping(rnn, x) -> Operation:
         stream(x, out=out)
         return out.copy()
 
-    return Operation(call, lambda: bits(stream), stream.reset)
+    def reset():
+        stream.reset()
+        if rnn.overrun is None:
+            stream.step = 5000  # an int that Python has to make
+
+    return Operation(call, lambda: bits(stream), reset)
 
 
 def training(rng, cell, norm, x, ends) -> Iterator[tuple[str, Operation]]:

@@ -78,7 +78,13 @@ unraised: list[str] = []
 
 # What others raise where they find no memory, instead of MemoryError: counted, and not held against lnrnn.
 OTHERS = {
-    SystemError: ("without setting an exception", "without exception set", "with an exception set"),  # NumPy
+    # NumPy, and Python around it.
+    SystemError: (
+        "without setting an",
+        "without exception set",
+        "with an exception set",
+        "NULL object passed",
+    ),
     RuntimeError: ("can't allocate",),  # Python's locks
     pickle.PicklingError: ("import of module",),
     TypeError: ("expected str, bytes or os.PathLike object, not PosixPath",),  # Python's os.fspath
