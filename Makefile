@@ -8,6 +8,8 @@
 #   make tsan                the tests of threads under gcc's thread sanitizer, with a broken barrier as its control
 #   make guard               sizes 1 to 200 of everything with pages around every array that nothing may touch
 #   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
+#   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/faults/run.py says what); five minutes
+#   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/races/run.py says what); three minutes
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,7 +22,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers faults races clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -74,6 +76,13 @@ guard: $(VENV)/.test
 
 digest: $(VENV)/.test
 	$(BIN)/python tests/digest_settings.py $(ARGS)
+
+# ARGS="--seed 7 --seconds 60 kill": parts by name, what is random again, longer.
+faults: $(VENV)/.test
+	$(BIN)/python tests/faults/run.py $(ARGS)
+
+races: $(VENV)/.test
+	$(BIN)/python tests/races/run.py $(ARGS)
 
 build: $(VENV)/.build
 

@@ -120,6 +120,8 @@ def real(name: str, value: Any) -> np.ndarray:
     already."""
     try:
         array = _array(value)
+    except MemoryError:  # the value is right, and there is no room for it
+        raise
     except (
         Exception
     ) as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
@@ -150,6 +152,8 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
         if tensor:
             try:
                 value = _array(given)
+            except MemoryError:
+                raise
             except (
                 Exception
             ) as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of

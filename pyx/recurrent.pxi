@@ -334,9 +334,13 @@ cdef class Step:
         self.threads = num_threads
         return 0
 
-    cdef int run(self, size_t step, float *y) except -1:
+    cdef int ready(self) except -1:
+        """To be called before `run`, which then cannot fail."""
         if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
             self.prepare()
+        return 0
+
+    cdef void run(self, size_t step, float *y) noexcept:
         # A stream belongs to one thread. A second one that uses it at the same time may get a wrong result,
         # but no freed memory: these references keep it.
         cdef lnrnn_rnn_call r = self.r
@@ -347,15 +351,41 @@ cdef class Step:
             r.y = y
         with nogil:
             lnrnn_rnn_forward(&r)
-        return 0
 
-    def inside(self, size_t step):
-        """Writes the y that it keeps. step: how many came before, for the statistics of batch norm."""
-        self.run(step, NULL)
 
-    def into(self, size_t step, y):
-        """Writes y, a contiguous array of B * H values, instead of the one that it keeps."""
-        self.run(step, out_floats(y, self.r.B * self.layer.config.H))
+def advance(tuple steps, run, y):
+    """One step of a stream: all layers, the first one first, and run.step + 1; or an error, and then nothing has changed.
+    No signal is handled in between, so that none interrupts it. The last layer writes y, a contiguous array of B * H
+    values, instead of the one that it keeps."""
+    cdef Py_ssize_t i, last = len(steps) - 1
+    cdef size_t step = run.step
+    cdef Step one = <Step?>steps[last]
+    cdef float *py = out_floats(y, one.r.B * one.layer.config.H)
+    cdef object after = step + 1  # an object, made before anything changes
+    for i in range(last + 1):
+        (<Step?>steps[i]).ready()
+    for i in range(last + 1):
+        (<Step>steps[i]).run(step, py if i == last else NULL)
+    run.step = after
+
+
+def put(list states, list new, run, step):
+    """Copies new states, None for zeros, to those of a stream, and sets run.step unless step is None: all of it, or on
+    an error nothing, and uninterrupted, as `advance`. Contiguous float32 arrays."""
+    cdef Py_ssize_t i
+    cdef size_t n
+    for i in range(len(states)):
+        n = cnp.PyArray_SIZE(<cnp.ndarray?>states[i])
+        out_floats(states[i], n)
+        floats(new[i], n)
+    for i in range(len(states)):
+        n = cnp.PyArray_NBYTES(<cnp.ndarray>states[i])
+        if new[i] is None:
+            memset(data(states[i]), 0, n)
+        else:
+            memcpy(data(states[i]), data(new[i]), n)
+    if step is not None:
+        run.step = step
 
 
 def takes_floats(y, like):

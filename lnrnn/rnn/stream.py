@@ -18,13 +18,12 @@ from .snapshot import Snapshot
 class _Run:
     """What a call works with: apart from the stream, whose __getattr__ makes each attribute a little slower.
 
-    row (B, D): where the first layer reads. below, last: the layers. y (B, H), y_flat (H,): what the last one
+    row (B, D): where the first layer reads. layers: all of them. y (B, H), y_flat (H,): what the last one
     writes where `out` is not contiguous.
     """
 
-    __slots__ = ("below", "last", "refused_from", "row", "shape", "step", "y", "y_flat")
-    below: list[_core.Step]
-    last: _core.Step
+    __slots__ = ("layers", "refused_from", "row", "shape", "step", "y", "y_flat")
+    layers: tuple[_core.Step, ...]
     refused_from: int
     row: np.ndarray
     shape: tuple[int, ...]
@@ -43,7 +42,8 @@ class Stream(Closed, Generic[State]):
 
     A stream keeps the parameters and statistics that the network had when it was made. Under batch norm it
     carries its step, and past the known ones it does what `overrun` says. Streams of one network may run in
-    several threads at once; one stream may not.
+    several threads at once; one stream may not. Where a call, `reset` or a new state is interrupted or fails,
+    the stream is as before it or as after it.
 
     A copy, by the module copy or by pickle, is a stream of its own, with the same network, state and step.
     """
@@ -70,7 +70,7 @@ class Stream(Closed, Generic[State]):
             y = np.empty((1, batch_size, made.hidden_size), FLOAT32)
             steps.append(_core.Step(layer, x, y, *(s[k] for s in self._state)))
             x = y
-        *run.below, run.last = steps
+        run.layers = tuple(steps)
         run.y, run.y_flat, run.step = x[0], x[0, 0], step
         if state is not None:
             for own, given in zip(self._state, state, strict=True):
@@ -96,10 +96,7 @@ class Stream(Closed, Generic[State]):
         if step >= run.refused_from:
             self._snapshot.refuse_overrun(*longest_first(None, step + 1, shape[0]))
         run.row[...] = x
-        for layer in run.below:
-            layer.inside(step)
-        run.last.into(step, y)
-        run.step = step + 1
+        _core.advance(run.layers, run, y)
         if y is not result:
             result[...] = y
         return result if out is None else out
@@ -113,8 +110,7 @@ class Stream(Closed, Generic[State]):
     def state(self, value: Any) -> None:
         shape, cell = self._state[0].shape, self._snapshot.architecture.cell
         found = [shaped(name, v, shape, FLOAT32) for name, v in states("state", value, cell)]
-        for own, new in zip(self._state, found, strict=True):
-            own[...] = new
+        _core.put(self._state, found, self._run, None)
 
     @property
     def step(self) -> int:
@@ -127,9 +123,7 @@ class Stream(Closed, Generic[State]):
 
     def reset(self) -> None:
         """Back to a zero state and step 0."""
-        for own in self._state:
-            own[...] = 0
-        self._run.step = 0
+        _core.put(self._state, [None] * len(self._state), self._run, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._state]

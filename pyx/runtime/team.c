@@ -54,7 +54,7 @@ unsigned lnrnn_team_generation(void) { return __atomic_load_n(&generation, __ATO
 
 lnrnn_teams *lnrnn_teams_of_thread(void)
 {
-    static _Thread_local lnrnn_teams own;
+    static LNRNN_THREAD_LOCAL lnrnn_teams own;
     return &own;
 }
 

@@ -29,7 +29,7 @@ enum { forked = 0 };
 static int can(void) { return !forked && !omp_in_parallel(); }
 
 /* State of the calling thread, for OpenMP keeps a team's threads waiting for the thread that called. */
-static _Thread_local struct {
+static LNRNN_THREAD_LOCAL struct {
     int waiting;     /* threads that wait for its next call */
     int proven;      /* the most that could be started for it */
     unsigned failed; /* the generation that could not start more */

@@ -8,6 +8,14 @@
 
 #include "lnrnn.h"
 
+/* A thread-local variable whose place is reserved as the library is loaded. Else glibc allocates it at a thread's
+ * first use, and ends the process where there is no memory. */
+#if defined(__linux__)
+#define LNRNN_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define LNRNN_THREAD_LOCAL _Thread_local
+#endif
+
 /* --- tasks.c ------------------------------------------------------------------------------------------- */
 
 /* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks

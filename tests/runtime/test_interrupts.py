@@ -246,3 +246,50 @@ def test_ctrl_c():
     """None of the calls is finished before the process is ended here."""
     done = run_python("from test_interrupts import interrupt_the_longest_calls as f; f()", timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_a_timer
+@pytest.mark.parametrize("what", ["step", "state", "reset"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_interrupted_stream_is_as_before_or_after(cell, what):
+    """All layers, h and c, and the number of the step: an interrupt finds no moment between them."""
+    rng = np.random.default_rng(0)
+    rnn = network(12, 24, cell=cell, num_layers=3)
+    stream, x, other = rnn.stream(4), normal(rng, 4, 12), drawn_state(rng, rnn, 4)
+    begin = drawn_state(rng, rnn, 4)
+
+    def start():
+        stream.state, stream.step = begin, 5000
+
+    def seen():
+        return stream.step, *(s.tobytes() for s in parts(rnn, stream.state))
+
+    change = {
+        "step": lambda: stream(x),
+        "state": lambda: setattr(stream, "state", other),
+        "reset": stream.reset,
+    }[what]
+    start()
+    old = seen()
+    change()
+    new, interrupted = seen(), 0
+    armed = False
+
+    def interrupt(frame):
+        nonlocal armed
+        # Not in whatever else may be running, as a destructor.
+        if armed and frame.f_code.co_filename.endswith("stream.py"):
+            armed = False
+            raise KeyboardInterrupt
+
+    with ticking(interrupt, 0.0002):
+        for _ in range(2000):
+            start()
+            try:
+                armed = True
+                change()
+                armed = False
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert seen() in (old, new)
+    assert interrupted

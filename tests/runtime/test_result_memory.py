@@ -174,3 +174,24 @@ def test_memory_that_is_not_there_is_an_error():
     with pytest.raises(MemoryError):
         unwritten(1 << 60)
     assert get_handler_name() != "lnrnn"
+
+
+class TooLarge:
+    """An array-like that there is no memory for."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise MemoryError("no room")
+
+
+def test_an_argument_that_there_is_no_memory_for():
+    """It is not said to be of a wrong type."""
+    rnn = lnrnn.RNN(3, 5, seed=0)
+    for call in (
+        lambda: lnrnn.layer_norm(TooLarge(), 3),
+        lambda: rnn(TooLarge()),
+        lambda: rnn(np.zeros((4, 2, 3)), lengths=TooLarge()),
+        lambda: setattr(rnn, "weight_hh_l0", TooLarge()),
+        lambda: rnn.stream()(TooLarge()),
+    ):
+        with pytest.raises(MemoryError, match="no room"):
+            call()

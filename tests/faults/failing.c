@@ -1,0 +1,276 @@
+/* A library for LD_PRELOAD that makes the n-th request of a call fail: for memory (malloc and its family,
+ * mmap), or to the file system (open, write, fsync, rename, ...). Only requests of the thread that called
+ * faults_call are counted, and only until it returns. Glibc only: it knows the allocator as __libc_malloc. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+void __libc_free(void *);
+
+/* Of the interpreter that loads this library; other programs do not have it, and do not call faults_call. */
+extern void *PyObject_CallNoArgs(void *callable) __attribute__((weak));
+
+enum { MEMORY = 1, FILES = 2 };
+
+/* Initial-exec: the first use of another model would allocate. */
+#define OWN static __thread __attribute__((tls_model("initial-exec")))
+OWN int counted; /* MEMORY, FILES, or 0 */
+OWN long requests, failing_at;
+OWN long failing_to; /* the last one that fails */
+OWN int with_error;  /* of FILES: errno; 0: a write writes half */
+OWN long failed;
+
+static long blocks, mapped; /* of the process: blocks of memory that are not free, bytes of mappings */
+static uintptr_t spared_from, spared_to;
+
+/* What the code between these addresses asks for neither counts nor fails. */
+void faults_spare(uintptr_t from, uintptr_t to) { spared_from = from, spared_to = to; }
+
+long faults_blocks(void) { return __atomic_load_n(&blocks, __ATOMIC_RELAXED); }
+long faults_mapped(void) { return __atomic_load_n(&mapped, __ATOMIC_RELAXED); }
+/* Of the last call: requests that were counted, and those that failed. */
+long faults_requests(void) { return requests; }
+long faults_failed(void) { return failed; }
+
+/* callable() whose requests from number `at` on (the first is 1) fail, `count` of them; at = 0: none does. -> its
+ * result, or NULL with an exception set. */
+void *faults_call(void *callable, int kind, long at, long count, int error)
+{
+    requests = failed = 0, failing_at = at, failing_to = at + count - 1, with_error = error;
+    counted = kind;
+    void *result = PyObject_CallNoArgs(callable);
+    counted = 0;
+    return result;
+}
+
+static int fails(int kind, void *caller)
+{
+    if (counted != kind || ((uintptr_t)caller >= spared_from && (uintptr_t)caller < spared_to))
+        return 0;
+    requests++;
+    if (!failing_at || requests < failing_at || requests > failing_to)
+        return 0;
+    failed++;
+    errno = kind == MEMORY ? ENOMEM : with_error;
+    return 1;
+}
+
+#define CALLER __builtin_return_address(0)
+
+/* --- memory -------------------------------------------------------------------------------------------- */
+
+static void *given(void *block)
+{
+    if (block)
+        __atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED);
+    return block;
+}
+
+void *malloc(size_t size) { return fails(MEMORY, CALLER) ? NULL : given(__libc_malloc(size)); }
+
+void *calloc(size_t n, size_t size) { return fails(MEMORY, CALLER) ? NULL : given(__libc_calloc(n, size)); }
+
+void *realloc(void *block, size_t size)
+{
+    if (fails(MEMORY, CALLER))
+        return NULL;
+    void *other = __libc_realloc(block, size);
+    if (!block)
+        given(other);
+    else if (!other && !size)
+        __atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED);
+    return other;
+}
+
+void free(void *block)
+{
+    if (block)
+        __atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED);
+    __libc_free(block);
+}
+
+void *memalign(size_t alignment, size_t size)
+{
+    return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
+}
+
+int posix_memalign(void **block, size_t alignment, size_t size)
+{
+    void *found = fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
+    if (!found)
+        return ENOMEM;
+    *block = found;
+    return 0;
+}
+
+/* The function of that name that comes after this library's. dlsym may allocate, for which no call is to
+ * fail. */
+static void *next(const char *name)
+{
+    const int before = counted;
+    counted = 0;
+    void *found = dlsym(RTLD_NEXT, name);
+    counted = before;
+    return found;
+}
+
+#define NEXT(type, name, ...)         \
+    static type (*real)(__VA_ARGS__); \
+    if (!real)                        \
+    real = (type (*)(__VA_ARGS__))next(#name)
+
+void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset)
+{
+    NEXT(void *, mmap, void *, size_t, int, int, int, off_t);
+    if (fails(MEMORY, CALLER))
+        return MAP_FAILED;
+    void *found = real(address, size, protection, flags, file, offset);
+    if (found != MAP_FAILED)
+        __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);
+    return found;
+}
+
+void *mmap64(void *address, size_t size, int protection, int flags, int file, off_t offset)
+{
+    NEXT(void *, mmap64, void *, size_t, int, int, int, off_t);
+    if (fails(MEMORY, CALLER))
+        return MAP_FAILED;
+    void *found = real(address, size, protection, flags, file, offset);
+    if (found != MAP_FAILED)
+        __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);
+    return found;
+}
+
+int munmap(void *address, size_t size)
+{
+    NEXT(int, munmap, void *, size_t);
+    const int result = real(address, size);
+    if (!result)
+        __atomic_sub_fetch(&mapped, (long)size, __ATOMIC_RELAXED);
+    return result;
+}
+
+/* --- files --------------------------------------------------------------------------------------------- */
+
+#define REFUSE                              \
+    if (fails(FILES, CALLER) && with_error) \
+    return -1
+
+static int mode_of(int flags, va_list *rest)
+{
+    return flags & (O_CREAT | O_TMPFILE) ? va_arg(*rest, int) : 0;
+}
+
+int open(const char *path, int flags, ...)
+{
+    NEXT(int, open, const char *, int, ...);
+    REFUSE;
+    va_list rest;
+    va_start(rest, flags);
+    const int mode = mode_of(flags, &rest);
+    va_end(rest);
+    return real(path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    NEXT(int, open64, const char *, int, ...);
+    REFUSE;
+    va_list rest;
+    va_start(rest, flags);
+    const int mode = mode_of(flags, &rest);
+    va_end(rest);
+    return real(path, flags, mode);
+}
+
+ssize_t write(int file, const void *bytes, size_t size)
+{
+    NEXT(ssize_t, write, int, const void *, size_t);
+    if (!fails(FILES, CALLER))
+        return real(file, bytes, size);
+    return with_error ? -1 : real(file, bytes, size > 1 ? size / 2 : size);
+}
+
+ssize_t read(int file, void *bytes, size_t size)
+{
+    NEXT(ssize_t, read, int, void *, size_t);
+    if (!fails(FILES, CALLER))
+        return real(file, bytes, size);
+    return with_error ? -1 : real(file, bytes, size > 1 ? size / 2 : size);
+}
+
+int fsync(int file)
+{
+    NEXT(int, fsync, int);
+    REFUSE;
+    return real(file);
+}
+
+int rename(const char *from, const char *to)
+{
+    NEXT(int, rename, const char *, const char *);
+    REFUSE;
+    return real(from, to);
+}
+
+int fchmod(int file, mode_t mode)
+{
+    NEXT(int, fchmod, int, mode_t);
+    REFUSE;
+    return real(file, mode);
+}
+
+/* As Linux does it, the descriptor is closed even where close fails. */
+int close(int file)
+{
+    NEXT(int, close, int);
+    const int result = real(file);
+    REFUSE;
+    return result;
+}
+
+int fstat(int file, struct stat *found)
+{
+    NEXT(int, fstat, int, struct stat *);
+    REFUSE;
+    return real(file, found);
+}
+
+int fstat64(int file, struct stat64 *found)
+{
+    NEXT(int, fstat64, int, struct stat64 *);
+    REFUSE;
+    return real(file, found);
+}
+
+off_t lseek(int file, off_t offset, int whence)
+{
+    NEXT(off_t, lseek, int, off_t, int);
+    REFUSE;
+    return real(file, offset, whence);
+}
+
+off64_t lseek64(int file, off64_t offset, int whence)
+{
+    NEXT(off64_t, lseek64, int, off64_t, int);
+    REFUSE;
+    return real(file, offset, whence);
+}

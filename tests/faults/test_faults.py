@@ -1,0 +1,43 @@
+"""A quick part of `make faults`: some requests for memory, calls to the file system, limits and signals."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from pathlib import Path
+
+import pytest
+
+from compilers import native_compiler
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs Linux and glibc")
+
+
+@pytest.fixture
+def runner(tmp_path):
+    pytest.importorskip("safetensors")
+    native_compiler()
+    spec = importlib.util.spec_from_file_location("run_faults", Path(__file__).with_name("run.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.Runner(tmp_path, seed=1, seconds=1.5)
+    yield made
+    assert not made.wrong
+
+
+def test_memory(runner):
+    """Requests 1, 24, 47, ... of each operation; one of 300 where every object is one."""
+    runner.memory((23, 300))
+
+
+def test_files(runner):
+    runner.files()
+
+
+def test_limits(runner):
+    runner.limits(3)
+
+
+def test_signals(runner):
+    runner.kill()
+    runner.interrupt()
