@@ -16,11 +16,13 @@ from helpers import absolute_error, layouts, on_every_isa, relative_error, sever
 from lnrnn import reference as ref
 from networks import (
     CELLS,
+    KINK,
     MILD,
     NONLINEARITIES,
     NORMS,
     calm,
     drawn_state,
+    kink,
     network,
     normal,
     parts,
@@ -71,20 +73,6 @@ def true_gradients(rnn, x, h0, ends, gy, gh):
     """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
     _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
     return named(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
-
-
-def kink(rnn, tapes):
-    """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
-    nearest = np.inf
-    for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
-        gain = getattr(rnn, "gain" + suffix, 1)
-        bias = tape.options["bias"]
-        for step in tape.steps:
-            nearest = min(nearest, np.abs(step.ahat * gain + (0 if bias is None else bias)).min())
-    return nearest
-
-
-KINK = 3e-6
 
 
 def nudged(rng, value):
@@ -482,15 +470,17 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_arrays_of_every_kind(rng, batch_first):
+@pytest.mark.parametrize("first", [5, 1])
+def test_arrays_of_every_kind(rng, batch_first, first):
+    """Also with one step or one sequence, an axis that may have any stride: that of a packed record."""
     rnn = network(3, 17, batch_first=batch_first)
-    x, gy = (rng.integers(-3, 4, (5, 5, n)).astype(np.float32) for n in (3, 17))
-    h0, gh = rng.integers(-3, 4, (2, 1, 5, 17)).astype(np.float32)
+    x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
+    h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)
     want = trained(rnn, x, h0, None, gy, gh)
     forms = {
         "list": np.ndarray.tolist,
         **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
-        **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(gh)},
+        **{name: lambda a, name=name: layouts(a).get(name, a) for name in {**layouts(gh), **layouts(gy)}},
     }
     for form, made in forms.items():
         for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():
