@@ -17,9 +17,12 @@ TURN = ("norms", "networks", "streams", "norms", "training", "refusals", "stream
 BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case
 
 
+ISAS = tuple(available_isas())  # to ask for them takes as long as a case, on a virtual machine
+_in_use = ""
+
+
 def isa_of(number: int) -> str:
-    isas = available_isas()
-    return isas[number // BLOCK % len(isas)]
+    return ISAS[number // BLOCK % len(ISAS)]
 
 
 def kind_of(number: int, turn: tuple[str, ...] = TURN) -> str:
@@ -28,9 +31,10 @@ def kind_of(number: int, turn: tuple[str, ...] = TURN) -> str:
 
 def run(kind: str, seed: int, number: int, judge: Judge) -> None:
     """One case. Kind, seed, number and the instruction sets of the machine say what it is, nothing else."""
-    isa = isa_of(number)
-    if lnrnn.cpu_info()["isa"] != isa:
-        _core.use_isa(isa)
+    global _in_use
+    if _in_use != isa_of(number):
+        _in_use = isa_of(number)
+        _core.use_isa(_in_use)
     lnrnn.set_num_threads(1)
     rng = np.random.default_rng((seed, zlib.crc32(kind.encode()), number))
     importlib.import_module(f"fuzz_{kind}").case(rng, judge)

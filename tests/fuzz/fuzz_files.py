@@ -103,7 +103,7 @@ def tensor(rng, raw: bytes) -> bytes:
             else:
                 entry["shape"] = pick(rng, VALUES)
         elif at < 0.6:
-            entry["data_offsets"] = list(other.get("data_offsets", []))
+            entry["data_offsets"] = pick(rng, (other.get("data_offsets"), [0, 4]))
         elif at < 0.8:
             entry["data_offsets"] = [pick(rng, NUMBERS), pick(rng, NUMBERS)]
         elif at < 0.9:

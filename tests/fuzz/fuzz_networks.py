@@ -31,7 +31,7 @@ def described(rnn) -> str:
         "bidirectional",
         "dtype",
     )
-    f = getattr(rnn, "nonlinearity", "")
+    f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
     return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in names)
 
 

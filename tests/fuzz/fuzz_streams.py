@@ -59,8 +59,10 @@ def case(rng, judge) -> None:
     for number in range(int(rng.integers(5, 40))):
         said = f"{what}, action {number}"
         at = rng.random()
-        if at < 0.72:
+        if at < 0.66:
             alive = step(rng, judge, alive, said)
+        elif at < 0.72:
+            many_steps(rng, judge, alive, said)
         elif at < 0.80:
             change(rng, judge, rnn, said)
         elif at < 0.88:
@@ -126,6 +128,30 @@ def step(rng, judge, alive: Follower, what: str) -> Follower:
         stream.reset()
         alive.begin(None)
     return alive
+
+
+def many_steps(rng, judge, alive: Follower, what: str) -> None:
+    """A sequence from a state that was set, with and without an output of one's own, and beside it one of its
+    places by a stream of its own."""
+    stream, twin = alive.stream, alive.twin
+    state(rng, judge, alive, what)
+    steps = int(rng.integers(2, KNOWN + 1 if twin.overrun == "raise" else 30))
+    x = normal(rng, steps, alive.batch, twin.input_size)
+    alive.fed = list(x)
+    start = parts(twin, alive.start)
+    y, _ = twin(x.swapaxes(0, 1) if twin.batch_first else x, alive.start)
+    y = np.ascontiguousarray(y.swapaxes(0, 1) if twin.batch_first else y)
+    own = None
+    if twin.overrun != "batch" or steps <= KNOWN:
+        place = int(rng.integers(alive.batch))
+        own = twin.stream(1)
+        own.state = whole(twin, [np.ascontiguousarray(s[:, place : place + 1]) for s in start])
+    out = np.empty_like(y[0])
+    for t in range(steps):
+        got = stream(x[t]) if t % 2 else stream(x[t], out=out)
+        judge.same("stream step", got, y[t], f"{what}, step {t} of many")
+        if own is not None:
+            judge.same("stream step", own(x[t, place]), y[t, place], f"{what}, place {place} alone, step {t}")
 
 
 def change(rng, judge, rnn, what: str) -> None:
