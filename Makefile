@@ -5,6 +5,7 @@
 #   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
 #   make warnings            every C unit through gcc and clang with warnings on
 #   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
+#   make fuzz [SECONDS=60]    random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,12 +13,15 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
+SECONDS ?= 60
+SEED ?=
+TALLY ?=
 
 PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize fuzz build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -62,6 +66,9 @@ sanitize: $(VENV)/.test
 	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) \
 	    LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(abspath $(BIN))/python -m pytest tests/norm tests/rnn tests/simd $(if $(K),-k "$(K)") $(ARGS)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
 
 build: $(VENV)/.build
 

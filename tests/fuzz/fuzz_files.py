@@ -3,6 +3,7 @@ or gives the model that stands there; soon, and in little memory."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import struct
@@ -42,6 +43,10 @@ VALUES = (
 )  # fmt: skip
 TYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 DTYPES = (*TYPES, "I32", "U8", "BOOL", "F8_E4M3", "F31", "", "f32", 32, None)
+
+
+def any_value(rng):
+    return copy.deepcopy(pick(rng, VALUES))  # what is put in its place may be changed in turn
 
 
 def packed(header, data: bytes, length: int | None = None) -> bytes:
@@ -101,13 +106,13 @@ def tensor(rng, raw: bytes) -> bytes:
             elif chance(rng, 0.5):
                 shape.insert(0, pick(rng, (1, 0, *NUMBERS)))
             else:
-                entry["shape"] = pick(rng, VALUES)
+                entry["shape"] = any_value(rng)
         elif at < 0.6:
             entry["data_offsets"] = pick(rng, (other.get("data_offsets"), [0, 4]))
         elif at < 0.8:
             entry["data_offsets"] = [pick(rng, NUMBERS), pick(rng, NUMBERS)]
         elif at < 0.9:
-            entry[pick(rng, ("dtype", "shape", "data_offsets", "more"))] = pick(rng, VALUES)
+            entry[pick(rng, ("dtype", "shape", "data_offsets", "more"))] = any_value(rng)
         else:
             entry.pop(pick(rng, ("dtype", "shape", "data_offsets")), None)
     return packed(header, data)
@@ -142,7 +147,7 @@ def configuration(rng, raw: bytes) -> bytes:
     header, data = taken_apart(raw)
     metadata = header["__metadata__"]
     if chance(rng, 0.1):
-        metadata[pick(rng, ("format", "schema", "config"))] = pick(rng, VALUES)
+        metadata[pick(rng, ("format", "schema", "config"))] = any_value(rng)
         return packed(header, data)
     config = json.loads(metadata["config"])
     for _ in range(int(rng.integers(1, 3))):
@@ -151,7 +156,7 @@ def configuration(rng, raw: bytes) -> bytes:
             place = config["norm"]
         name = pick(rng, list(place) or ["kind"])
         if chance(rng, 0.85):
-            place[name] = pick(rng, VALUES)
+            place[name] = any_value(rng)
         else:
             place.pop(name, None)
     metadata["config"] = json.dumps(config)
