@@ -13,7 +13,8 @@ from helpers import available_isas
 from lnrnn import _core
 
 # Kinds in the turn in which a worker takes them; a kind is the module fuzz_KIND.
-TURN = ("norms", "networks", "streams", "norms", "training", "refusals", "streams", "files", "norms", "npy")
+SMALL = ("norms", "networks", "streams", "norms", "training", "refusals", "streams", "files", "norms", "npy")
+TURN = (*SMALL * 5, "threads")
 BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case
 
 

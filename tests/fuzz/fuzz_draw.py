@@ -58,7 +58,7 @@ def arranged(rng, x: np.ndarray, most: int = 4):
         yield found[k]
 
 
-def spec_options(rng, cell: str) -> dict:
+def spec_options(rng, cell: str, known: int) -> dict:
     """The arguments of a network that say which cell it is, and its norm."""
     options = dict(VARIANTS[pick(rng, [name for name in VARIANTS if name.split()[0] == cell])])
     norm = options.get("norm", "layer")
@@ -72,7 +72,8 @@ def spec_options(rng, cell: str) -> dict:
     elif norm is not None:
         overrun = pick(rng, ("raise", "last", "mean", "batch"))
         momentum = pick(rng, (0.1, None, 0.5, 1.0))
-        norm = lnrnn.BatchNormSpec(None, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
+        room = pick(rng, (None, None, known + 6))
+        norm = lnrnn.BatchNormSpec(room, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
     options["norm"] = norm
     if cell == "RNN":
         options["nonlinearity"] = pick(rng, NONLINEARITIES)
@@ -102,17 +103,20 @@ def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.nd
     count = np.sort(rng.integers(1, 50, known))[::-1]
     found = {}
     for name, value in state.items():
-        if name.startswith("count"):
-            found[name] = count.copy()
-        elif name.startswith("running"):
-            drawn = rng.standard_normal((known, value.shape[1])) * 0.5
-            found[name] = np.abs(drawn) + 0.3 if "var" in name else drawn
+        if not name.startswith(("count", "running")):
+            continue
+        drawn = rng.standard_normal((known, *value.shape[1:])) * 0.5
+        drawn = count if name.startswith("count") else np.abs(drawn) + 0.3 if "var" in name else drawn
+        found[name] = np.zeros((len(value) or known, *value.shape[1:]), value.dtype)
+        found[name][:known] = drawn
     return found
 
 
-def network(rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", **fixed):
+def network(
+    rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
+):
     """A network with all its options at random; batch norm knows so many steps."""
-    options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")))
+    options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
         bidirectional=not stream and chance(rng, 0.3),
@@ -120,7 +124,8 @@ def network(rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, 
         bias=chance(rng, 0.8),
     )
     options |= fixed
-    made = getattr(lnrnn, options.pop("cell"))(size(rng), size(rng), seed=int(rng.integers(99)), **options)
+    sizes = sizes or (size(rng), size(rng))
+    made = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = made.state_dict()
     shapes = {name: value.shape for name, value in made.parameters().items()}
     made.load_state_dict(parameters(rng, shapes, chance(rng, 0.7)) | statistics(rng, state, known))
@@ -141,3 +146,9 @@ def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
     """x (steps, batch, inputs)."""
     x = normal(rng, steps, batch, rnn.input_size)
     return x * np.float32(2.0 ** rng.integers(-3, 4)) if chance(rng, 0.2) else x
+
+
+def caches(rng) -> tuple[int, int, int]:
+    """Sizes of L1, L2 and L3, from tiny to large: what is done at a time follows from them, and no result."""
+    l1 = 2 ** int(rng.integers(9, 17))
+    return l1, l1 * 2 ** int(rng.integers(0, 6)), l1 * 2 ** int(rng.integers(6, 10))

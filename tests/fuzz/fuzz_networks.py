@@ -11,9 +11,10 @@ import tempfile
 import numpy as np
 
 import lnrnn
-from fuzz_draw import arranged, chance, inputs, lengths, network, pick
+from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, int8_step, rounded
+from helpers import using_caches
 from networks import drawn_state, parts, taken, whole
 
 KNOWN = 4
@@ -115,6 +116,8 @@ def same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what) -> None:
         lnrnn.set_num_threads(threads)
         equal(judge, "call", rnn, call(x), first, f"{what}, {threads} threads")
     lnrnn.set_num_threads(1)
+    with using_caches(caches(rng)):
+        equal(judge, "call, other caches", rnn, call(x), first, f"{what}, other caches")
     if ends is not None:
         given = pick(rng, (ends.tolist(), ends.astype(np.int8), ends.astype(">i4"), np.repeat(ends, 2)[::2]))
         equal(judge, "call", rnn, call(x, ends=given), first, f"{what}, lengths as {type(given)}")
