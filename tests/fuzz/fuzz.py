@@ -95,6 +95,7 @@ class Campaign:
 
     def __init__(self, seed: int, seconds: float, workers: int, kinds: tuple[str, ...], folder: str) -> None:
         self.seed, self.workers, self.kinds, self.folder = seed, workers, kinds, folder
+        self.commit = commit()
         self.started = time.monotonic()
         self.end = self.started + seconds
         self.counts: Counter[str] = Counter()
@@ -119,7 +120,16 @@ class Campaign:
         print(report, flush=True)
 
     def run(self) -> None:
+        """Until the time is over, or Ctrl-C: then what has been counted by then stands."""
         chosen = selectors.DefaultSelector()
+        try:
+            self._run(chosen)
+        except KeyboardInterrupt:
+            for key in chosen.get_map().values():
+                key.data.process.kill()
+                key.data.process.wait()
+
+    def _run(self, chosen: selectors.BaseSelector) -> None:
         for index in range(self.workers):
             worker = Worker(self, index)
             chosen.register(worker.process.stdout, selectors.EVENT_READ, worker)
@@ -161,7 +171,7 @@ COLUMNS = ("date", "commit", "machine", "isas", "seed", "seconds", "cases", "exe
 def append(tally: Path, campaign: Campaign) -> None:
     """One more line, and what all lines make together."""
     line = (
-        datetime.date.today().isoformat(), commit(), platform.machine(),
+        datetime.date.today().isoformat(), campaign.commit, platform.machine(),
         ",".join(fuzz_cases.ISAS), campaign.seed,
         round(time.monotonic() - campaign.started), campaign.cases, campaign.counts.total(),
         len(campaign.failures),

@@ -14,7 +14,7 @@ from lnrnn import _core
 
 # Kinds in the turn in which a worker takes them; a kind is the module fuzz_KIND.
 SMALL = ("norms", "networks", "streams", "norms", "training", "refusals", "streams", "files", "norms", "npy")
-TURN = (*SMALL * 5, "threads")
+TURN = (*SMALL * 5, "layers", "layers", "threads")
 BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case
 
 

@@ -58,6 +58,11 @@ def layer(rng, judge) -> None:
     # A constant row has the mean's rounding left, over sqrt(eps): with float32's means in two parts, nothing.
     judge.near(kind, own, want, allowed, what, f"{kind}, {'outlier' if bound == OUTLIER else style}")
     repeated(rng, judge, kind, call, x, y, what)
+    for name, owner in (("weight", weight), ("bias", None if rms else bias)):
+        if owner is not None and dtype in SCALE and x.shape == shape:
+            place = owner.copy()
+            call(x, **{name: place}, out=place)
+            judge.same(kind, place, y, f"{what}, out={name}")
     if rows and rows[0] and x.size:
         for k in rng.permutation(rows[0])[:3]:
             judge.same(kind, call(x[k]), y[k], f"{what}, row {k} alone")
@@ -72,6 +77,11 @@ def repeated(rng, judge, kind, call, x, y, what) -> None:
     place = x.copy()
     judge.true(kind, call(place, out=place) is place, f"{what}: out is what is returned")
     judge.same(kind, place, y, f"{what}, out=x")
+    by, both = int(rng.integers(0, x.size + 1)), np.zeros(2 * x.size, x.dtype)
+    place, out = both[: x.size].reshape(x.shape), both[by : by + x.size].reshape(x.shape)
+    place[...] = x
+    call(place, out=out)
+    judge.same(kind, out, y, f"{what}, out begins {by} elements after x")
     for name, out in arranged(rng, np.zeros_like(x), 2):
         if not out.flags.writeable or out.dtype != x.dtype or not out.dtype.isnative:
             continue
