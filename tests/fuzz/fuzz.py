@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import platform
+import resource
 import secrets
 import selectors
 import subprocess
@@ -153,8 +154,10 @@ class Campaign:
         width = max(map(len, self.counts), default=0)
         for kind, n in sorted(self.counts.items()):
             print(f"{kind:{width}} {n:>12,}")
-        total = self.counts.total()
+        total, used = self.counts.total(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = used.ru_utime + used.ru_stime
         print(f"{'executions':{width}} {total:>12,} in {self.cases:,} cases, {total / seconds:,.0f} a second")
+        print(f"{'':{width}} {total / max(cpu, 1):>12,.0f} for a second of one core")
         closest = sorted(self.nearest.items(), key=lambda item: -item[1])[:8]
         print("nearest to their bounds:", ", ".join(f"{name} {share:.2f}" for name, share in closest))
         print(f"failures: {len(self.failures)}; seed {self.seed}")
