@@ -13,7 +13,10 @@ from helpers import available_isas
 from lnrnn import _core
 
 # Kinds in the turn in which a worker takes them; a kind is the module fuzz_KIND.
-SMALL = ("norms", "networks", "streams", "norms", "training", "refusals", "streams", "files", "norms", "npy")
+SMALL = (
+    "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
+    "norms", "networks", "streams", "npy",
+)  # fmt: skip
 TURN = (*SMALL * 5, "layers", "layers", "threads")
 BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case
 

@@ -29,15 +29,16 @@ def elsewhere(rng, rnn):
     return other
 
 
-def compare(judge, kind, compute, got, rnn, states, what: str, factor=1.0, cancels=0.0) -> None:
-    """One execution with several results. compute(rnn, *states) -> those of the reference.
+def compare(judge, kind, compute, got, rnn, states, what: str, factor=1.0, cancels=0.0, want=None) -> None:
+    """One execution with several results. compute(rnn, *states) -> those of the reference; want: these,
+    where they are known.
 
     Where an error is beyond WHOLE (times `factor`), the network may amplify roundings: then as much more is
     allowed as FACTOR times what the reference itself moves by, at most, when all that it is given is moved by
     a unit in the last place, and `cancels`, for roundings of what cancels and so does not move.
     """
     judge.counts[kind] += 1
-    want, moved = compute(rnn, *states), None
+    want, moved = compute(rnn, *states) if want is None else want, None
     for k, g in enumerate(got):
         w = np.asarray(want[k])
         allowed = factor * WHOLE * np.abs(w).max(initial=1)
