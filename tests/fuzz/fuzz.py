@@ -36,6 +36,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
 import numpy as np  # noqa: E402
 
 import fuzz_cases  # noqa: E402
+import lnrnn  # noqa: E402
 from fuzz_judge import Judge  # noqa: E402
 
 HANG = 60  # seconds that one case may take
@@ -195,7 +196,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=lnrnn.cpu_info()["cores"])
     parser.add_argument("--kinds", default=",".join(fuzz_cases.TURN))
     parser.add_argument("--tally", type=Path)
     parser.add_argument("--case", metavar="KIND:SEED:NUMBER")

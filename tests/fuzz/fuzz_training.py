@@ -13,6 +13,7 @@ from fuzz_truth import compare, trainable
 from networks import (
     drawn_state,
     kink,
+    named_gradients,
     normal,
     parts,
     reference_backward,
@@ -22,19 +23,13 @@ from networks import (
 )
 
 
-def named(rnn, gradients) -> dict[str, np.ndarray]:
-    """(gx, gh0, grads) as one dict."""
-    gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
-
-
 def gradients(ends, names):
     """-> compute for fuzz_truth.compare: gradients by the names, in that order."""
 
     def compute(rnn, x, gy, *states):
         half = len(states) // 2
         _, _, tapes = reference_forward(rnn, x, whole(rnn, list(states[:half])), ends, training=True)
-        found = named(rnn, reference_backward(rnn, tapes, gy, whole(rnn, list(states[half:]))))
+        found = named_gradients(rnn, reference_backward(rnn, tapes, gy, whole(rnn, list(states[half:]))))
         return [found[name] for name in names]
 
     return compute
@@ -73,26 +68,31 @@ def case(rng, judge) -> None:
         equal(
             judge, "forward_train", rnn, (y, h), rnn(swapped(x), h0, ends), f"{what}, training and inference"
         )
-    got = named(rnn, rnn.backward(tape, swapped(gy), gh))
+    got = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh))
     # relu's slope jumps at 0
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
-        true = named(rnn, reference_backward(rnn, tapes, gy, gh))
+        true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh))
         compare(
             judge, "backward", gradients(ends, list(got)),
             [swapped(g) if name == "x" else g for name, g in got.items()], rnn,
             (x, gy, *parts(rnn, h0), *parts(rnn, gh)), what, factor=3,
             cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
         )  # fmt: skip
-    agree(judge, got, named(rnn, rnn.backward(tape, swapped(gy), gh)), f"{what}, backward again")
+    agree(judge, got, named_gradients(rnn, rnn.backward(tape, swapped(gy), gh)), f"{what}, backward again")
     for name, other in arranged(rng, np.ascontiguousarray(swapped(gy)), 2):
-        agree(judge, got, named(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
+        agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
     if per_step:
         rnn.load_state_dict(before)
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
         other = rnn.forward_train(swapped(x), h0, ends)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
-        agree(judge, got, named(rnn, rnn.backward(other[2], swapped(gy), gh)), f"{what}, {threads} threads")
+        agree(
+            judge,
+            got,
+            named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh)),
+            f"{what}, {threads} threads",
+        )
     lnrnn.set_num_threads(1)
     if ends is not None:
         past = np.arange(steps)[:, None] >= ends
@@ -100,7 +100,7 @@ def case(rng, judge) -> None:
         x[past], gy[past] = np.nan, np.nan
         other = rnn.forward_train(swapped(x), h0, ends)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, NaN past the lengths")
-        again = named(rnn, rnn.backward(other[2], swapped(gy), gh))
+        again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
         agree(judge, got, again, f"{what}, NaN past the lengths")
     if per_step:
         calibrated(rng, judge, rnn, x, ends, what)

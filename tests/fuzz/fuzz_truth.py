@@ -8,17 +8,12 @@ import numpy as np
 
 import lnrnn
 from lnrnn import reference as ref
-from networks import cell_of, options_of, parts, reference_forward, whole
+from networks import cell_of, nudged, options_of, parts, reference_forward, whole
+from short_weights import to_14_bits, to_bfloat16, to_int8
 
 # As in tests/rnn/test_forward.py: relative to the largest number of its kind, at least 1.
 WHOLE = 3e-6
 DRAWS, FACTOR = 12, 16
-
-
-def nudged(rng, value):
-    """Each number moved to a float32 beside it, or left."""
-    value = np.asarray(value, np.float32)
-    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 
 
 def elsewhere(rng, rnn):
@@ -69,12 +64,6 @@ def forward(ends, training: bool = False):
     return compute
 
 
-def to_bfloat16(w):
-    """Nearest, ties to even, by the bits of the float."""
-    bits = w.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-
-
 def rounded(rnn):
     """A network with float32 weights that computes what rnn.to_dtype("bfloat16") does."""
     other = copy.copy(rnn)
@@ -85,17 +74,14 @@ def rounded(rnn):
 
 def quantised(w):
     """The rows of w as int8 holds them, in double precision."""
-    w = np.asarray(w, np.float32)
-    scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
-    return np.rint(w * (np.float32(1) / scale)).astype(float) * scale.astype(float)
+    numbers, scale = to_int8(np.asarray(w, np.float32))
+    return numbers * scale.astype(float)
 
 
 def fourteen_bits(a):
     """Rows of what an int8 product takes, in double precision."""
-    a = np.asarray(a, np.float32)
-    step = (np.abs(a).max(-1, keepdims=True, initial=0) / np.float32(8191)).astype(np.float32)
-    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
-    return np.rint(a * inverse).astype(float) * step.astype(float)
+    numbers, step = to_14_bits(np.asarray(a, np.float32))
+    return numbers * step.astype(float)
 
 
 def int8_step(rnn, x, state):

@@ -23,8 +23,10 @@ from networks import (
     calm,
     drawn_state,
     kink,
+    named_gradients,
     network,
     normal,
+    nudged,
     parts,
     reference_backward,
     reference_forward,
@@ -58,27 +60,15 @@ def some_lengths(rng, norm, steps, batch):
     return rng.permutation(ends)
 
 
-def named(rnn, gradients):
-    """(gx, gh0, grads) as one dict."""
-    gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
-
-
 def trained(rnn, x, h0, ends, gy, gh):
     """One forward and backward run: {name: gradient}."""
-    return named(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh))
+    return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh))
 
 
 def true_gradients(rnn, x, h0, ends, gy, gh):
     """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
     _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
-    return named(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
-
-
-def nudged(rng, value):
-    """Each number moved to a float32 beside it, or left."""
-    value = np.asarray(value, np.float32)
-    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
+    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
@@ -231,7 +221,7 @@ def test_layers_and_directions(
 
     def compute():
         _, _, tape = rnn.forward_train(swapped(x), h0, ends)
-        return named(
+        return named_gradients(
             rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh)
         )
 
@@ -340,16 +330,16 @@ def test_threads(isa, rng, cell, norm):
     assert ends.sum() * len(rnn.weight_hh_l0) * (65 + hidden) > 3 * 2**22  # worth four threads
     with using_threads(1):
         y, h, tape = rnn.forward_train(x, h0, ends)
-        want = named(rnn, rnn.backward(tape, gy, gh))
+        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
     for threads in (2, 4):
         with several_threads(threads, had=1 if norm == "batch" else None):  # whose steps need all sequences
             got_y, got_h, other = rnn.forward_train(x, h0, ends)
         same(got_y, y)
         same(parts(rnn, got_h), parts(rnn, h))
         with several_threads(threads):
-            found = named(rnn, rnn.backward(tape, gy, gh))
+            found = named_gradients(rnn, rnn.backward(tape, gy, gh))
         with several_threads(5 - threads):
-            crossed = named(rnn, rnn.backward(other, gy, gh))
+            crossed = named_gradients(rnn, rnn.backward(other, gy, gh))
         for name, g in want.items():
             same(found[name], g, err_msg=f"{name}, {threads} threads")
             same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
@@ -378,7 +368,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(isa, rng, cell, norm):
         rnn.overrun = "last"
         rnn(normal(rng, 20, 30, 3))
     for _ in range(2):  # and a tape can be read again
-        for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+        for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
             same(g, want[name], err_msg=name)
     moved = trained(rnn, x, h0, ends, gy, gh)
     assert any((moved[name] != g).any() for name, g in want.items())
@@ -392,9 +382,9 @@ def test_gradients_that_are_not_given(rng, cell, norm):
     zeros = whole(rnn, [0 * g for g in parts(rnn, gh)])
     _, _, tape = rnn.forward_train(x, drawn_state(rng, rnn, 9))
     for some_of_them, meant in (((None,), (0 * gy, zeros)), ((None, gh), (0 * gy, gh)), ((gy,), (gy, zeros))):
-        want = named(rnn, rnn.backward(tape, *meant))
+        want = named_gradients(rnn, rnn.backward(tape, *meant))
         some = any(np.any(m) for m in meant)
-        for name, g in named(rnn, rnn.backward(tape, *some_of_them)).items():
+        for name, g in named_gradients(rnn, rnn.backward(tape, *some_of_them)).items():
             same(g, want[name], err_msg=name)
             assert g.any() == some
 
@@ -465,7 +455,7 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
     h0, gh = (whole(rnn, [s[:, 0] for s in parts(rnn, state)]) for state in (h0, gh))
     y, h, tape = rnn.forward_train(x, h0, 7)
     assert y.shape == (T, 17) and all(s.shape == (2, 17) for s in parts(rnn, h))
-    for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+    for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
         same(g, want[name][:, 0] if name in ("x", "h0", "c0") else want[name], err_msg=name)
 
 

@@ -186,6 +186,18 @@ def kink(rnn, tapes):
     return nearest
 
 
+def named_gradients(rnn, gradients):
+    """(gx, gh0, grads) as one dict."""
+    gx, gh0, grads = gradients
+    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
+
+
+def nudged(rng, value):
+    """Each number moved to a float32 beside it, or left."""
+    value = np.asarray(value, np.float32)
+    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
+
+
 def run_python(code, timeout=120, **environment):
     """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
