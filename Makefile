@@ -10,6 +10,7 @@
 #   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
 #   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/faults/run.py says what); five minutes
 #   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/races/run.py says what); three minutes
+#   make fuzz [SECONDS=60]   random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,12 +18,15 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 K ?=
 ARGS ?=
+SECONDS ?= 60
+SEED ?=
+TALLY ?=
 
 PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers faults races clean
+.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers faults races fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -83,6 +87,9 @@ faults: $(VENV)/.test
 
 races: $(VENV)/.test
 	$(BIN)/python tests/races/run.py $(ARGS)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
 
 build: $(VENV)/.build
 

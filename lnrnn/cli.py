@@ -194,7 +194,8 @@ def read_array(path: Path) -> np.ndarray:
     except (
         Exception
     ) as error:  # a damaged header makes NumPy raise whatever its parser does: TokenError, SyntaxError
-        raise ValueError(f"{path} is not a readable .npy file of numbers: {error}") from error
+        # Of a hostile header it quotes all.
+        raise ValueError(f"{path} is not a readable .npy file of numbers: {str(error)[:400]}") from error
 
 
 def read_lengths(path: Path) -> np.ndarray:

@@ -132,12 +132,14 @@ class StepStatistics:
         if averages:
             beyond = self.known
         tables = {}
-        for site in sites:
-            mean, var = (self.arrays[name][: self.known] for name in _names(site.side))
-            if averages:
-                mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
-            gain, bias = (parameters.get(name or "") for name in site.parameters)
-            scale = gain / np.sqrt(var + eps)
-            shift = (np.float32(0) if bias is None else bias) - mean * scale
-            tables[site.side] = scale.astype(np.float32), shift.astype(np.float32)
+        # What is beyond float32, or has neither variance nor eps, shows in its unit.
+        with np.errstate(all="ignore"):
+            for site in sites:
+                mean, var = (self.arrays[name][: self.known] for name in _names(site.side))
+                if averages:
+                    mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
+                gain, bias = (parameters.get(name or "") for name in site.parameters)
+                scale = gain / np.sqrt(var + eps)
+                shift = (np.float32(0) if bias is None else bias) - mean * scale
+                tables[site.side] = scale.astype(np.float32), shift.astype(np.float32)
         return tables, self.known, beyond

@@ -129,6 +129,8 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
     else:
         given = shaped("gy", gy, shape, FLOAT32)
         grad = np.ascontiguousarray(time_first(given, unbatched, made.batch_first))
+        # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+        grad = grad.reshape(-1).reshape(T, B, D * H)
     gend = engine.state_arrays(made, "gh", gh, B, unbatched)
     gstart = [np.empty_like(g) for g in gend]
     sites = norm_sites(made.cell, made.norm)

@@ -99,6 +99,10 @@ def save_claim_of_a_huge_array(path):
         )
 
 
+def save_a_header_of_digits(path):
+    path.write_bytes(b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"9" * 9000)
+
+
 BAD = {
     "no model": ("model", lambda path: path.unlink(), r"model\.safetensors"),
     "foreign model": ("model", lambda path: path.write_text("to whom it may concern"), ""),
@@ -109,6 +113,7 @@ BAD = {
         lambda path: path.write_bytes(path.read_bytes().replace(b"(7,", b"((7,")),
         "not a readable",
     ),
+    "a header of ten thousand digits": ("input", save_a_header_of_digits, "not a readable"),
     "text as input": (
         "input",
         lambda path: path.write_text("1 2 3"),
@@ -168,7 +173,7 @@ def test_run_says_what_is_wrong_in_one_line_and_leaves_the_output_alone(files, c
         capsys, "run", model, input_file, output, *(["--lengths", lengths] if which == "lengths" else [])
     )
     assert (code, shown) == (2, "")
-    assert error.startswith("lnrnn run: error: ") and error.count("\n") == 1 and len(error) > 30
+    assert error.startswith("lnrnn run: error: ") and error.count("\n") == 1 and 30 < len(error) < 1000
     assert re.search(message, error), error
     assert output.read_bytes() == b"old" and sorted(folder.iterdir()) == before
 

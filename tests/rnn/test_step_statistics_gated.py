@@ -114,6 +114,24 @@ def test_statistics_that_cannot_be(rng, cell):
 
 
 @each_cell
+def test_statistics_beyond_float32(rng, cell):
+    """They are doubles, of any size: what overflows on the way to the kernels shows in its unit, and nothing
+    warns."""
+    rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
+    x, state = normal(rng, 1, 4, 3), rnn.state_dict()
+    for name, value in (
+        ("running_mean_ih_l0", 1.7e308),
+        ("running_var_ih_l0", 0.0),
+        ("running_mean_hh_l0", -1e50),
+    ):
+        other = state[name].copy()
+        other[:, 1] = value
+        rnn.load_state_dict(state | {name: other})
+        y = rnn(x)[0]
+        assert y.shape == (1, 4, 5) and not np.isnan(np.delete(y, 1, 2)).any()
+
+
+@each_cell
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known", [1, 4])
 def test_past_the_known_steps(cell, overrun, known):

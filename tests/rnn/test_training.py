@@ -16,13 +16,17 @@ from helpers import absolute_error, layouts, on_every_isa, relative_error, sever
 from lnrnn import reference as ref
 from networks import (
     CELLS,
+    KINK,
     MILD,
     NONLINEARITIES,
     NORMS,
     calm,
     drawn_state,
+    kink,
+    named_gradients,
     network,
     normal,
+    nudged,
     parts,
     reference_backward,
     reference_forward,
@@ -56,41 +60,15 @@ def some_lengths(rng, norm, steps, batch):
     return rng.permutation(ends)
 
 
-def named(rnn, gradients):
-    """(gx, gh0, grads) as one dict."""
-    gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
-
-
 def trained(rnn, x, h0, ends, gy, gh):
     """One forward and backward run: {name: gradient}."""
-    return named(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh))
+    return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh))
 
 
 def true_gradients(rnn, x, h0, ends, gy, gh):
     """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
     _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
-    return named(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
-
-
-def kink(rnn, tapes):
-    """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
-    nearest = np.inf
-    for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
-        gain = getattr(rnn, "gain" + suffix, 1)
-        bias = tape.options["bias"]
-        for step in tape.steps:
-            nearest = min(nearest, np.abs(step.ahat * gain + (0 if bias is None else bias)).min())
-    return nearest
-
-
-KINK = 3e-6
-
-
-def nudged(rng, value):
-    """Each number moved to a float32 beside it, or left."""
-    value = np.asarray(value, np.float32)
-    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
+    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
@@ -243,7 +221,7 @@ def test_layers_and_directions(
 
     def compute():
         _, _, tape = rnn.forward_train(swapped(x), h0, ends)
-        return named(
+        return named_gradients(
             rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh)
         )
 
@@ -352,16 +330,16 @@ def test_threads(isa, rng, cell, norm):
     assert ends.sum() * len(rnn.weight_hh_l0) * (65 + hidden) > 3 * 2**22  # worth four threads
     with using_threads(1):
         y, h, tape = rnn.forward_train(x, h0, ends)
-        want = named(rnn, rnn.backward(tape, gy, gh))
+        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
     for threads in (2, 4):
         with several_threads(threads, had=1 if norm == "batch" else None):  # whose steps need all sequences
             got_y, got_h, other = rnn.forward_train(x, h0, ends)
         same(got_y, y)
         same(parts(rnn, got_h), parts(rnn, h))
         with several_threads(threads):
-            found = named(rnn, rnn.backward(tape, gy, gh))
+            found = named_gradients(rnn, rnn.backward(tape, gy, gh))
         with several_threads(5 - threads):
-            crossed = named(rnn, rnn.backward(other, gy, gh))
+            crossed = named_gradients(rnn, rnn.backward(other, gy, gh))
         for name, g in want.items():
             same(found[name], g, err_msg=f"{name}, {threads} threads")
             same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
@@ -390,7 +368,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(isa, rng, cell, norm):
         rnn.overrun = "last"
         rnn(normal(rng, 20, 30, 3))
     for _ in range(2):  # and a tape can be read again
-        for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+        for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
             same(g, want[name], err_msg=name)
     moved = trained(rnn, x, h0, ends, gy, gh)
     assert any((moved[name] != g).any() for name, g in want.items())
@@ -404,9 +382,9 @@ def test_gradients_that_are_not_given(rng, cell, norm):
     zeros = whole(rnn, [0 * g for g in parts(rnn, gh)])
     _, _, tape = rnn.forward_train(x, drawn_state(rng, rnn, 9))
     for some_of_them, meant in (((None,), (0 * gy, zeros)), ((None, gh), (0 * gy, gh)), ((gy,), (gy, zeros))):
-        want = named(rnn, rnn.backward(tape, *meant))
+        want = named_gradients(rnn, rnn.backward(tape, *meant))
         some = any(np.any(m) for m in meant)
-        for name, g in named(rnn, rnn.backward(tape, *some_of_them)).items():
+        for name, g in named_gradients(rnn, rnn.backward(tape, *some_of_them)).items():
             same(g, want[name], err_msg=name)
             assert g.any() == some
 
@@ -477,20 +455,22 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
     h0, gh = (whole(rnn, [s[:, 0] for s in parts(rnn, state)]) for state in (h0, gh))
     y, h, tape = rnn.forward_train(x, h0, 7)
     assert y.shape == (T, 17) and all(s.shape == (2, 17) for s in parts(rnn, h))
-    for name, g in named(rnn, rnn.backward(tape, gy, gh)).items():
+    for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
         same(g, want[name][:, 0] if name in ("x", "h0", "c0") else want[name], err_msg=name)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_arrays_of_every_kind(rng, batch_first):
+@pytest.mark.parametrize("first", [5, 1])
+def test_arrays_of_every_kind(rng, batch_first, first):
+    """Also with one step or one sequence, an axis that may have any stride: that of a packed record."""
     rnn = network(3, 17, batch_first=batch_first)
-    x, gy = (rng.integers(-3, 4, (5, 5, n)).astype(np.float32) for n in (3, 17))
-    h0, gh = rng.integers(-3, 4, (2, 1, 5, 17)).astype(np.float32)
+    x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
+    h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)
     want = trained(rnn, x, h0, None, gy, gh)
     forms = {
         "list": np.ndarray.tolist,
         **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
-        **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(gh)},
+        **{name: lambda a, name=name: layouts(a).get(name, a) for name in {**layouts(gh), **layouts(gy)}},
     }
     for form, made in forms.items():
         for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():

@@ -10,31 +10,10 @@ import lnrnn
 from helpers import several_threads
 from lnrnn.demos.speakers import Settings, SpeakerNetwork
 from networks import network, normal
+from short_weights import int8_product, to_bfloat16
 
 same = np.testing.assert_array_equal
 each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-
-
-def to_bfloat16(w):
-    """Nearest, ties to even, by the bits of the float."""
-    bits = w.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-
-
-def to_int8(w):
-    """Whole numbers and the scale of each output."""
-    scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
-    return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
-
-
-def int8_product(a, w):
-    """a (B, k), w (n, k) -> (B, n), a in 14 bits of each row's largest."""
-    q, scale = to_int8(w)
-    step = (np.abs(a).max(1, keepdims=True) / np.float32(8191)).astype(np.float32)
-    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
-    return (
-        (np.rint(a * inverse).astype(np.int64) @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)
-    )
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])

@@ -171,6 +171,33 @@ def reference_backward(rnn, tapes, gy, gh=None):
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
+# Nearer to 0 than this, float32 and the reference may be on two sides of relu's corner.
+KINK = 3e-6
+
+
+def kink(rnn, tapes):
+    """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
+    nearest = np.inf
+    for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
+        gain = getattr(rnn, "gain" + suffix, 1)
+        bias = tape.options["bias"]
+        for step in tape.steps:
+            nearest = min(nearest, np.abs(step.ahat * gain + (0 if bias is None else bias)).min())
+    return nearest
+
+
+def named_gradients(rnn, gradients):
+    """(gx, gh0, grads) as one dict."""
+    gx, gh0, grads = gradients
+    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
+
+
+def nudged(rng, value):
+    """Each number moved to a float32 beside it, or left."""
+    value = np.asarray(value, np.float32)
+    return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
+
+
 def run_python(code, timeout=120, **environment):
     """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]

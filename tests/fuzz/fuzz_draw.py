@@ -1,0 +1,154 @@
+"""What the fuzzer draws: sizes, arrays of many kinds of values, memory layouts, networks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import lnrnn
+from helpers import layouts
+from networks import NONLINEARITIES, VARIANTS, normal
+
+STYLES = ("normal", "normal", "shifted", "far", "outlier", "whole", "scaled", "constant", "mixed")
+
+
+def pick(rng, values):
+    return values[rng.integers(len(values))]
+
+
+def chance(rng, p: float) -> bool:
+    return bool(rng.random() < p)
+
+
+def size(rng, least: int = 1) -> int:
+    """Mostly a few, often around the widths of vectors, seldom hundreds."""
+    at = rng.random()
+    if at < 0.65:
+        return int(rng.integers(least, 10))
+    if at < 0.92:
+        return int(rng.integers(least, 35))
+    return int(rng.integers(30, 140)) if at < 0.995 else int(rng.integers(140, 600))
+
+
+def values(rng, shape, dtype, style: str) -> np.ndarray:
+    """An array whose last axis is a row: of numbers such that a norm is put to the test."""
+    x = rng.standard_normal(shape)
+    if style == "shifted":
+        x = 3 * x + 1
+    elif style == "far":
+        x += rng.choice([-1, 1]) * 10 ** rng.uniform(1, 4)
+    elif style == "outlier" and x.size:
+        x.reshape(-1)[rng.integers(x.size)] *= 10 ** rng.uniform(2, 6)
+    elif style == "whole":
+        x = rng.integers(-3, 4, shape).astype(float)
+    elif style == "scaled":
+        x *= 2.0 ** rng.integers(-30, 30)
+    elif style == "constant":
+        x[...] = rng.standard_normal()
+    elif style == "mixed":
+        x *= np.where(rng.random(shape) < 0.3, 0, 2.0 ** rng.integers(-8, 8, shape))
+    if dtype is np.float16:
+        x = np.clip(x, -60000, 60000)
+    return x.astype(dtype)
+
+
+def arranged(rng, x: np.ndarray, most: int = 4):
+    """Some of the layouts in memory that NumPy can give x: (name, array)."""
+    found = list(layouts(x).items()) if x.ndim and x.size else []
+    for k in rng.permutation(len(found))[:most]:
+        yield found[k]
+
+
+def spec_options(rng, cell: str, known: int) -> dict:
+    """The arguments of a network that say which cell it is, and its norm."""
+    options = dict(VARIANTS[pick(rng, [name for name in VARIANTS if name.split()[0] == cell])])
+    norm = options.get("norm", "layer")
+    if norm == "layer":
+        norm = lnrnn.LayerNormSpec()
+    if isinstance(norm, lnrnn.LayerNormSpec):
+        norm = lnrnn.LayerNormSpec(
+            norm.placement, norm.cell, pick(rng, (1e-5, 1e-5, 1e-3, 0.1, 1.0)), span=norm.span,
+            inner_bias=chance(rng, 0.3),
+        )  # fmt: skip
+    elif norm is not None:
+        overrun = pick(rng, ("raise", "last", "mean", "batch"))
+        momentum = pick(rng, (0.1, None, 0.5, 1.0))
+        room = pick(rng, (None, None, known + 6))
+        norm = lnrnn.BatchNormSpec(room, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
+    options["norm"] = norm
+    if cell == "RNN":
+        options["nonlinearity"] = pick(rng, NONLINEARITIES)
+    return options
+
+
+def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str, np.ndarray]:
+    """Of a network, at random. calm: such that a rounding error does not grow from step to step."""
+    found = {}
+    for name, shape in shapes.items():
+        if name.startswith("weight_ih"):
+            bound = (3 / shape[1]) ** 0.5
+        elif name.startswith("weight"):
+            bound = (0.6 if calm else 1.5) / shape[1] ** 0.5
+        else:
+            bound = 0.5
+        value = rng.uniform(-bound, bound, shape)
+        if name.startswith("gain"):
+            small = 0.3 if calm and name.startswith(("gain_hh", "gain_c")) else 1
+            value = small * (1 + value)
+        found[name] = value.astype(np.float32)
+    return found
+
+
+def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.ndarray]:
+    """Batch norm's, of so many steps, by name; count falls from step to step."""
+    count = np.sort(rng.integers(1, 50, known))[::-1]
+    found = {}
+    for name, value in state.items():
+        if not name.startswith(("count", "running")):
+            continue
+        drawn = rng.standard_normal((known, *value.shape[1:])) * 0.5
+        drawn = count if name.startswith("count") else np.abs(drawn) + 0.3 if "var" in name else drawn
+        found[name] = np.zeros((len(value) or known, *value.shape[1:]), value.dtype)
+        found[name][:known] = drawn
+    return found
+
+
+def network(
+    rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
+):
+    """A network with all its options at random; batch norm knows so many steps."""
+    options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")), known)
+    options |= dict(
+        num_layers=int(pick(rng, (1, 1, 2, most_layers))),
+        bidirectional=not stream and chance(rng, 0.3),
+        batch_first=chance(rng, 0.4),
+        bias=chance(rng, 0.8),
+    )
+    options |= fixed
+    sizes = sizes or (size(rng), size(rng))
+    made = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
+    state = made.state_dict()
+    shapes = {name: value.shape for name, value in made.parameters().items()}
+    made.load_state_dict(parameters(rng, shapes, chance(rng, 0.7)) | statistics(rng, state, known))
+    return made
+
+
+def lengths(rng, steps: int, batch: int):
+    """None, or a length for every sequence: often with 0 and the whole among them."""
+    if chance(rng, 0.35):
+        return None
+    ends = rng.integers(0, steps + 1, batch)
+    if batch > 1 and chance(rng, 0.5):
+        ends[:2] = steps, 0
+    return rng.permuted(ends)
+
+
+def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
+    """x (steps, batch, inputs)."""
+    x = normal(rng, steps, batch, rnn.input_size)
+    return x * np.float32(2.0 ** rng.integers(-3, 4)) if chance(rng, 0.2) else x
+
+
+def caches(rng) -> tuple[int, int, int]:
+    """Sizes of L1, L2 and L3, from tiny to large: what is done at a time follows from them, and no result."""
+    l1 = 2 ** int(rng.integers(9, 17))
+    return l1, l1 * 2 ** int(rng.integers(0, 6)), l1 * 2 ** int(rng.integers(6, 10))

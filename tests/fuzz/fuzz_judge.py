@@ -1,0 +1,70 @@
+"""Counts executions and compares results. An execution is one call of the library whose result is checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+
+class Judge:
+    """counts: executions by kind. nearest: by kind of bound, the largest error met so far as a share of what
+    was allowed."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.nearest: dict[str, float] = {}
+
+    def same(self, kind: str, got: np.ndarray, want: np.ndarray, what: str) -> None:
+        """One execution: the bits of `want`; of a NaN only that it is one."""
+        self.counts[kind] += 1
+        alike(got, want, what)
+
+    def near(self, kind: str, got: np.ndarray, want: np.ndarray, allowed, what: str, bound: str = "") -> None:
+        """One execution: within `allowed`, a number or an array, of the reference's result."""
+        self.counts[kind] += 1
+        self.within(got, want, allowed, what, bound or kind)
+
+    def within(self, got, want, allowed, what: str, bound: str) -> None:
+        """The comparison alone: of one more result of an execution that is counted."""
+        share = share_of(got, want, allowed, what)
+        self.nearest[bound] = max(share, self.nearest.get(bound, 0.0))
+        assert share <= 1, f"{what}: the error is {share:.3g} times what is allowed, {describe(allowed)}"
+
+    def true(self, kind: str, right: bool, what: str) -> None:
+        """One execution: whether something holds."""
+        self.counts[kind] += 1
+        assert right, what
+
+
+def alike(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    if got.dtype != want.dtype or got.shape != want.shape:
+        raise AssertionError(f"{what}: {got.dtype}{got.shape}, expected {want.dtype}{want.shape}")
+    if got.tobytes() == want.tobytes():
+        return
+    other = (np.isnan(got) != np.isnan(want)) | ((got != want) & ~np.isnan(want))
+    other |= (np.signbit(got) != np.signbit(want)) & ~np.isnan(want)
+    if other.any():
+        at = tuple(int(i[0]) for i in np.nonzero(other))
+        raise AssertionError(
+            f"{what}: {other.sum()} of {got.size} values differ, the first at {at}: {got[at]!r}, "
+            f"expected {want[at]!r}"
+        )
+
+
+def share_of(got, want, allowed, what: str) -> float:
+    """The largest error as a share of what is allowed; NaN and infinities must agree."""
+    assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
+    if not got.size:
+        return 0.0
+    wide = np.asarray(got).astype(want.dtype)
+    with np.errstate(all="ignore"):
+        error = np.abs(wide - want)
+        share = np.where(error == 0, 0, error / allowed)
+        share = np.where((wide == want) | (np.isnan(wide) & np.isnan(want)), 0, share)
+    worst = float(share.max())
+    return np.inf if np.isnan(worst) else worst
+
+
+def describe(allowed) -> str:
+    return f"{float(np.max(allowed)):.3g} at most"

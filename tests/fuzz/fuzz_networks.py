@@ -1,0 +1,205 @@
+"""Whole sequences at inference: every cell, norm, option and type of weights, against the reference and, to
+the bit, against the same sequences in other company, memory, pieces, threads, copies and files."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import tempfile
+
+import numpy as np
+
+import lnrnn
+from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
+from fuzz_judge import alike
+from fuzz_truth import compare, forward, int8_step, rounded
+from helpers import using_caches
+from networks import drawn_state, parts, taken, whole
+
+KNOWN = 4
+FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
+
+
+def described(rnn) -> str:
+    names = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "norm",
+        "bias",
+        "batch_first",
+        "bidirectional",
+        "dtype",
+    )
+    f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in names)
+
+
+def equal(judge, kind, rnn, got, want, what) -> None:
+    """One execution: y and all states have the bits of others."""
+    judge.counts[kind] += 1
+    for g, w in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
+        alike(np.ascontiguousarray(g), np.ascontiguousarray(w), what)
+
+
+def case(rng, judge) -> None:
+    rnn = network(rng, known=KNOWN)
+    batch_norm = isinstance(rnn.norm, lnrnn.BatchNormSpec)
+    dtype = pick(rng, ("float32",) * 3 + ("bfloat16", "int8"))
+    single, rnn = rnn, rnn.to_dtype(dtype)
+    steps = (
+        int(rng.integers(0, KNOWN + 1)) if batch_norm and rnn.overrun == "raise" else int(rng.integers(0, 9))
+    )
+    batch = int(rng.integers(0, 8)) if chance(rng, 0.93) else int(rng.integers(8, 70))
+    x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
+    h0 = drawn_state(rng, rnn, batch) if chance(rng, 0.6) else None
+    what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
+    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
+
+    def call(x, h0=h0, ends=ends, rnn=rnn):
+        """Time first, whatever the network has first."""
+        y, h = rnn(swapped(x), h0, ends)
+        return swapped(y), h
+
+    y, h = first = call(x)
+    truth(judge, rnn, single, x, h0, ends, first, what)
+    # beyond the known steps it takes the batch's own statistics
+    alone = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
+    same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what)
+    copies(rng, judge, rnn, swapped(x), h0, ends, (swapped(y), h), what)
+    if alone:
+        company(rng, judge, rnn, call, x, h0, ends, first, what)
+        if not rnn.bidirectional and batch:
+            stream(rng, judge, rnn, x, h0, ends, first, what)
+
+
+def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
+    """Against the reference: of bfloat16 a network of rounded weights, to the bit; of int8 step by step."""
+    found = [got[0], *parts(rnn, got[1])]
+    if rnn.dtype == "int8":
+        if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
+            state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
+                     for s in parts(rnn, h0)]  # fmt: skip
+            for row in x:
+                there = rnn(row[:, None] if rnn.batch_first else row[None], whole(rnn, state))
+                found = [there[0].swapaxes(0, 1) if rnn.batch_first else there[0], *parts(rnn, there[1])]
+                want = int8_step(rnn, row[None], state)
+                judge.counts["call"] += 1
+                for k, (g, w) in enumerate(zip(found, want, strict=True)):
+                    size = np.abs(w).max(initial=1)
+                    judge.within(g, w, 3e-6 * size, f"{what}, int8 step, result {k}", "int8 step")
+                state = parts(rnn, there[1])
+        return
+    if rnn.dtype == "bfloat16":
+        single = rounded(single)
+        xs = x.swapaxes(0, 1) if rnn.batch_first else x
+        y, h = single(xs, h0, ends)
+        equal(
+            judge,
+            "call",
+            rnn,
+            got,
+            (y.swapaxes(0, 1) if rnn.batch_first else y, h),
+            f"{what}, rounded weights",
+        )
+    compare(judge, "call", forward(ends), found, single, (x, *parts(rnn, h0)), what)
+
+
+def same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what) -> None:
+    """The same arguments in other forms."""
+    for name, other in arranged(rng, np.ascontiguousarray(swapped(x)), 4):
+        y, h = rnn(other, h0, ends)
+        equal(judge, "call", rnn, (swapped(y), h), first, f"{what}, x {name}")
+    equal(judge, "call", rnn, call(x.astype(np.float64)), first, f"{what}, x in float64")
+    for threads in (2, 3):
+        lnrnn.set_num_threads(threads)
+        equal(judge, "call", rnn, call(x), first, f"{what}, {threads} threads")
+    lnrnn.set_num_threads(1)
+    with using_caches(caches(rng)):
+        equal(judge, "call, other caches", rnn, call(x), first, f"{what}, other caches")
+    if ends is not None:
+        given = pick(rng, (ends.tolist(), ends.astype(np.int8), ends.astype(">i4"), np.repeat(ends, 2)[::2]))
+        equal(judge, "call", rnn, call(x, ends=given), first, f"{what}, lengths as {type(given)}")
+    if h0 is not None:
+        for name, other in arranged(rng, parts(rnn, h0)[0], 2):
+            start = whole(rnn, [other, *parts(rnn, h0)[1:]])
+            equal(judge, "call", rnn, call(x, start), first, f"{what}, h0 {name}")
+
+
+def company(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
+    """A sequence gets what it gets alone, in another order, with padding of whatever, and in pieces."""
+    y, h = first
+    steps, batch = x.shape[:2]
+    for b in rng.permutation(batch)[:3]:
+        n = steps if ends is None else int(ends[b])
+        got = call(x[:n, b : b + 1], some(rnn, h0, [b]), None)
+        equal(judge, "call", rnn, got, (y[:n, b : b + 1], taken(rnn, h, [b])), f"{what}, sequence {b} alone")
+    who = rng.permutation(batch)[: rng.integers(0, batch + 1)]
+    got = call(x[:, who], some(rnn, h0, who), None if ends is None else ends[who])
+    equal(judge, "call", rnn, got, (y[:, who], taken(rnn, h, who)), f"{what}, sequences {who}")
+    here = np.full(batch, steps) if ends is None else ends
+    more = int(rng.integers(0, 4))
+    wide = np.concatenate([x, np.zeros((more, *x.shape[1:]), np.float32)])
+    wide[np.arange(len(wide))[:, None] >= here] = pick(rng, (np.nan, np.inf, 1e30))
+    padded, end = call(wide, ends=here)
+    assert not padded[steps:].any(), f"{what}: y past a length"
+    equal(judge, "call", rnn, (padded[:steps], end), first, f"{what}, {more} steps of padding")
+    if ends is None and steps and not rnn.bidirectional and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
+        cut = int(rng.integers(0, steps + 1))
+        one, middle = call(x[:cut])
+        two, end = call(x[cut:], middle)
+        equal(judge, "call", rnn, (np.concatenate([one, two]), end), first, f"{what}, cut at {cut}")
+    if batch and chance(rng, 0.3):
+        b = int(rng.integers(batch))
+        start = None if h0 is None else whole(rnn, [s[:, b] for s in parts(rnn, h0)])
+        got_y, got_h = rnn(x[:, b], start, None if ends is None else int(ends[b]))
+        want = whole(rnn, [s[:, b] for s in parts(rnn, h)])
+        equal(
+            judge, "call", rnn, (got_y, got_h), (y[:, b], want), f"{what}, sequence {b} without a batch axis"
+        )
+
+
+def some(rnn, state, who):
+    return None if state is None else taken(rnn, state, who)
+
+
+def stream(rng, judge, rnn, x, h0, ends, first, what) -> None:
+    y, h = first
+    s = rnn.stream(x.shape[1])
+    if h0 is not None:
+        s.state = h0
+    for t, row in enumerate(x):
+        got = s(row)
+        alive = slice(None) if ends is None else ends > t
+        judge.same("stream step", got[alive], y[t, alive], f"{what}, stream, step {t}")
+    if ends is None:
+        equal(judge, "stream state", rnn, (y, s.state), first, f"{what}, the stream's last state")
+
+
+def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
+    """A copy of every kind computes the same bits."""
+    at = rng.random()
+    if at < 0.3:
+        name, other = "copy", copy.copy(rnn)
+    elif at < 0.5:
+        name, other = "deepcopy", copy.deepcopy(rnn)
+    elif at < 0.7:
+        name, other = "pickle", pickle.loads(pickle.dumps(rnn))
+    elif at < 0.85:
+        name, other = "state dict", type(rnn)(seed=5, **{n: getattr(rnn, n) for n in arguments(rnn)})
+        other.load_state_dict(rnn.state_dict())
+        if rnn.overrun:
+            other.overrun = rnn.overrun
+        other = other.to_dtype(rnn.dtype)
+    else:
+        name, path = "file", FILE
+        rnn.save(path)
+        other = lnrnn.load(path)
+        os.remove(path)
+    equal(judge, name, rnn, other(x, h0, ends), first, f"{what}, {name}")
+
+
+def arguments(rnn):
+    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"]
+    return names + ["nonlinearity"] * isinstance(rnn, lnrnn.RNN)

@@ -1,0 +1,164 @@
+"""forward_train, backward and calibrate against back-propagation through time in the reference, and against
+themselves: twice, with other threads, in other memory, with padding of whatever."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import lnrnn
+from fuzz_draw import arranged, chance, inputs, lengths, network, size
+from fuzz_judge import alike
+from fuzz_networks import described, equal
+from fuzz_truth import compare, trainable
+from networks import (
+    drawn_state,
+    kink,
+    named_gradients,
+    normal,
+    parts,
+    reference_backward,
+    reference_forward,
+    suffixes,
+    whole,
+)
+
+
+def gradients(ends, names):
+    """-> compute for fuzz_truth.compare: gradients by the names, in that order."""
+
+    def compute(rnn, x, gy, *states):
+        half = len(states) // 2
+        _, _, tapes = reference_forward(rnn, x, whole(rnn, list(states[:half])), ends, training=True)
+        found = named_gradients(rnn, reference_backward(rnn, tapes, gy, whole(rnn, list(states[half:]))))
+        return [found[name] for name in names]
+
+    return compute
+
+
+def case(rng, judge) -> None:
+    cell = ("RNN", "LSTM", "GRU")[rng.integers(3)]
+    sizes = min(size(rng), 100), min(size(rng), 100)  # the reference has to keep up
+    rnn = network(rng, cell=cell, sizes=sizes)
+    if not trainable(rnn):
+        x = np.zeros((1, 1, rnn.input_size), np.float32)
+        try:
+            rnn.forward_train(x)
+        except ValueError as error:
+            judge.true("refused", "lnrnn.torch" in str(error), f"{described(rnn)}: {error}")
+        else:
+            raise AssertionError(f"{described(rnn)}: forward_train took it")
+        norm = (None, "layer", lnrnn.LayerNormSpec(eps=1e-3))[rng.integers(3)]
+        more = {"norm": norm} | ({"nonlinearity": rnn.nonlinearity} if cell == "RNN" else {})
+        rnn = network(rng, cell=cell, sizes=sizes, **more)
+    per_step = isinstance(rnn.norm, lnrnn.BatchNormSpec)
+    steps, batch = int(rng.integers(0, 7)), int(rng.integers(0, 9))
+    x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
+    h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
+    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
+    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
+    before = rnn.state_dict()
+
+    y, h, tape = rnn.forward_train(swapped(x), h0, ends)
+    true_y, true_h, tapes = reference_forward(rnn, x, h0, ends, training=True)
+    if per_step:
+        found, true = [swapped(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
+        compare(judge, "forward_train", outcome(ends), found, rnn, (x, *parts(rnn, h0)), what, want=true)
+    else:
+        equal(
+            judge, "forward_train", rnn, (y, h), rnn(swapped(x), h0, ends), f"{what}, training and inference"
+        )
+    got = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh))
+    # relu's slope jumps at 0
+    if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
+        true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh))
+        compare(
+            judge, "backward", gradients(ends, list(got)),
+            [swapped(g) if name == "x" else g for name, g in got.items()], rnn,
+            (x, gy, *parts(rnn, h0), *parts(rnn, gh)), what, factor=3,
+            cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
+        )  # fmt: skip
+    agree(judge, got, named_gradients(rnn, rnn.backward(tape, swapped(gy), gh)), f"{what}, backward again")
+    for name, other in arranged(rng, np.ascontiguousarray(swapped(gy)), 2):
+        agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
+    if per_step:
+        rnn.load_state_dict(before)
+    for threads in (2, 3):
+        lnrnn.set_num_threads(threads)
+        other = rnn.forward_train(swapped(x), h0, ends)
+        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
+        agree(
+            judge,
+            got,
+            named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh)),
+            f"{what}, {threads} threads",
+        )
+    lnrnn.set_num_threads(1)
+    if ends is not None:
+        past = np.arange(steps)[:, None] >= ends
+        x, gy = x.copy(), gy.copy()
+        x[past], gy[past] = np.nan, np.nan
+        other = rnn.forward_train(swapped(x), h0, ends)
+        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, NaN past the lengths")
+        again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
+        agree(judge, got, again, f"{what}, NaN past the lengths")
+    if per_step:
+        calibrated(rng, judge, rnn, x, ends, what)
+    elif chance(rng, 0.5):
+        unchanged = rnn.state_dict()
+        right = all(before[name].tobytes() == value.tobytes() for name, value in unchanged.items())
+        judge.true("forward_train", right, f"{what}: training changed a parameter")
+
+
+def cancelling(tapes, x, *upstream) -> float:
+    """What may be left, in float32, of gradients that cancel: a norm takes the mean off g / sigma, and over
+    two values, or over one or two sequences, nothing else is in it. A few roundings of the largest."""
+    rstd = 1.0
+    for tape in tapes.values():
+        for step in tape.steps:
+            for normed in step.norms.at.values():
+                if normed.var is not None:
+                    rstd = max(rstd, float(1 / np.sqrt(np.min(normed.var, initial=1.0) + step.norms.eps)))
+    largest = max(float(np.abs(g).max(initial=0)) for g in upstream)
+    return 2e-6 * rstd * largest * float(np.abs(x).max(initial=1))
+
+
+def outcome(ends):
+    def compute(rnn, x, *state):
+        y, h, _ = reference_forward(rnn, x, whole(rnn, list(state)), ends, training=True)
+        return [y, *parts(rnn, h)]
+
+    return compute
+
+
+def agree(judge, want, got, what) -> None:
+    judge.counts["backward"] += 1
+    assert list(want) == list(got), what
+    for name, value in want.items():
+        alike(np.ascontiguousarray(got[name]), np.ascontiguousarray(value), f"{what}, {name}")
+
+
+def calibrated(rng, judge, rnn, x, ends, what) -> None:
+    """The statistics of all sequences, however they are divided into batches: the reference's."""
+    steps, batch = x.shape[:2]
+    whole_ones = np.full(batch, steps) if ends is None else ends
+    x = np.nan_to_num(x)
+    if not whole_ones.max(initial=0):
+        return
+    cut = int(rng.integers(0, batch + 1))
+    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
+    rnn.calibrate([(swapped(x[:, part]), whole_ones[part]) for part in (slice(cut), slice(cut, None))])
+    names = [name for name in rnn.state_dict() if name.startswith("running")]
+    rnn.stream(1) if not rnn.bidirectional else None
+
+    def compute(rnn, x):
+        _, _, tapes = reference_forward(rnn, x, None, whole_ones, training=True)
+        found = {}
+        for suffix in [s for layer in suffixes(rnn) for s in layer]:
+            for side, (mean, var) in tapes[suffix].statistics.items():
+                end = f"_{side}{suffix}" if side else suffix
+                found |= {f"running_mean{end}": mean, f"running_var{end}": var}
+        return [found[name] for name in names]
+
+    got = [getattr(rnn, name)[: rnn.known_steps] for name in names]
+    compare(judge, "calibrate", compute, got, rnn, (x,), what)

@@ -1,0 +1,129 @@
+"""The quick part of the fuzzer: the first cases of every kind, a second of the campaign itself, and what it
+does with a process that crashes, hangs or takes too much memory. What it has found in the library stands as
+tests of their own where they belong."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fuzz
+import fuzz_cases
+from fuzz_judge import Judge
+
+HERE = Path(__file__).parent
+KINDS = sorted(set(fuzz_cases.TURN))
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(tmp_path, monkeypatch):
+    """Files go to the test's folder, and threads and instruction set are set back."""
+    from lnrnn import _core, cpu_info, set_num_threads
+
+    before = cpu_info()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fuzz_cases, "_in_use", "")
+    yield
+    _core.use_isa(before["isa"])
+    set_num_threads(before["num_threads"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cases(kind):
+    """Of every instruction set in turn."""
+    judge = Judge()
+    for number in range(0, fuzz_cases.BLOCK * len(fuzz_cases.ISAS), fuzz_cases.BLOCK // 4):
+        fuzz_cases.run(kind, 0, number, judge)
+    assert judge.counts.total() > 50
+
+
+def test_a_case_is_the_same_whenever_it_runs():
+    counts = []
+    for others in (0, 3):
+        judge = Judge()
+        for number in range(others):
+            fuzz_cases.run("norms", 1, number, Judge())
+        fuzz_cases.run("networks", 5, 7, judge)
+        counts.append((judge.counts, judge.nearest))
+    assert counts[0] == counts[1] and counts[0][0]
+
+
+def campaign(*arguments, **environment):
+    command = [sys.executable, HERE / "fuzz.py", "--workers", "1", "--seed", "3", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, cwd=HERE
+    )
+
+
+def test_the_campaign(tmp_path):
+    """Counts, a line a run in the tally, and their sum."""
+    tally = tmp_path / "tally.tsv"
+    for run in (1, 2):
+        done = campaign("--seconds", "1.5", "--tally", tally)
+        assert done.returncode == 0 and "failures: 0; seed 3" in done.stdout, done.stdout + done.stderr
+        assert len(tally.read_text().splitlines()) == 1 + run
+    total = int(re.search(r"([\d,]+) executions in 2 runs, 0 failures", done.stdout)[1].replace(",", ""))
+    assert total == sum(int(line.split("\t")[7]) for line in tally.read_text().splitlines()[1:]) > 0
+
+
+# A kind that is not one of fuzz_cases.TURN: a module on the path of a worker.
+FAULTS = {
+    "wrong": ("judge.true('call', number_of(rng) < 2, 'a wrong result')", "a wrong result"),
+    "crash": ("import ctypes; ctypes.string_at(0)", "status -11"),
+    "exit": ("import os; os._exit(1)", "status 1"),
+    "memory": ("judge.true('call', len(bytearray(4 << 30)) > 0, '')", "MemoryError"),
+    "warning": ("import warnings; warnings.warn('to be heard')", "to be heard"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_fault_looks_like(tmp_path, name):
+    """It is reported with the command that runs it again, which fails too; and the others go on."""
+    code, said = FAULTS[name]
+    body = f"    if rng.integers(4) == 3:\n        {code}\n    judge.true('call', True, '')\n"
+    text = f"def number_of(rng):\n    return 2\n\n\ndef case(rng, judge):\n{body}"
+    (tmp_path / "fuzz_faulty.py").write_text(text)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = campaign("--seconds", "2", "--kinds", "faulty", PYTHONPATH=path)
+    assert done.returncode == 1 and said in done.stdout, done.stdout + done.stderr
+    assert int(re.search(r"call +([\d,]+)", done.stdout)[1].replace(",", "")) > 0
+    again = re.search(r"fuzz.py --case (\S+)", done.stdout)[1]
+    assert again.startswith("faulty:3:")
+    if name != "memory":
+        once = campaign("--case", again, PYTHONPATH=path)
+        assert once.returncode != 0 or name == "warning", once.stdout
+
+
+def test_a_case_that_hangs_is_ended(tmp_path, monkeypatch, capsys):
+    (tmp_path / "fuzz_endless.py").write_text("def case(rng, judge):\n    while True:\n        pass\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(fuzz, "HANG", 2)
+    run = fuzz.Campaign(3, 2.0, 1, ("endless",), str(tmp_path))
+    start = time.monotonic()
+    run.run()
+    assert time.monotonic() - start < 60
+    assert "is ended" in capsys.readouterr().out
+    assert run.failures and "endless:3:0" in run.failures[0] and "status -9" in run.failures[0]
+
+
+def test_the_judge_sees_one_bit():
+    judge, one = Judge(), np.ones(3, np.float32)
+    judge.same("call", one, one.copy(), "")
+    for other in (np.nextafter(one, 2), one.astype(float), one[:2], np.array([1, np.nan, 1], np.float32)):
+        with pytest.raises(AssertionError):
+            judge.same("call", one, other, "")
+    zero = np.zeros(3, np.float32)
+    with pytest.raises(AssertionError):
+        judge.same("call", zero, -zero, "")
+    with pytest.raises(AssertionError):
+        judge.near("call", one, one + 1e-6, 1e-7, "")
+    judge.near("call", one, one.astype(float) + 1e-8, 1e-7, "")
+    assert judge.counts["call"] == 8 and judge.nearest["call"] > 0.09

@@ -1,0 +1,30 @@
+"""What bfloat16 and int8 make of weights, and of what an int8 product takes: the definitions, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def to_bfloat16(w):
+    """Nearest, ties to even, by the bits of the float."""
+    bits = w.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def to_int8(w):
+    """Whole numbers and the scale of each output."""
+    scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
+    return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
+
+
+def to_14_bits(a):
+    """Whole numbers of 14 bits and the step of each row, its largest over 8191."""
+    step = (np.abs(a).max(-1, keepdims=True, initial=0) / np.float32(8191)).astype(np.float32)
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    return np.rint(a * inverse).astype(np.int64), step
+
+
+def int8_product(a, w):
+    """a (B, k), w (n, k) -> (B, n), a in 14 bits of each row's largest."""
+    (q, scale), (p, step) = to_int8(w), to_14_bits(a)
+    return (p @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)
