@@ -5,6 +5,7 @@
 #   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
 #   make warnings            every C unit through gcc and clang with warnings on
 #   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
+#   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +18,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize ulp build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -62,6 +63,10 @@ sanitize: $(VENV)/.test
 	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) \
 	    LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(abspath $(BIN))/python -m pytest tests/norm tests/rnn tests/simd $(if $(K),-k "$(K)") $(ARGS)
+
+STEP ?= 1
+ulp: $(VENV)/.test
+	$(BIN)/python tests/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
 
 build: $(VENV)/.build
 
