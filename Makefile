@@ -6,6 +6,7 @@
 #   make warnings            every C unit through gcc and clang with warnings on
 #   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
 #   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
+#   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +19,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize ulp build bench peers clean
+.PHONY: demo test lint types style spelling format warnings sanitize ulp soak build bench peers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -67,6 +68,12 @@ sanitize: $(VENV)/.test
 STEP ?= 1
 ulp: $(VENV)/.test
 	$(BIN)/python tests/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
+
+STEPS ?= 10000000
+CALLS ?= 1000000
+SEED ?= 0
+soak: $(VENV)/.test
+	$(BIN)/python tests/soak/soak.py --steps $(STEPS) --calls $(CALLS) --seed $(SEED) $(ARGS)
 
 build: $(VENV)/.build
 
