@@ -38,7 +38,10 @@ FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": 
 QUARTERS = 8
 BLOCK = 1 << 16
 EMULATED_STEP = 1021  # a prime: every exponent, and every low bit, comes up
-LIMIT = 2.0  # ULP, as README.md promises
+# By function the largest error in ULP, at most 2 as README.md promises, and the least part of the results
+# that are the nearest float: a little beside what was measured on all floats.
+LIMITS = {"exp": (1.1, 0.995), "tanh": (1.2, 0.998), "sigmoid": (2.0, 0.97)}
+MANY = 1_000_000  # inputs, spread over all floats: so many show that part
 REFERENCE_LIMIT = 2.0**-22  # ULP: NEAR_TIE of ulp_judge.c
 REFERENCE_EVERY = 4096  # of the inputs, one in so many is compared with long double
 
@@ -202,8 +205,11 @@ def broken(function: str, found: Found) -> list[str]:
         wrong.append(f"{function}: the reference is off by {found.reference_error:.3g} ULP")
     for name, v in found.verdicts.items():
         where = f"{function} on {name}"
-        if not v.largest <= LIMIT:
+        most, part = LIMITS[function]
+        if not v.largest <= most:
             wrong.append(f"{where}: {v.largest:.4f} ULP; {reproducer(function, name, v.input)}")
+        if v.inputs >= MANY and v.nearest + v.near_ties < part * v.inputs:
+            wrong.append(f"{where}: only {v.nearest} of {v.inputs} results are the nearest float")
         for count, what in (
             (v.nan_wrong, "results are NaN of a number, or no NaN of NaN"),
             (v.infinity_wrong, "results are infinite where the nearest float is not, or the reverse"),
