@@ -60,6 +60,11 @@ STREAMS = {
 }
 
 
+# Python's own allocator takes and gives back whole MiB, and glibc's keeps large arrays in its heap once some
+# have been freed: with these what is resident is what is in use.
+ENVIRONMENT = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "1048576"}
+
+
 class Failed(AssertionError):
     pass
 
@@ -84,7 +89,7 @@ def resident() -> tuple[int, int, int] | None:
             size, rss = (
                 int(re.search(rf"(?m)^{key}: +(\d+) kB", mapping)[1]) << 10 for key in ("Size", "Rss")
             )
-            if re.search(r"(?m)^VmFlags:.* hg\b", mapping):
+            if re.search(r"(?m)^VmFlags:.* hg\b", mapping) and "[heap]" not in mapping.partition("\n")[0]:
                 inside, space = inside + rss, space + size
             else:
                 rest += rss
@@ -240,4 +245,6 @@ def main(arguments: list[str] | None = None, say: Callable[[str], None] = print)
 
 
 if __name__ == "__main__":
+    if ENVIRONMENT.items() - os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ENVIRONMENT)
     raise SystemExit(main())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak import ENVIRONMENT
 
 from networks import run_python
 
@@ -15,7 +16,8 @@ START = f"import sys; sys.path.insert(0, {str(HERE)!r}); import soak, soak_calls
 
 def soaked(change, steps, calls):
     """What soak.py prints in a process of its own, after `change`."""
-    done = run_python(START + f"{change}\nsys.exit(soak.main(['--steps', '{steps}', '--calls', '{calls}']))")
+    call = f"sys.exit(soak.main(['--steps', '{steps}', '--calls', '{calls}']))"
+    done = run_python(f"{START}{change}\n{call}", **ENVIRONMENT)
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 
