@@ -138,7 +138,7 @@ def layers(service: Service) -> None:
 
 def large_result(service: Service) -> None:
     """Of 4 MiB and more: in a block that is kept."""
-    mebibytes = (4, 5, 8, 17)[service.rng.integers(4)]
+    mebibytes = (4, 6, 8, 18)[service.rng.integers(4)]  # whole huge pages, by which soak.py tells the blocks
     x = np.broadcast_to(normal(service.rng, 1, 1024), (256 * mebibytes, 1024))
     y = lnrnn.layer_norm(x, 1024)
     if service.judged:
