@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import FLOATS, layouts, relative_error
+from helpers import FLOATS, absolute_error, layouts, onnx_cases, relative_error
 from lnrnn import reference as ref
 
 LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 4099, 70_001)
@@ -112,3 +112,14 @@ def test_against_torch():
     x = normal(np.random.default_rng(4), (5, 9), np.float32)
     want = torch.nn.functional.rms_norm(torch.from_numpy(x), (9,)).numpy()
     np.testing.assert_allclose(lnrnn.rms_norm(x, 9), want, rtol=1e-6)
+
+
+ONNX = onnx_cases("RMSNormalization")
+
+
+@pytest.mark.parametrize("case", ONNX, ids=[c["name"].removeprefix("test_") for c in ONNX])
+def test_onnx(isa, case):
+    x, weight = case["inputs"].values()
+    axis = case["attributes"].get("axis", -1) % x.ndim
+    y = lnrnn.rms_norm(x, x.shape[axis:], weight, case["attributes"].get("epsilon", 1e-5))
+    assert absolute_error(y, case["outputs"]["Y"]) < 1e-6  # of values up to 5

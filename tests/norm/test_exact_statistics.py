@@ -1,0 +1,187 @@
+"""Inputs whose mean and variance are exact in every order of summation, as oneDNN's benchdnn builds them: of
+every dtype and length, on every instruction set. Where var + eps is a power of 4 the whole layer norm is
+exact, and compared without a tolerance: a value left out, added twice or read past the end shows."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import each_dtype, several_threads, wide
+from lnrnn import reference as ref
+
+DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+LENGTHS = (
+    *range(2, 70),
+    *range(71, 132, 4),
+    128,
+    255,
+    257,
+    511,
+    513,
+    1023,
+    1025,
+    2047,
+    2049,
+    4097,
+    8193,
+    16385,
+)
+
+each_type = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+each_length = pytest.mark.parametrize(
+    "lengths", [LENGTHS[k::8] for k in range(8)], ids=lambda n: f"{n[0]}..."
+)
+
+
+@cache
+def deviations(n):
+    """-> (integers (n) whose sum is 0, their variance, eps): var + eps is 4, 16 or 64.
+
+    n // 2 pairs d, -d, and a 0 if n is odd, whose squares have the sum n var, an integer: of 1, 2 and 3 as
+    many as it takes, with var 2 wherever that is possible.
+    """
+    for var in (2, 4, 6, 1, 14):
+        pairs, total = n // 2, n * var
+        if total % 2:
+            continue
+        for threes in range(min(pairs, total // 18) + 1):
+            rest = total // 2 - 9 * threes
+            for twos in range(min(pairs - threes, rest // 4) + 1):
+                ones = rest - 4 * twos
+                if threes + twos + ones <= pairs:
+                    d = np.repeat([3, 2, 1, 0], [threes, twos, ones, pairs - threes - twos - ones])
+                    d = np.concatenate([d, -d, np.zeros(n % 2, int)])
+                    assert d.sum() == 0 and (d**2).sum() == n * var
+                    eps = next(4.0**k for k in range(1, 4) if 4**k > var) - var
+                    return d, var, eps
+    raise AssertionError(n)
+
+
+def rows(rng, count, n, dtype, centre=True):
+    """(x (count, n), its deviations, means, var, eps). In units of 1/16, which the pivot of the one-pass
+    formulas may have, every partial sum of deviations and squares of 2048 terms is below 2^24."""
+    d, var, eps = deviations(n)
+    d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
+    mean = rng.integers(-60, 61, (count, 1)) if centre else np.zeros((count, 1), int)
+    return (mean + d).astype(dtype), d, mean, var, eps
+
+
+def parameters(rng, n, dtype):
+    """Small integers: products and sums with them are exact in every dtype."""
+    kind = np.float64 if dtype == np.float64 else np.float32
+    return rng.integers(-2, 3, n).astype(kind), rng.integers(-4, 5, n).astype(kind)
+
+
+def equal(got, want, message):
+    np.testing.assert_array_equal(np.asarray(got, np.float64), want, err_msg=message)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_the_inputs_are_what_they_should_be(n, rng):
+    x, d, mean, var, eps = rows(rng, 5, n, np.float64)
+    assert (x.mean(1, keepdims=True) == mean).all() and (((x - mean) ** 2).sum(1) == n * var).all()
+    assert np.sqrt(var + eps) in (2, 4, 8) and set(np.unique(np.abs(d))) <= {0, 1, 2, 3}
+
+
+@each_type
+@each_length
+def test_layer_and_rms_norm(family, rng, dtype, lengths):
+    """1 to 9 rows: kernels take four at a time, and what remains one by one."""
+    for n in lengths:
+        for count in (9, 1 + n % 8):
+            x, d, _, var, eps = rows(rng, count, n, dtype)
+            w, b = parameters(rng, n, dtype)
+            true = d / np.sqrt(var + eps)
+            for weight, bias in ((None, None), (w, None), (None, b), (w, b)):
+                y = lnrnn.layer_norm(x, n, weight, bias, eps)
+                assert y.dtype == dtype
+                want = true * (1 if weight is None else w) + (0 if bias is None else b)
+                equal(y, want, f"layer norm, {count} rows of {n}")
+            y = lnrnn.rms_norm(d.astype(dtype), n, w, eps)
+            equal(y, true * w, f"RMS norm, {count} rows of {n}")
+
+
+@each_type
+@each_length
+def test_layer_norm_backward(family, rng, dtype, lengths):
+    """gy has the same value at both places of a pair d, -d, and a sum of 0: both means that are taken from
+    it are 0, and gx is gy weight / sqrt(var + eps)."""
+    for n in lengths:
+        if n < 4:
+            continue
+        d, var, eps = deviations(n)
+        count, half = 1 + n % 8, n // 4
+        gy = np.zeros((count, n), int)
+        gy[:, :half] = rng.integers(-4, 5, (count, half))
+        gy[:, half : 2 * half] = -gy[:, :half]  # another pair's
+        gy[:, n // 2 : n // 2 + 2 * half] = gy[:, : 2 * half]
+        order = np.argsort(rng.random((count, n)), axis=1)
+        d, gy = np.take_along_axis(np.broadcast_to(d, gy.shape), order, 1), np.take_along_axis(gy, order, 1)
+        x = (rng.integers(-60, 61, (count, 1)) + d).astype(dtype)
+        gx, gw, gb = lnrnn.layer_norm_backward(gy.astype(dtype), x, n, np.full(n, 2), np.zeros(n), eps)
+        root = np.sqrt(var + eps)
+        equal(gx, 2 * gy / root, f"gx, {count} rows of {n}")
+        equal(gw, (gy * d / root).sum(0), f"weight, {count} rows of {n}")
+        equal(gb, gy.sum(0), f"bias, {count} rows of {n}")
+
+
+@each_type
+@each_length
+@pytest.mark.parametrize("shape", ["(N, C)", "(1, C, L)", "(N, C, L)"])
+def test_batch_norm(family, rng, dtype, lengths, shape):
+    """The statistics over n values of each channel, in training; then with the statistics that it gave. They
+    are taken about a pivot that need not be exact, and multiplied by 1 / n: here the last digit may differ.
+    """
+    for n in lengths:
+        channels = 1 + n % 19 if n < 3000 else 2
+        x, d, mean, var, eps = rows(rng, channels, n, dtype)
+        outer = 1 if shape == "(1, C, L)" else n if shape == "(N, C)" else 3 if n % 3 == 0 else 2 - n % 2
+
+        def laid(a, outer=outer, n=n):
+            """(C, n) -> (outer, C, n / outer), or (n, C)."""
+            a = a.reshape(len(a), outer, n // outer).swapaxes(0, 1)
+            return np.ascontiguousarray(a[..., 0] if outer == n else a)
+
+        w, b = parameters(rng, channels, dtype)
+        kind, unit = w.dtype, 2 * np.finfo(w.dtype).eps
+        moments = np.full((2, channels), 7, kind)
+        want = laid(d / np.sqrt(var + eps) * w[:, None] + b[:, None])
+        y = lnrnn.batch_norm(laid(x), *moments, w, b, training=True, momentum=1, eps=eps)
+        np.testing.assert_allclose(np.asarray(y, np.float64), want, rtol=0, atol=unit, err_msg=str(n))
+        np.testing.assert_allclose(moments[0], mean[:, 0], rtol=0, atol=unit)
+        np.testing.assert_allclose(moments[1], n * var / (n - 1), rtol=unit, atol=0)
+        given = mean[:, 0].astype(kind), np.full(channels, var, kind)
+        equal(lnrnn.batch_norm(laid(x), *given, w, b, eps=eps), want, f"{shape} of {n} values")
+
+
+@each_type
+def test_outputs_larger_than_the_cache(family, rng, dtype):
+    """Non-temporal stores, and rows that are divided among threads."""
+    n, count = 1009, 12_500
+    x, d, _, var, eps = rows(rng, 100, n, dtype)
+    w, b = parameters(rng, n, dtype)
+    x, want = np.tile(x, (count // 100, 1)), d / np.sqrt(var + eps) * w + b
+    with several_threads(2):
+        y = lnrnn.layer_norm(x, n, w, b, eps)
+    np.testing.assert_array_equal(y.reshape(-1, 100, n), np.tile(want.astype(dtype), (count // 100, 1, 1)))
+
+
+# Of exact statistics there remain var + eps, the root, 1 / root and the product: 1.07 ULP was measured.
+ROUNDINGS = 1.25
+
+
+@each_dtype
+def test_any_eps_leaves_four_roundings(family, rng, dtype):
+    for n in LENGTHS[::3]:
+        for eps in (1e-5, 1e-3, 0.37):
+            x, d, *_ = rows(rng, 4, n, dtype)
+            true = ref.layer_norm(*wide(x), n, None, None, np.longdouble(dtype(eps)))
+            unit = np.spacing(np.abs(true.astype(dtype))).astype(np.longdouble)
+            error = np.abs(lnrnn.layer_norm(x, n, eps=eps) - true) / unit
+            assert error.max() <= ROUNDINGS, (n, eps)
+            assert not np.any(lnrnn.layer_norm(x, n, eps=eps)[d == 0])

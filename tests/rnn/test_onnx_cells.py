@@ -1,0 +1,69 @@
+"""ONNX's node tests of RNN, LSTM and GRU on every instruction set; tests/data/README.md says where they come
+from. Those of the norms and of exp, tanh and sigmoid are in tests/norm and tests/simd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import absolute_error, onnx_cases
+from networks import parts, whole
+
+# The node tests of these operators that are not in the data, and why they cannot be.
+LEFT_OUT = {
+    "test_lstm_with_peepholes": "an LSTM whose gates see c, as torch.nn's and lnrnn's do not",
+    "test_gru_seq_length": "two steps of a GRU whose reset comes before the product; theirs comes after",
+}
+
+ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
+CASES = [case for op in ORDERS for case in onnx_cases(op)]
+KINDS = {
+    "LayerNormalization": 19,
+    "RMSNormalization": 19,
+    "BatchNormalization": 4,
+    "RNN": 4,
+    "LSTM": 3,
+    "GRU": 3,
+    "Exp": 2,
+    "Tanh": 2,
+    "Sigmoid": 2,
+}
+
+
+def test_which_there_are():
+    """All of ONNX 1.22's node tests of these operators, but those left out."""
+    names = {op: [case["name"] for case in onnx_cases(op)] for op in KINDS}
+    assert {op: len(set(found)) for op, found in names.items()} == KINDS
+    assert not set(LEFT_OUT) & {name for found in names.values() for name in found}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c["name"].removeprefix("test_") for c in CASES])
+def test_onnx(family, case):
+    """ONNX's GRU resets before the product by default: the same here, where h0 = 0, there is one step, no
+    bias_hh."""
+    cell, inputs, batch_first = case["op"], case["inputs"], bool(case["attributes"].get("layout", 0))
+    order, (_, rows, width) = ORDERS[cell], inputs["R"].shape
+
+    def ours(a):
+        return a.reshape(len(order), width, -1)[order].reshape(a.shape)
+
+    b = inputs.get("B", np.zeros((1, 2 * rows), np.float32))[0]
+    rnn = getattr(lnrnn, cell)(inputs["X"].shape[-1], width, norm=None, batch_first=batch_first)
+    rnn.load_state_dict(
+        {
+            "weight_ih_l0": ours(inputs["W"][0]),
+            "weight_hh_l0": ours(inputs["R"][0]),
+            "bias_ih_l0": ours(b[:rows]),
+            "bias_hh_l0": ours(b[rows:]),
+        }
+    )
+    batch = inputs["X"].shape[0 if batch_first else 1]
+    zeros = whole(rnn, [np.zeros((1, batch, width), np.float32) for _ in parts(rnn, None)])
+    for h0 in (None, zeros):
+        y, state = rnn(inputs["X"], h0)
+        h = parts(rnn, state)[0]
+        want = case["outputs"]["Y_h"]
+        assert absolute_error(h.swapaxes(0, 1) if batch_first else h, want) < 3e-7
+        if "Y" in case["outputs"]:
+            assert absolute_error(y[:, :, None] if batch_first else y[:, None], case["outputs"]["Y"]) < 3e-7

@@ -1,0 +1,26 @@
+/* exp, tanh and sigmoid of include/lnrnn/simd/vmath.h as a program, for an emulator: the instruction set is the
+ * one that is defined when it is compiled (-DLNRNN_ISA_NEON). A request is two uint32, the function and n, and
+ * n floats; the answer n floats. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lnrnn/simd/vmath.h"
+
+int main(void)
+{
+    uint32_t request[2];
+    while (fread(request, sizeof *request, 2, stdin) == 2) {
+        const size_t n = request[1];
+        float *x = malloc((n + 1) * sizeof *x);
+        if (!x || fread(x, sizeof *x, n, stdin) != n)
+            return 1;
+        (request[0] == LNRNN_MAP_EXP    ? exp_f32
+         : request[0] == LNRNN_MAP_TANH ? tanh_f32
+                                        : sigmoid_f32)(n, x, x);
+        if (fwrite(x, sizeof *x, n, stdout) != n || fflush(stdout))
+            return 1;
+        free(x);
+    }
+    return 0;
+}

@@ -1,0 +1,162 @@
+"""A part of `make ulp` within the suite, and whether its judge is right and sees what is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+import ulp_sweep as ulp
+
+from compilers import GCC_AARCH64, QEMU, emulates_aarch64
+from helpers import available_isas, using_isa, using_threads
+
+each_function = pytest.mark.parametrize("function", ulp.FUNCTIONS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with using_threads(1), using_isa(available_isas()[0]):
+        yield
+
+
+def bits(x):
+    return int(np.array(x, np.float32).view(np.uint32))
+
+
+# --- the library --------------------------------------------------------------------------------------------
+
+
+@each_function
+def test_every_4099th_float(function):
+    found = ulp.sweep(function, {isa: ulp.native(isa) for isa in available_isas()}, 4099)
+    assert not ulp.broken(function, found)
+    v = found.verdicts["scalar"]
+    assert v.inputs + v.nans == -(-(1 << 32) // 4099) == sum(v.histogram()) + v.nans
+
+
+# Where a function changes its formula, saturates, overflows or underflows; last, where its error is largest
+# with a fused multiply-add, and without.
+BENDS = {
+    "exp": (0, 0.34657359, 1, 88.722839, 89, -87.336544, -103.27893, -103.97208, -105, -59.91054, -81.395195),
+    "tanh": (0, 2.0**-12, 0.17328679, 0.625, -0.625, 9.0108, -9.0108, 9.5, 0.62610734),
+    "sigmoid": (0, -0.34657359, -6.5, 17.32868, 16.6, -17.4, -88.72, -103.97208, 104, -6.237699),
+}
+
+
+@each_function
+def test_all_floats_around_the_bends(function):
+    """65,536 floats around each."""
+    sets = {isa: ulp.native(isa) for isa in available_isas()}
+    for x in BENDS[function]:
+        first = max(0, bits(x) - 2**15)
+        assert not ulp.broken(function, ulp.sweep(function, sets, first=first, last=first + 2**16)), x
+
+
+@each_function
+def test_all_inputs_that_are_no_numbers(function):
+    """NaN of both signs with a payload of every 61st bit pattern, and the infinities before them."""
+    sets = {isa: ulp.native(isa) for isa in available_isas()}
+    for sign in (0, 1 << 31):
+        found = ulp.sweep(function, sets, 61, first=sign + 0x7F800000, last=sign + (1 << 31))
+        assert not ulp.broken(function, found)
+        assert all((v.inputs, v.nans) == (1, -(-(1 << 23) // 61) - 1) for v in found.verdicts.values())
+
+
+@pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARCH64} and {QEMU}")
+@each_function
+def test_aarch64(function):
+    assert not ulp.emulated(function, 1_000_003)
+
+
+# --- the judge ----------------------------------------------------------------------------------------------
+
+
+def in_decimal(function, x):
+    """To 60 digits."""
+    with localcontext(prec=60, Emin=-(10**6), Emax=10**6):
+        x = Decimal(float(x))
+        if function == "exp":
+            return x.exp()
+        e = (-2 * abs(x) if function == "tanh" else -abs(x)).exp()
+        if function == "tanh":
+            return (1 - e) / (1 + e) * (1 if x >= 0 else -1)
+        return (1 if x >= 0 else e) / (1 + e)
+
+
+@each_function
+def test_the_reference_against_60_digits(function, rng):
+    """Its error is below the 2^-25 ULP that ulp_judge.c derives."""
+    some = rng.integers(0, 1 << 32, 1500, np.uint64).astype(np.uint32).view(np.float32)
+    some = some[np.abs(some) < 200]
+    x = np.concatenate([some, rng.uniform(-20, 20, 500), rng.uniform(-104, 88.7, 500), BENDS[function]])
+    x = x.astype(np.float32)
+    x = x[x < 88.7] if function == "exp" else x
+    truth, per_ulp = np.empty((2, x.size))
+    nearest, tie = np.empty(x.size, np.float32), np.empty(x.size, np.uint8)
+    size = ctypes.c_size_t(x.size)
+    ulp.judge().judge_reference(
+        int(ulp.FUNCTIONS[function]), size, *map(ulp.address, (x, truth, per_ulp, nearest, tie))
+    )
+    for value, got, unit in zip(x, truth, per_ulp, strict=True):
+        error = abs(Decimal(float(got)) - in_decimal(function, value)) * Decimal(float(unit))
+        assert error < 2.0**-25, value
+
+
+def spoiled(changes):
+    """The library's functions, but for some inputs: {bits of x: result}."""
+
+    def run(function, x, y):
+        ulp.native("scalar")(function, x, y)
+        for at, value in changes.items():
+            y[x.view(np.uint32) == at] = value
+
+    return run
+
+
+FAULTS = {
+    "3 ULP": ("exp", {bits(1): np.float32(np.e) + 3 * 2.0**-22}, "ULP; LNRNN_ISA"),
+    "NaN of a number": ("exp", {bits(2): np.nan}, "NaN"),
+    "a number of NaN": ("sigmoid", {0x7FC00001: 1}, "NaN"),
+    "too early infinite": ("exp", {bits(88.72): np.inf}, "infinite"),
+    "too late infinite": ("exp", {bits(88.75): np.finfo(np.float32).max}, "infinite"),
+    "sign of zero": ("tanh", {0x80000000: 0.0}, "range or have the wrong sign"),
+    "below zero": ("sigmoid", {bits(-104.5): -0.0}, "range or have the wrong sign"),
+    "above one": ("tanh", {bits(9.5): 1 + 2.0**-23}, "range or have the wrong sign"),
+    "flushed to zero": ("tanh", {5: 0.0}, "subnormal"),
+    "infinity": ("sigmoid", {bits(-np.inf): 1e-45}, "infinite inputs"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault):
+    function, changes, message = FAULTS[fault]
+    first = max(0, next(iter(changes)) - 100)
+    sets = {"scalar": ulp.native("scalar"), "spoiled": spoiled(changes)}
+    found = ulp.sweep(function, sets, first=first, last=first + 1000)
+    wrong = ulp.broken(function, found)
+    assert any("spoiled" in line and message in line for line in wrong), wrong
+    assert any("scalar and spoiled differ on 1 inputs" in line for line in wrong) or "NaN" in message
+    assert not any(line.startswith(f"{function} on scalar:") for line in wrong)
+
+
+def test_steps_against_the_direction_are_counted():
+    at = bits(-0.5)  # floats of more bits are smaller: results fall
+    low = np.float32(np.exp(-0.5))
+    sets = {"spoiled": spoiled({at: low - 5 * 2.0**-24, at + 1: low})}
+    v = ulp.sweep("exp", sets, first=at - 3, last=at + 4).verdicts["spoiled"]
+    assert (v.steps_back, v.deepest_step, v.step_input) == (1, 5, at + 1)
+
+
+def test_results_of_the_blocks_are_those_of_one(monkeypatch):
+    """Neighbours of two blocks are compared too."""
+    kept = {}
+    for block in (1 << 16, 1000):
+        monkeypatch.setattr(ulp, "BLOCK", block)
+        sets = {isa: ulp.native(isa) for isa in ("scalar", available_isas()[0])}
+        first = bits(7.8) - 40_000
+        kept[block] = [
+            bytes(v) for v in ulp.sweep("sigmoid", sets, first=first, last=first + 60_000).verdicts.values()
+        ]
+    assert kept[1000] == kept[1 << 16]
