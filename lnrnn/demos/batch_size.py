@@ -25,7 +25,6 @@ it follows from its definition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ import numpy as np
 
 from lnrnn.demos.digits import FOLDS, Digits, load_digits
 from lnrnn.demos.feed_forward import FeedForward, NormName, train
-from lnrnn.demos.outcomes import interval, mean_and_deviation
+from lnrnn.demos.outcomes import bounds, format_points, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 
@@ -170,15 +169,10 @@ def change(results: Results, method: str, size: int) -> np.ndarray:
     return np.asarray(results.accuracy[method, size] - results.accuracy[method, LARGE])
 
 
-def _ends(differences: np.ndarray) -> tuple[float, float]:
-    """Of the 95 % interval; one seed tells nothing."""
-    return interval(differences) or (-math.inf, math.inf)
-
-
 def holds(results: Results, reading: str, size: int) -> bool:
     """Whether at batch ``size`` LN keeps its accuracy within MARGIN and BN, read so, loses more than that."""
-    low, _ = _ends(change(results, LAYER, size))
-    _, high = _ends(change(results, reading, size))
+    low, _ = bounds(change(results, LAYER, size))
+    _, high = bounds(change(results, reading, size))
     return low > -MARGIN and high < -MARGIN
 
 
@@ -186,7 +180,7 @@ def verdict(results: Results, text: str) -> Report:
     """By the rule in this module's docstring."""
     held = {(reading, size): holds(results, reading, size) for reading in READINGS for size in SMALL}
     numbers = ", ".join(
-        f"{method} {_interval(change(results, method, SMALL[0]))}" for method in (LAYER, *READINGS)
+        f"{method} {format_points(change(results, method, SMALL[0]))}" for method in (LAYER, *READINGS)
     )
     number = f"Test accuracy from batch {LARGE} to {SMALL[0]}, in points: {numbers}."
     if all(held.values()):
@@ -237,7 +231,7 @@ def _small_batches(results: Results) -> str:
 
 
 def _kept(differences: np.ndarray) -> str:
-    low, high = _ends(differences)
+    low, high = bounds(differences)
     verb = "keeps its accuracy" if low > -MARGIN else "loses" if high < -MARGIN else "is not clear"
     return f"{verb} ({100 * differences.mean():+.1f} points)"
 
@@ -289,7 +283,7 @@ def change_table(results: Results) -> str:
         for method in METHODS:
             if (method, size) in results.accuracy:
                 differences = change(results, method, size)
-                ends = (differences.mean(), *_ends(differences))
+                ends = (differences.mean(), *bounds(differences))
                 rows.append([f"{size:2}  {method}", *(f"{100 * end:+.1f}" for end in ends)])
     return format_table(["batch", "change", "from", "to"], rows)
 
@@ -305,12 +299,6 @@ def rate_table(results: Results) -> str:
 def _cell(found: Mapping[tuple[str, int], np.ndarray], method: str, size: int) -> str:
     values = found.get((method, size))
     return "-" if values is None else format_percent(*mean_and_deviation(values))
-
-
-def _interval(differences: np.ndarray) -> str:
-    """In points: "-1.2 [-2.0, -0.4]"."""
-    low, high = (100 * end for end in _ends(differences))
-    return f"{100 * differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def how(seeds: int, quick: bool) -> str:

@@ -35,7 +35,6 @@ of the claim, on the cell, or on both, and the verdict's numbers say where it fa
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +43,7 @@ from lnrnn.demos.cells import CELLS
 from lnrnn.demos.character_experiment import LONG, STEPS, TOGETHER, Extent, Results, measure
 from lnrnn.demos.figures import ALARM, BEYOND, STYLES
 from lnrnn.demos.length_experiment import BATCH_NORM, LABELS, LAYER_NORM, Method
-from lnrnn.demos.outcomes import interval
+from lnrnn.demos.outcomes import bounds, interval
 from lnrnn.demos.study import Report, Study
 from lnrnn.demos.tables import format_table, paragraph
 
@@ -87,7 +86,7 @@ def lost(results: Results, part: str, cell: str) -> np.ndarray:
 
 def holds(part: str, losses: np.ndarray) -> bool:
     """By the rule in this module's docstring. losses: (S,)."""
-    low, high = interval(losses) or (-math.inf, math.inf)
+    low, high = bounds(losses)
     return low > SEVERE if part == AVERAGING else high < MARGIN
 
 
@@ -120,7 +119,7 @@ def _by_cell(results: Results, part: str, name: str = "") -> str:
 
 def _interval(losses: np.ndarray) -> str:
     """ "+0.012 [-0.003, +0.027]"."""
-    low, high = interval(losses) or (-math.inf, math.inf)
+    low, high = bounds(losses)
     return f"{losses.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
@@ -196,7 +195,7 @@ def loss_table(results: Results) -> str:
 
 
 def _ends(losses: np.ndarray) -> list[str]:
-    low, high = interval(losses) or (-math.inf, math.inf)
+    low, high = bounds(losses)
     return [f"{value:+.3f}" for value in (losses.mean(), low, high)]
 
 

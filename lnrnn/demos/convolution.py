@@ -36,7 +36,7 @@ import numpy as np
 
 from lnrnn.demos.convolution_network import SIDE, ConvolutionalNetwork, Kind
 from lnrnn.demos.digits import FOLDS, Digits, load_digits
-from lnrnn.demos.outcomes import interval, mean_and_deviation
+from lnrnn.demos.outcomes import bounds, format_points, mean_and_deviation
 from lnrnn.demos.parallel import Tally, side_by_side
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
@@ -184,18 +184,13 @@ def better(results: Results, name: str, other: str) -> np.ndarray:
     return np.asarray(results.accuracy[name] - results.accuracy[other])
 
 
-def _ends(differences: np.ndarray) -> tuple[float, float]:
-    """Of the 95 % interval; one seed tells nothing."""
-    return interval(differences) or (-math.inf, math.inf)
-
-
 def answers(results: Results) -> dict[str, bool]:
     """By the rule in this module's docstring; the last is the hearsay, which decides nothing."""
     return {
-        "LN is faster than no norm": _ends(faster(results, LAYER_NORM, PLAIN))[0] > FASTER,
-        "BN is faster than LN": _ends(faster(results, BATCH_NORM, LAYER_NORM))[0] > FASTER,
-        "BN ends better than LN": _ends(better(results, BATCH_NORM, LAYER_NORM))[0] > MARGIN,
-        "LN ends worse than no norm": _ends(better(results, PLAIN, LAYER_NORM))[0] > MARGIN,
+        "LN is faster than no norm": bounds(faster(results, LAYER_NORM, PLAIN))[0] > FASTER,
+        "BN is faster than LN": bounds(faster(results, BATCH_NORM, LAYER_NORM))[0] > FASTER,
+        "BN ends better than LN": bounds(better(results, BATCH_NORM, LAYER_NORM))[0] > MARGIN,
+        "LN ends worse than no norm": bounds(better(results, PLAIN, LAYER_NORM))[0] > MARGIN,
     }
 
 
@@ -204,7 +199,7 @@ def verdict(results: Results, text: str) -> Report:
     number = (
         f"LN against no norm: {_times(faster(results, LAYER_NORM, PLAIN))} as fast; BN against LN: "
         f"{_times(faster(results, BATCH_NORM, LAYER_NORM))} as fast, "
-        f"{_points(better(results, BATCH_NORM, LAYER_NORM))} points on the test images."
+        f"{format_points(better(results, BATCH_NORM, LAYER_NORM))} points on the test images."
     )
     if all(decided):
         return Report("confirmed", number, text)
@@ -215,14 +210,9 @@ def verdict(results: Results, text: str) -> Report:
 
 def _times(logs: np.ndarray) -> str:
     """ "1.40 times [1.10, 1.78]" """
-    low, high = _ends(logs)
+    low, high = bounds(logs)
     with np.errstate(over="ignore"):
         return f"{2 ** logs.mean():.2f} times [{2**low:.2f}, {np.exp2(high):.2f}]"
-
-
-def _points(differences: np.ndarray) -> str:
-    low, high = (100 * end for end in _ends(differences))
-    return f"{100 * differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -237,8 +227,8 @@ def report_text(results: Results) -> str:
     told = "; ".join(f"{question}: {'yes' if yes else 'no'}" for question, yes in answers(results).items())
     parts = [
         f"{told}.",
-        f"Hearsay: no norm against LN, {_points(better(results, PLAIN, LAYER_NORM))} points on the test "
-        f"images; the worst chosen LN network reaches {100 * results.accuracy[LAYER_NORM].min():.1f} %.",
+        f"Hearsay: no norm against LN, {format_points(better(results, PLAIN, LAYER_NORM))} points on the "
+        f"test images; the worst chosen LN network reaches {100 * results.accuracy[LAYER_NORM].min():.1f} %.",
         _explanation(results),
     ]
     text = [paragraph(part, "- ", "  ") for part in parts]

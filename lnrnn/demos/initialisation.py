@@ -19,7 +19,6 @@ confirmed if for neither; else it depends on the norm.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from lnrnn.demos.digits import FOLDS, load_digits
 from lnrnn.demos.feed_forward import FeedForward, NormName, train
-from lnrnn.demos.outcomes import interval, mean_and_deviation
+from lnrnn.demos.outcomes import bounds, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 
@@ -100,11 +99,7 @@ def measure(seeds: int, quick: bool, progress: Progress) -> Results:
 
 def verdict(results: Results, text: str) -> Report:
     """By the rule in this module's docstring."""
-    intervals = {
-        name: interval(results.shares(name) - results.shares(PLAIN)) or (-math.inf, math.inf)
-        for name in NORMS
-        if NORMS[name]
-    }
+    intervals = {name: bounds(results.shares(name) - results.shares(PLAIN)) for name in NORMS if NORMS[name]}
     shares = ", ".join(f"{name} {_percent(results.shares(name))} %" for name in NORMS)
     more = ", ".join(
         f"{name} [{100 * low:+.0f}, {100 * high:+.0f}]" for name, (low, high) in intervals.items()

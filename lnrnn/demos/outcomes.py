@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,17 @@ def interval(differences: np.ndarray) -> tuple[float, float] | None:
     mean = float(differences.mean())
     half = quantile * float(differences.std(ddof=1)) / len(differences) ** 0.5
     return mean - half, mean + half
+
+
+def bounds(differences: np.ndarray) -> tuple[float, float]:
+    """The ends of `interval`; infinite for a single value, which tells nothing."""
+    return interval(differences) or (-math.inf, math.inf)
+
+
+def format_points(differences: np.ndarray) -> str:
+    """Differences of accuracy (S,), mean and 95 % interval in points: "-1.2 [-2.0, -0.4]"."""
+    low, high = (100 * end for end in bounds(differences))
+    return f"{100 * differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def compare(a: np.ndarray, b: np.ndarray) -> int | None:

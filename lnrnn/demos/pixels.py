@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lnrnn.demos.outcomes import interval, mean_and_deviation
+from lnrnn.demos.outcomes import bounds, format_points, mean_and_deviation
 from lnrnn.demos.pixel_experiment import (
     BARE,
     BATCH,
@@ -108,16 +108,11 @@ def gain(results: Results, method: str, order: str) -> np.ndarray:
     return np.asarray(results.test[method, order] - results.test[PLAIN, order])
 
 
-def _ends(differences: np.ndarray) -> tuple[float, float]:
-    """Of the 95 % interval; one seed tells nothing."""
-    return interval(differences) or (-math.inf, math.inf)
-
-
 def statements(results: Results, method: str = BATCH) -> dict[str, bool]:
     """What of the claim holds for a method."""
-    found = {FASTER[order]: _ends(ratio(results, method, order))[1] < FEWER for order in ORDERS}
-    found[NO_WORSE] = _ends(gain(results, method, IN_ORDER))[0] > -MARGIN
-    found[BETTER] = _ends(gain(results, method, PERMUTED))[0] > MARGIN
+    found = {FASTER[order]: bounds(ratio(results, method, order))[1] < FEWER for order in ORDERS}
+    found[NO_WORSE] = bounds(gain(results, method, IN_ORDER))[0] > -MARGIN
+    found[BETTER] = bounds(gain(results, method, PERMUTED))[0] > MARGIN
     return found
 
 
@@ -126,7 +121,7 @@ def verdict(results: Results, text: str) -> Report:
     found = statements(results)
     numbers = ", ".join(
         f"{order} {_times(ratio(results, BATCH, order))} the updates to {LEVEL:.0%}, "
-        f"{_points(gain(results, BATCH, order))} points on the test images"
+        f"{format_points(gain(results, BATCH, order))} points on the test images"
         for order in ORDERS
     )
     number = f"BN against no norm: {numbers}."
@@ -141,14 +136,8 @@ def verdict(results: Results, text: str) -> Report:
 
 def _times(logs: np.ndarray) -> str:
     """ "0.52x [0.40, 0.70]" """
-    low, high = (2**end for end in _ends(logs))
+    low, high = (2**end for end in bounds(logs))
     return f"{2 ** float(logs.mean()):.2f}x [{low:.2f}, {high:.2f}]"
-
-
-def _points(differences: np.ndarray) -> str:
-    """ "+1.2 [+0.3, +2.1]" """
-    low, high = (100 * end for end in _ends(differences))
-    return f"{100 * differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def report(results: Results) -> Report:
@@ -178,8 +167,8 @@ def _constant(results: Results) -> str:
     alike = format_percent(float(results.signs[BARE, PERMUTED].mean()))
     return (
         f"LN of a pixel alone keeps its sign and no more: replace every pixel by its sign, and {alike} % of "
-        f"the test images are named as before. Without the constant LN changes by {_points(change)} points "
-        f"{PERMUTED}."
+        f"the test images are named as before. Without the constant LN changes by {format_points(change)} "
+        f"points {PERMUTED}."
     )
 
 
@@ -191,12 +180,12 @@ def _noise(results: Results) -> str:
     for order in ORDERS:
         quiet, noisy = results.test[QUIET, order], results.test[BATCH, order]
         told.append(
-            f"Without noise on h0 BN names {_points(quiet - noisy)} points more test images {order}; "
+            f"Without noise on h0 BN names {format_points(quiet - noisy)} points more test images {order}; "
             f"the gradient's norm, median and largest, is {_gradients(results, QUIET, order)}, with noise "
             f"{_gradients(results, BATCH, order)} (no norm {_gradients(results, PLAIN, order)})."
         )
     silent = ", ".join(
-        f"{_points(results.silent[BATCH, order] - results.test[BATCH, order])} points {order}"
+        f"{format_points(results.silent[BATCH, order] - results.test[BATCH, order])} points {order}"
         for order in ORDERS
     )
     told.append(f"Trained with noise, its statistics recomputed without: {silent}.")
@@ -230,7 +219,7 @@ def paired_table(results: Results) -> str:
     rows = [
         [
             f"{method}, {order}",
-            _points(gain(results, method, order)),
+            format_points(gain(results, method, order)),
             _times(ratio(results, method, order)),
         ]
         for method in (BATCH, LAYER)

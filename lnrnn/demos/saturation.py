@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lnrnn.demos.digits import CLASSES
-from lnrnn.demos.outcomes import interval, mean_and_deviation
+from lnrnn.demos.outcomes import bounds, mean_and_deviation
 from lnrnn.demos.saturation_experiment import (
     BATCH,
     NETS,
@@ -137,7 +137,7 @@ def verdict(results: Results, text: str) -> Report:
     """By the rule in this module's docstring."""
     held = {}
     for answer in ANSWERS:
-        low, _ = interval(gain(results, answer)) or (-math.inf, math.inf)
+        low, _ = bounds(gain(results, answer))
         held[answer] = low > QUESTIONS[answer[0]][1]
     counts = ", ".join(
         f"{question} {sum(held[answer] for answer in ANSWERS if answer[0] == question)}"
@@ -247,7 +247,7 @@ def gain_table(results: Results) -> str:
         question, net, name = answer
         found = gain(results, answer)
         margin = QUESTIONS[question][1]
-        low, high = interval(found) or (-math.inf, math.inf)
+        low, high = bounds(found)
         row = [found.mean(), low, high, margin]
         told = [f"{question}, {net}, {name}", *(f"{number:+.2f}" for number in row)]
         rows.append([*told, "yes" if low > margin else "no"])
@@ -259,7 +259,7 @@ def _shift_told(results: Results) -> str:
     plain, told = values(results, shift, "deep", PLAIN), []
     for name in NORMED:
         found = plain - values(results, shift, "deep", name)
-        low, high = interval(found) or (-math.inf, math.inf)
+        low, high = bounds(found)
         with np.errstate(over="ignore"):
             ends = f"{np.power(10.0, low):.2f} to {np.power(10.0, high):.2f}"
         told.append(f"{name} {10 ** found.mean():.2f} (95 % interval {ends})")

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lnrnn.demos.normalised_regression import BATCH, LAYER, NONE, NORMS, WEIGHT
-from lnrnn.demos.outcomes import interval
+from lnrnn.demos.outcomes import bounds
 from lnrnn.demos.study import Report, Study
 from lnrnn.demos.tables import format_percent, format_table, paragraph
 from lnrnn.demos.weight_growth_experiment import (
@@ -105,11 +105,6 @@ def fall(results: Results, norm: str, optimiser: str) -> np.ndarray:
     return np.log([free.turn[last].mean() / held.turn[last].mean() for free, held in pairs])
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    """Of the 95 % interval; one seed tells nothing."""
-    return interval(values) or (-math.inf, math.inf)
-
-
 def curvature_holds(results: Results) -> bool:
     """By the rule in this module's docstring."""
     right = [
@@ -123,8 +118,8 @@ def curvature_holds(results: Results) -> bool:
 def learning_holds(results: Results, optimiser: str) -> bool:
     """By the rule in this module's docstring."""
     return all(
-        _ends(growth(results, norm, optimiser))[0] > GROWN
-        and _ends(fall(results, norm, optimiser))[1] < FALLEN
+        bounds(growth(results, norm, optimiser))[0] > GROWN
+        and bounds(fall(results, norm, optimiser))[1] < FALLEN
         for norm in JUDGED
     )
 
@@ -161,7 +156,7 @@ def _factor(logs: np.ndarray) -> str:
 
 def _times(logs: np.ndarray) -> str:
     """Factor and interval: "2.10x [1.91, 2.43]", to two digits below 1."""
-    factors = (math.exp(value) for value in (float(logs.mean()), *_ends(logs)))
+    factors = (math.exp(value) for value in (float(logs.mean()), *bounds(logs)))
     mean, low, high = (f"{value:.{2 if value < 1 else 3}g}" for value in factors)
     return f"{mean}x [{low}, {high}]"
 
