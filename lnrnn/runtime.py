@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -12,23 +13,19 @@ from . import _core
 from .errors import integer
 
 
+def _choose(variable: str, available: list[str], use: Callable[[str], None], what: str) -> None:
+    """Uses what an environment variable names, if it names anything."""
+    name = os.environ.get(variable)
+    if not name:
+        return
+    if name not in available:
+        raise ImportError(f"{variable}={name!r} is not {what} has; available: {', '.join(available)}")
+    use(name)
+
+
 def _from_environment() -> None:
-    name = os.environ.get("LNRNN_ISA")
-    if name:
-        if name not in _core.isa_list():
-            raise ImportError(
-                f"LNRNN_ISA={name!r} is not an instruction set that this machine has; "
-                f"available: {', '.join(_core.isa_list())}"
-            )
-        _core.use_isa(name)
-    name = os.environ.get("LNRNN_TEAM")
-    if name:
-        if name not in _core.team_list():
-            raise ImportError(
-                f"LNRNN_TEAM={name!r} is not a kind of threads that this build has; "
-                f"available: {', '.join(_core.team_list())}"
-            )
-        _core.use_team(name)
+    _choose("LNRNN_ISA", _core.isa_list(), _core.use_isa, "an instruction set that this machine")
+    _choose("LNRNN_TEAM", _core.team_list(), _core.use_team, "a kind of threads that this build")
     _core.set_num_threads(_core.cores())
     # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes
     # first.

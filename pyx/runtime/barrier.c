@@ -12,15 +12,6 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-static void pause_core(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void yield_core(void)
 {
 #if defined(LNRNN_POSIX)
@@ -32,7 +23,7 @@ static void yield_core(void)
 static void stagger(void)
 {
     for (const int64_t start = lnrnn_nanoseconds(); lnrnn_nanoseconds() - start < 200000;)
-        pause_core();
+        lnrnn_pause_core();
 }
 
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
@@ -50,7 +41,7 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
     if (mode == LNRNN_BARRIER_SLOW)
         __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
     for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
-        pause_core();
+        lnrnn_pause_core();
         if (spins % LNRNN_SPINS)
             continue;
         const int64_t now = lnrnn_nanoseconds();

@@ -37,15 +37,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
 static worker *idle;
 static unsigned failed; /* the generation that could not start more */
 
-static void pause_core(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static int state_of(const worker *w) { return __atomic_load_n(&w->state, __ATOMIC_ACQUIRE); }
 
 /* Does the state become another than `state` within `ns`? */
@@ -55,7 +46,7 @@ static int changes(const worker *w, int state, int64_t ns)
     for (int spins = 1;; spins++) {
         if (state_of(w) != state)
             return 1;
-        pause_core();
+        lnrnn_pause_core();
         if (spins % LNRNN_SPINS)
             continue;
         const int64_t now = lnrnn_nanoseconds();

@@ -37,6 +37,16 @@ typedef struct {
 } lnrnn_barrier;
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 
+/* Between two looks at what another thread is to change. */
+static inline void lnrnn_pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* --- backoff.c ----------------------------------------------------------------------------------------- */
 
 /* True while backing off from oversubscribed cores: short work is better done by one thread. */
