@@ -25,7 +25,8 @@ MOST_COUNTED = 2**53
 # Held while an object is given a changed version of its state, so that no change is lost where two threads
 # make one each. Readers do without: they take the version that is there, once. One lock for all objects: it
 # is held for microseconds, and is no part of what is copied or pickled. A fork waits for it, or the child
-# might find it held by a thread that the child does not have.
+# might find it held by a thread that the child does not have; so what else a fork must not cut in two, such
+# as an import, is done under it too.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

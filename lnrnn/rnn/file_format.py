@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import choice
 from ..files import replacing
+from ..state import CHANGES
 from .architecture import Architecture, argument_names
 from .cells import CELLS
 from .snapshot import DTYPES, Dtype, Snapshot
@@ -35,8 +36,9 @@ class Stored(NamedTuple):
 
 def _safetensors() -> Any:
     try:
-        import safetensors
-        import safetensors.numpy
+        with CHANGES:  # a fork waits; a child that imported while a lost thread did would wait for ever
+            import safetensors
+            import safetensors.numpy
     except ImportError:
         raise ImportError("saving and loading models needs safetensors: pip install safetensors") from None
     return safetensors

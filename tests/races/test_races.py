@@ -13,12 +13,8 @@ races = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(races)
 
 
-# Not "fork" and "exit", which failed now and then beside other work, for a reason that is not known yet.
-QUICK = [part for part in races.PARTS if part not in ("fork", "exit")]
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks beside threads, as Linux has them")
-@pytest.mark.parametrize("part", QUICK)
+@pytest.mark.parametrize("part", races.PARTS)
 def test_races(part):
     pytest.importorskip("safetensors")
     assert not races.run(part, seed=1, seconds=1.5)

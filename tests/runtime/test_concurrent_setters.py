@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import signal
 import sys
+import tempfile
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -286,3 +289,39 @@ def forks():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_while_something_is_set():
     run_apart(forks)
+
+
+def forks_while_importing():
+    """A child that is made while the first file is saved, and safetensors imported for it, can save too."""
+    warnings.simplefilter("ignore", DeprecationWarning)
+    importing = threading.Event()
+
+    class Slow:
+        """A finder of modules that is asked first, takes its time and finds nothing."""
+
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "safetensors.numpy":
+                importing.set()
+                time.sleep(0.5)
+
+    sys.meta_path.insert(0, Slow)
+    rnn = network(3, 5)
+    with tempfile.TemporaryDirectory() as folder:
+        thread = threading.Thread(target=rnn.save, args=(os.path.join(folder, "parent"),))
+        thread.start()
+        assert importing.wait(30)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # ends it if it hangs
+            rnn.save(os.path.join(folder, "child"))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        thread.join(30)
+        assert sorted(os.listdir(folder)) == ["child", "parent"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_the_first_file_is_saved():
+    pytest.importorskip("safetensors")
+    run_apart(forks_while_importing)
