@@ -7,9 +7,9 @@
 #include "rnn/rows.h"
 #include "runtime/parts.h"
 
-/* Rows of a weight's gradient that a task has, and packed rows that it transposes at once (compare_builds.py, LSTM
- * training). */
-enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256 };
+/* Rows of a weight's gradient that a task has, packed rows that it transposes at once (compare_builds.py, LSTM
+ * training), and floats in a cache line. */
+enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256, LINE = 16 };
 
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const uint32_t *w, int add, float *c, size_t cs)
@@ -65,9 +65,11 @@ static size_t weight_gradient(const backward_job *j, size_t block, int hidden, s
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t depth; row < j->rows && remaining(left) > 0; row += depth) {
         depth = j->rows - row < GRADIENT_DEPTH ? j->rows - row : GRADIENT_DEPTH;
-        for (size_t d = 0; d < depth; d++)
+        /* By cache lines of what is written: columns lie a multiple of 1 KiB apart, too many for the sets of L1. */
+        for (size_t d0 = 0; d0 < depth; d0 += LINE)
             for (size_t o = 0; o < count; o++)
-                transposed[o * GRADIENT_DEPTH + d] = g[(row + d) * j->wide + o0 + o];
+                for (size_t d = d0; d < depth && d < d0 + LINE; d++)
+                    transposed[o * GRADIENT_DEPTH + d] = g[(row + d) * j->wide + o0 + o];
         product->pack_rows(n, depth, rows + row, (uint32_t *)packed);
         lnrnn_gradient_product(j, count, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
         spend(left, (double)depth * (double)count * (double)n);
