@@ -4,7 +4,8 @@
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
 #   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
 #   make warnings            every C unit through gcc and clang with warnings on
-#   make sanitize [K=...]    the tests of what the C computes, built with gcc's address and undefined-behaviour sanitizers
+#   make sanitize [K=...]    the tests, built with gcc's address and undefined-behaviour sanitizers; an hour
+#   make valgrind            every kind of call in a few sizes under valgrind's memcheck, on the scalar instruction set
 #   make tsan                the tests of threads under gcc's thread sanitizer, with a broken barrier as its control
 #   make guard               sizes 1 to 200 of everything with pages around every array that nothing may touch
 #   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
@@ -12,6 +13,8 @@
 #   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/races/run.py says what); three minutes
 #   make fuzz [SECONDS=60]   random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
 #   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
+#   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
+#   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
 #   make clean               all that these made
 PYTHON ?= python3
@@ -27,7 +30,7 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize tsan guard digest build bench peers faults races fuzz ulp soak clean
+.PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers faults races fuzz ulp soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -66,23 +69,22 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/check_warnings.py
 
-# A build of its own, in a copy of the sources. The sanitizer has to be the first library of the process, and that of C++
-# beside it, for PyTorch throws exceptions. Python never gives back all of its memory, so leaks are not looked for. Other
-# folders of tests limit memory or start processes.
-SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
-SANITIZED = $(VENV)/sanitized
+# Builds of their own, in copies of the sources.
 sanitize: $(VENV)/.test
-	mkdir -p $(SANITIZED)
-	cd $(SANITIZED) && rm -rf include pyx lnrnn tests
-	cp -pR setup.py pyproject.toml README.md LICENSE include pyx lnrnn tests $(SANITIZED)
-	cd $(SANITIZED) && CC=gcc CFLAGS="$(SANITIZE) -fno-omit-frame-pointer" LDFLAGS="$(SANITIZE)" \
-	    $(abspath $(BIN))/python setup.py -q build_ext --inplace
-	cd $(SANITIZED) && PYTHONPATH=$(abspath $(SANITIZED)) \
-	    LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(abspath $(BIN))/python -m pytest tests/norm tests/rnn tests/simd $(if $(K),-k "$(K)") $(ARGS)
+	$(BIN)/python tests/memory_checks.py address $(VENV)/sanitized $(if $(K),-k "$(K)") $(ARGS)
+
+valgrind: $(VENV)/.test
+	$(BIN)/python tests/memory_checks.py valgrind $(ARGS)
 
 tsan: $(VENV)/.test
 	$(BIN)/python tests/thread_sanitizer.py $(VENV)/tsan $(ARGS)
+
+coverage: $(VENV)/.test
+	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
+	$(BIN)/python tests/run_coverage.py $(VENV)/covered $(ARGS)
+
+mutants: $(VENV)/.test
+	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)
 
 guard: $(VENV)/.test
 	$(BIN)/python tests/guard/sweep.py $(ARGS)

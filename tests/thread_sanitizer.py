@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "include", "pyx", "lnrnn", "tests")
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from source_copy import build as compile_module  # noqa: E402
+from source_copy import copy_sources  # noqa: E402
+
 FLAGS = "-fsanitize=thread"
 # Where threads divide units, sequences, rows and gradients, and where callers and forks meet.
 TESTS = (
@@ -39,22 +42,14 @@ REPORT = "WARNING: ThreadSanitizer: data race"
 
 def build(folder: Path, relaxed: bool) -> None:
     """A copy of the sources in the current folder, built in ``folder`` with the sanitizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in SOURCES:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        if Path(name).is_dir():
-            shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        else:
-            shutil.copy2(name, folder / name)
+    copy_sources(folder)
     if relaxed:
         barrier = folder / "pyx/runtime/barrier.c"
         text, count = re.subn(r"__ATOMIC_(ACQ_REL|ACQUIRE|RELEASE)", "__ATOMIC_RELAXED", barrier.read_text())
         if not count:
             raise SystemExit("the barrier has no ordered operations: the control has to be written anew")
         barrier.write_text(text)
-    environment = {**os.environ, "CC": "gcc", "CFLAGS": FLAGS, "LDFLAGS": FLAGS, "LNRNN_OPENMP": "0"}
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=folder, env=environment, check=True)
+    compile_module(folder, CC="gcc", CFLAGS=FLAGS, LDFLAGS=FLAGS, LNRNN_OPENMP="0")
 
 
 def run(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -39,7 +39,10 @@ ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
 ROWS = 1, 20
 PATIENCE = 120  # seconds for an operation, all its sweeps together
 LEAKS = 2  # blocks more after each sweep over an operation than after the one before: Python's lists may grow
-SWEEPS = 4, 16  # to see that, and so many again where the first were not enough: what grows for ever is a leak
+SWEEPS = (
+    4,
+    16,
+)  # to see that, and so many again where the first were not enough: what grows for ever is a leak
 
 lib = ctypes.PyDLL(None)  # what is preloaded is found in the process itself
 

@@ -74,6 +74,8 @@ static quantized_row i8_quantize(size_t k, const float *x, uint32_t *scratch)
         top = lanes[i] > top ? lanes[i] : top;
     const float scale = top < 0x1p-100f ? 0 : top / 8191; /* 1 / scale must be finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
+    if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
+        scratch[k / 4] = scratch[words + k / 4] = 0;
     for (size_t i = 0; i < k; i += V32_LANES) {
         const v32 v = v32_load_n(x + i, k - i < V32_LANES ? k - i : V32_LANES);
         const v32 u = v32_add(v32_round(v32_mul(v, inverse)), v32_set1(8192.0f));

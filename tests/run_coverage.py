@@ -1,0 +1,200 @@
+"""``make coverage``: which lines and branches of Python, Cython and C the suite never runs.
+
+    python tests/run_coverage.py FOLDER [--report FILE] [ARGUMENTS OF PYTEST]
+
+A copy of the sources in FOLDER is built with gcc's --coverage and the whole suite runs in it, processes that
+tests start included. FOLDER/html shows every line; --report writes a table by file and every line that was
+never run, with its reason from tests/never_run.txt. Ends with 1 if a line that was never run has no reason
+there, or a reason is no longer needed. Of a header that is compiled for several instruction sets, a line
+counts as run if it ran in one of them. Branches of Cython, most of which look for exceptions, are not
+counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "support"))
+
+from source_copy import build, copy_sources  # noqa: E402
+
+# Other builds, programs of their own, and other people's tests, which run nothing new.
+NEVER = ("tests/mutants", "tests/benchmarks")
+PLAIN = "force=True,  # it goes by times"
+WITH_LINES = "emit_linenums=True, " + PLAIN
+CONFIG = """\
+[run]
+branch = True
+source = lnrnn
+parallel = True
+data_file = {folder}/python/data
+patch = subprocess, _exit
+concurrency = thread
+[report]
+exclude_also =
+    if TYPE_CHECKING:
+    @overload
+"""
+
+
+def measure(folder: Path, arguments: list[str]) -> int:
+    """-> the status of pytest."""
+    copy_sources(folder)
+    setup = folder / "setup.py"
+    text = setup.read_text()
+    if PLAIN not in text:
+        raise SystemExit(
+            "setup.py has changed: say here how Cython is told to write the numbers of its lines"
+        )
+    setup.write_text(text.replace(PLAIN, WITH_LINES))
+    build(folder, CC="gcc", CFLAGS="--coverage", LDFLAGS="--coverage")
+    for old in folder.rglob("*.gcda"):
+        old.unlink()
+    (folder / "python").mkdir(exist_ok=True)
+    for old in (folder / "python").iterdir():
+        old.unlink()
+    config = folder / "coveragerc"
+    config.write_text(CONFIG.format(folder=folder))
+    command = [
+        sys.executable,
+        "-m",
+        "coverage",
+        "run",
+        f"--rcfile={config}",
+        "-m",
+        "pytest",
+        "-q",
+        *arguments,
+    ]
+    variables = {**os.environ, "PYTHONPATH": str(folder), "COVERAGE_RCFILE": str(config)}
+    return subprocess.run(command, cwd=folder, env=variables, check=False).returncode
+
+
+def join(folder: Path) -> list[dict]:
+    """Both in one report of gcovr's, as a page for every file and as data: its files."""
+    variables = {**os.environ, "COVERAGE_RCFILE": str(folder / "coveragerc")}
+    data = folder / "python/data"
+    if not data.exists():
+        subprocess.run(
+            [sys.executable, "-m", "coverage", "combine", "-q"], cwd=folder, env=variables, check=True
+        )
+    subprocess.run(
+        [sys.executable, "-m", "coverage", "xml", "-q", "-o", "python.xml"],
+        cwd=folder, env=variables, check=True,
+    )  # fmt: skip
+    gcovr = [sys.executable, "-m", "gcovr", "--root", ".", "-j", "2"]
+    subprocess.run(
+        [*gcovr, "--filter", "include/", "--filter", "pyx/", "--exclude", ".*_core[.]c$",
+         "--merge-mode-functions=separate", "--gcov-ignore-errors=all", "--gcov-ignore-parse-errors=all",
+         "--json", "c.json", "build/objects"],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    (folder / "html").mkdir(exist_ok=True)
+    subprocess.run(
+        [*gcovr, "--add-tracefile", "c.json", "--cobertura-add-tracefile", "python.xml",
+         "--html-nested", "html/index.html", "--json", "both.json"],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    found: list[dict] = json.loads((folder / "both.json").read_text())["files"]
+    return sorted(found, key=lambda file: file["file"])
+
+
+def reasons() -> list[tuple[str, str, str]]:
+    """(file, the line's text, why it is never run), of which the text may have * and ?."""
+    found = []
+    for line in (HERE / "never_run.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            file, text, why = (part.strip() for part in line.split(" | "))
+            found.append((file, text, why))
+    return found
+
+
+def merged(file: dict) -> tuple[dict[int, bool], dict[tuple[int, int], bool]]:
+    """({line: did it run?}, {(line, branch): was it taken?}), where a line may stand in functions of many
+    types and instruction sets."""
+    lines: dict[int, bool] = {}
+    branches: dict[tuple[int, int], bool] = {}
+    for line in file["lines"]:
+        number = line["line_number"]
+        lines[number] = lines.get(number, False) or line["count"] > 0
+        for place, branch in enumerate(line["branches"]):
+            branches[number, place] = branches.get((number, place), False) or branch["count"] > 0
+    return lines, branches
+
+
+def table(folder: Path, files: list[dict]) -> tuple[str, list[str], list[str]]:
+    """(the report in Markdown, lines without a reason, reasons without a line)."""
+    rows, unexplained, listed = [], [], []
+    known, used = reasons(), set()
+    total = [0, 0, 0, 0]
+    for file in files:
+        name = file["file"]
+        source = (folder / name).read_text().splitlines()
+        lines, branches = merged(file)
+        taken = [] if name.endswith((".pyx", ".pxi", ".pxd")) else list(branches.values())
+        counts = sum(lines.values()), len(lines), sum(taken), len(taken)
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+        rows.append((name, counts))
+        for number in sorted(number for number, ran in lines.items() if not ran):
+            text = source[number - 1].strip()
+            for k, (where, what, why) in enumerate(known):
+                if fnmatch.fnmatch(name, where) and fnmatch.fnmatchcase(text, what):
+                    used.add(k)
+                    listed.append((name, number, text, why))
+                    break
+            else:
+                unexplained.append(f"{name}:{number}: {text}")
+    unneeded = [" | ".join(known[k]) for k in range(len(known)) if k not in used]
+
+    def share(part: int, whole: int) -> str:
+        return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "-"
+
+    text = ["| file | lines run | branches taken |", "|---|---|---|"]
+    for name, counts in [*rows, ("all", total)]:
+        text.append(f"| {name} | {share(*counts[:2])} | {share(*counts[2:])} |")
+    text += ["", "| never run | line | why |", "|---|---|---|"]
+    for name, number, line, why in listed:
+        text.append(f"| {name}:{number} | `{line.replace('|', chr(92) + '|')}` | {why} |")
+    return "\n".join(text) + "\n", unexplained, unneeded
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--report", type=Path)
+    parser.add_argument(
+        "--only-report", action="store_true", help="of what a run before this one has measured"
+    )
+    options, arguments = parser.parse_known_args()
+    folder = options.folder.resolve()
+    if not options.only_report:
+        arguments = arguments or ["tests", *(f"--ignore={name}" for name in NEVER)]
+        if measure(folder, arguments) not in (
+            0,
+            1,
+        ):  # a few tests may not bear the measuring: they are shown above
+            raise SystemExit("the suite does not run")
+    text, unexplained, unneeded = table(folder, join(folder))
+    print(text.split("\n\n")[0].splitlines()[-1])
+    if options.report:
+        options.report.write_text(text)
+    for words, found in (
+        ("never run, and no reason given", unexplained),
+        ("a reason that is not needed", unneeded),
+    ):
+        for line in found:
+            print(f"{words}: {line}")
+    return 1 if unexplained or unneeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

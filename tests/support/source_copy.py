@@ -1,0 +1,33 @@
+"""A copy of the sources in a folder of its own, for builds that are not the one in use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (
+    "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs", "examples",
+    "include", "pyx", "lnrnn", "tests",
+)  # fmt: skip
+
+
+def copy_sources(folder: Path) -> None:
+    """What is built and tested, without what was made from it; objects that a copy has made stay there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_core.c")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def build(folder: Path, **environment: str) -> None:
+    """The module in place, with those variables of the environment."""
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True)
