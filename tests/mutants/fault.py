@@ -16,8 +16,8 @@ from pathlib import Path
 C_LINES = """\
 #ifndef LNRNN_FAULT
 #define LNRNN_FAULT
-extern char *getenv(const char *);
-extern int atoi(const char *);
+extern char *getenv(const char *name);
+extern int atoi(const char *text);
 __attribute__((weak, visibility("hidden"))) int lnrnn_fault;
 __attribute__((constructor)) static void lnrnn_read_fault(void)
 {
@@ -29,7 +29,7 @@ __attribute__((constructor)) static void lnrnn_read_fault(void)
 CYTHON_LINES = f'''\
 cdef extern from *:
     """
-{C_LINES.replace("extern char *getenv(const char *);", "#include <stdlib.h>").replace("extern int atoi(const char *);", "")}    """
+{C_LINES}    """
     int lnrnn_fault
 
 '''
@@ -89,9 +89,11 @@ def apply(faults: list[Fault], folder: Path) -> None:
         path = folder / name
         text = path.read_text()
         changes.sort(reverse=True)
-        for (start, _, _), (_, end, _) in zip(changes, changes[1:]):
+        for (start, _, _), (_, end, _) in zip(changes, changes[1:], strict=False):
             if end > start:
-                raise ValueError(f"two faults of {name} change the same text, near {text[start:start + 60]!r}")
+                raise ValueError(
+                    f"two faults of {name} change the same text, near {text[start : start + 60]!r}"
+                )
         for start, end, new in changes:
             text = text[:start] + new + text[end:]
         if path.suffix in (".c", ".h"):

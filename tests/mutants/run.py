@@ -1,25 +1,25 @@
 """``make mutants``: does the suite notice faults that were put in on purpose?
 
-    python tests/mutants/run.py FOLDER [--only WORDS] [--list FILE] [--record FILE] [--first] [--check]
+    python tests/mutants/run.py FOLDER [--only WORDS] [--record FILE] [--first] [--check]
 
 A copy of the sources in FOLDER gets every fault of tests/mutants/faults, each switched on by LNRNN_FAULT, and
 is built once. As a control the whole suite runs with none switched on; tests that fail there, such as those
 that read the sources, are left out from then on. Then for each fault the tests that should notice it run
-and, where they do not, the whole suite. A crash and a test that does not end are noticed too. --first leaves out
-the whole suite; --check only puts the faults in. Results are kept in FOLDER, so that what was interrupted
-goes on; --record writes them as a table. Ends with 0 if at least 97 % of the faults that are not equivalent
-were noticed.
+and, where they do not, the whole suite. A crash and a test that does not end are noticed too. --first leaves
+the whole suite out, and the control; --check only puts the faults in. What was found is kept in FOLDER, so
+that an interrupted run goes on; --record writes it as a table. Ends with 0 if at least 97 % of the faults
+that are not equivalent were noticed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -28,116 +28,156 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(ROOT / "tests/support")]
 
 from fault import Fault, apply  # noqa: E402
 
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "docs", "examples", "include", "pyx", "lnrnn", "tests")  # fmt: skip
-# Programs of their own, which are not for one fault: they take minutes.
-NEVER = ("tests/mutants", "tests/benchmarks")
-PATIENCE = 1800  # seconds for the whole suite; ten times what the first tests took without a fault, or 120
-FLAGS = "-O1"  # many small branches more: -O3 takes minutes for them
+from source_copy import build, copy_sources  # noqa: E402
+
+# The whole suite, without these programs and without timings.
+SUITE = ["tests", "--ignore=tests/mutants", "--ignore=tests/benchmarks"]
+PATIENCE = {"first": 300, "whole": 3600}  # seconds until tests count as hanging
+ENOUGH = 0.97
 
 
 def all_faults() -> list[Fault]:
-    names = sorted(path.stem for path in (HERE / "faults").glob("*.py"))
-    found = [fault for name in names for fault in importlib.import_module(f"faults.{name}").FAULTS]
-    doubles = {fault.name for fault in found if sum(fault.name == other.name for other in found) > 1}
+    modules = sorted(path.stem for path in (HERE / "faults").glob("[!_]*.py"))
+    found = [fault for name in modules for fault in importlib.import_module(f"faults.{name}").FAULTS]
+    names = [fault.name for fault in found]
+    doubles = sorted({name for name in names if names.count(name) > 1})
     if doubles:
-        raise SystemExit(f"two faults have one name: {', '.join(sorted(doubles))}")
+        raise SystemExit(f"two faults have one name: {', '.join(doubles)}")
     return found
 
 
-def copy(folder: Path) -> None:
-    for name in SOURCES:
-        source, target = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.so", "__pycache__", "_core.c"))
-        else:
-            shutil.copy2(source, target)
-
-
-def build(folder: Path) -> None:
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=folder, env={**os.environ, "CFLAGS": FLAGS}, check=True)
-
-
-def pytest(folder: Path, arguments: list[str], number: int, patience: float, **environment: str) -> tuple[int | None, str, float]:
+def pytest(folder: Path, arguments: list[str], number: int, patience: float, **environment: str):
     """(status, None if it did not end; output; seconds) of tests with fault `number`, 0 for none."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     variables = {**os.environ, "PYTHONPATH": str(folder), "LNRNN_FAULT": str(number), **environment}
     start = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, cwd=folder, env=variables, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=patience)
-        return process.returncode, output, time.monotonic() - start
+        status = process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         output, _ = process.communicate()
-        return None, output, time.monotonic() - start
+        status = None
+    return status, output, time.monotonic() - start
 
 
 def failures(output: str) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::\S+)?)", output, re.MULTILINE)
 
 
-def control(folder: Path, known: dict) -> list[str]:
-    """Tests that fail with no fault switched on, as arguments that leave them out."""
-    if "control" not in known:
-        status, output, seconds = pytest(folder, ["tests", *(f"--ignore={name}" for name in NEVER), "-rfE"], 0, 2 * PATIENCE)  # fmt: skip
+class Campaign:
+    """All faults, in one copy of the sources that has them, and what is known of them by now."""
+
+    def __init__(self, folder: Path, faults: list[Fault], whole: bool) -> None:
+        self.folder, self.faults, self.whole = folder, faults, whole
+        self.kept = folder / "found.json"
+        self.known = json.loads(self.kept.read_text()) if self.kept.exists() else {"faults": {}}
+
+    def keep(self) -> None:
+        self.kept.write_text(json.dumps(self.known, indent=1))
+
+    def found(self, fault: Fault) -> dict | None:
+        """What became of it, if it was tried as it is now."""
+        result = self.known["faults"].get(fault.name)
+        return result if result and result["fault"] == fingerprint(fault) else None
+
+    def settled(self, fault: Fault) -> bool:
+        result = self.found(fault)
+        return bool(result) and (bool(result["by"]) or not self.whole or result["part"] == "whole")
+
+    def control(self) -> None:
+        """Notes the tests that fail with no fault switched on."""
+        if "control" in self.known:
+            return
+        status, output, seconds = pytest(self.folder, SUITE, 0, PATIENCE["whole"])
         if status not in (0, 1):
             raise SystemExit(f"the suite does not run without a fault: {output[-3000:]}")
-        known["control"] = {"failed": failures(output), "seconds": round(seconds), "said": output.strip().split("\n")[-1]}
-    return [f"--deselect={name.split('[')[0]}" for name in known["control"]["failed"]]
+        said = output.strip().split("\n")[-1]
+        print(f"control: {said}", flush=True)
+        self.known["control"] = {"failed": failures(output), "seconds": round(seconds), "said": said}
+        self.keep()
+
+    def left_out(self) -> list[str]:
+        return [
+            f"--deselect={name.split('[')[0]}" for name in self.known.get("control", {}).get("failed", ())
+        ]
+
+    def run(self, number: int, fault: Fault) -> None:
+        result = verdict(self.folder, number, fault, self.left_out(), self.whole and not fault.equivalent)
+        self.known["faults"][fault.name] = {"fault": fingerprint(fault), **result}
+        self.keep()
+        print(f"{number} {fault.name}: {result['by'] or 'NOT NOTICED'} ({result['seconds']} s)", flush=True)
+
+    def table(self) -> str:
+        """In Markdown."""
+        lines = ["| file | fault | noticed by |", "|---|---|---|"]
+        for fault in self.faults:
+            result = self.found(fault)
+            if result is None:
+                by = "not run"
+            elif result["by"]:
+                by = result["by"]
+            elif fault.equivalent:
+                by = f"nothing: {fault.equivalent}"
+            else:
+                by = "**nothing**" if result["part"] == "whole" else "**not by the first tests**"
+            lines.append(
+                "| " + " | ".join(c.replace("|", "\\|") for c in (fault.file, fault.name, by)) + " |"
+            )
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> bool:
+        """Prints it. -> whether enough were noticed."""
+        noticed = {fault.name for fault in self.faults if (self.found(fault) or {}).get("by")}
+        equivalent = {fault.name for fault in self.faults if fault.equivalent}
+        count = len(self.faults) - len(equivalent)
+        share = len(noticed - equivalent) / max(1, count)
+        print(
+            f"{len(noticed - equivalent)} of {count} noticed ({share:.1%}); {len(equivalent)} are equivalent"
+        )
+        for name in sorted(noticed & equivalent):
+            print(f"called equivalent, and noticed: {name}")
+        return share >= ENOUGH and not noticed & equivalent
+
+
+def fingerprint(fault: Fault) -> str:
+    return hashlib.sha256(repr((fault.file, fault.was, fault.becomes, fault.isa)).encode()).hexdigest()[:16]
 
 
 def verdict(folder: Path, number: int, fault: Fault, left_out: list[str], whole: bool) -> dict:
-    """What became of one fault."""
+    """What became of one fault. by: what noticed it, or None."""
     environment = {"LNRNN_ISA": fault.isa} if fault.isa else {}
-    own = shlex.split(fault.tests)
-    rest = ["tests", *(f"--ignore={name}" for name in NEVER)]
-    seconds = 0.0
-    for part, arguments, patience in (("first", own, 300.0), ("whole", rest, float(PATIENCE))):
-        if part == "whole" and not whole:
-            break
-        status, output, took = pytest(folder, ["-x", "-rfE", *arguments, *left_out], number, patience, **environment)
+    parts = {"first": shlex.split(fault.tests), "whole": SUITE}
+    seconds, by = 0.0, None
+    for part in ("first", "whole") if whole else ("first",):
+        arguments = ["-x", *parts[part], *left_out]
+        status, output, took = pytest(folder, arguments, number, PATIENCE[part], **environment)
         seconds += took
         if status is None:
-            return {"noticed": "a test does not end", "part": part, "seconds": round(seconds)}
-        if status == 1 or status < 0:
-            by = (failures(output) or [f"the process ends with {status}"])[0]
-            return {"noticed": by, "part": part, "seconds": round(seconds)}
-        if status != 0:
-            message = output.strip().split("\n")[-1][:200]
-            # An error at the start, as when the package cannot be imported, is noticed; wrong arguments are not.
-            if failures(output):
-                return {"noticed": failures(output)[0], "part": part, "seconds": round(seconds)}
-            raise SystemExit(f"{fault.name!r}: pytest cannot run {fault.tests!r}: {message}")
-    return {"noticed": None, "part": "whole" if whole else "first", "seconds": round(seconds)}
-
-
-def table(faults: list[Fault], results: dict) -> str:
-    """The results, in Markdown."""
-    lines = ["| file | fault | noticed by |", "|---|---|---|"]
-    for fault in faults:
-        found = results.get(fault.name)
-        if found is None:
-            by = "not run"
-        elif found["noticed"]:
-            by = found["noticed"]
-        else:
-            by = f"nothing: {fault.equivalent}" if fault.equivalent else "**nothing**"
-            if found["part"] == "first" and not fault.equivalent:
-                by = "not by the first tests"
-        lines.append(f"| {fault.file} | {fault.name} | {by.replace('|', chr(92) + '|')} |")
-    return "\n".join(lines) + "\n"
+            by = "a test does not end"
+        elif failures(output):  # of imports too
+            by = failures(output)[0]
+        elif status < 0 or status == 1:
+            by = f"the process ends with {status}"
+        elif status:
+            raise SystemExit(f"{fault.name!r}: pytest cannot run {shlex.join(arguments)}: {output[-500:]}")
+        if by:
+            break
+    return {"by": by, "part": part, "seconds": round(seconds)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="faults whose name or file has these words")
     parser.add_argument("--record", type=Path)
@@ -146,8 +186,7 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, default=2)
     options = parser.parse_args()
     folder, faults = options.folder.resolve(), all_faults()
-    folder.mkdir(parents=True, exist_ok=True)
-    copy(folder)
+    copy_sources(folder)
     try:
         apply(faults, folder)
     except ValueError as error:
@@ -155,36 +194,20 @@ def main() -> int:
     print(f"{len(faults)} faults in {len({fault.file for fault in faults})} files", flush=True)
     if options.check:
         return 0
+    campaign = Campaign(folder, faults, not options.first)
     build(folder)
-    kept = folder / "results.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    results = known.setdefault("faults", {})
-    left_out = control(folder, known) if not options.first else []
-    kept.write_text(json.dumps(known, indent=1))
+    if campaign.whole:
+        campaign.control()
     chosen = [
         (number, fault)
         for number, fault in enumerate(faults, 1)
-        if options.only in fault.name + " " + fault.file
-        and not (fault.name in results and (results[fault.name]["noticed"] or results[fault.name]["part"] == "whole" or options.first))
-    ]  # fmt: skip
-
-    def one(chosen: tuple[int, Fault]) -> None:
-        number, fault = chosen
-        results[fault.name] = found = verdict(folder, number, fault, left_out, not options.first and not fault.equivalent)
-        kept.write_text(json.dumps(known, indent=1))
-        print(f"{number} {fault.name}: {found['noticed'] or 'NOT NOTICED'} ({found['seconds']} s)", flush=True)
-
+        if options.only in f"{fault.name} {fault.file}" and not campaign.settled(fault)
+    ]
     with ThreadPoolExecutor(options.side_by_side) as pool:
-        list(pool.map(one, chosen))
+        list(pool.map(lambda pair: campaign.run(*pair), chosen))
     if options.record:
-        options.record.write_text(table(faults, results))
-    counted = [fault for fault in faults if not fault.equivalent]
-    noticed = sum(bool(results.get(fault.name, {}).get("noticed")) for fault in counted)
-    wrong = [fault.name for fault in faults if fault.equivalent and results.get(fault.name, {}).get("noticed")]
-    print(f"{noticed} of {len(counted)} noticed ({100 * noticed / max(1, len(counted)):.1f} %), {len(faults) - len(counted)} equivalent")
-    if wrong:
-        print(f"called equivalent, and noticed: {', '.join(wrong)}")
-    return 0 if noticed >= 0.97 * len(counted) and not wrong else 1
+        options.record.write_text(campaign.table())
+    return 0 if campaign.summary() else 1
 
 
 if __name__ == "__main__":
