@@ -36,16 +36,9 @@ demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
 	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
 
-# Two processes, for two cores: one for the rooms whose tests mostly start processes of their own. Its output comes last.
-APART = tests/cli tests/demos tests/faults tests/files tests/fuzz tests/guard tests/races tests/soak
+# Two processes, for two cores; a file's tests stay together.
 test: $(VENV)/.test
-ifdef K
-	$(BIN)/python -m pytest -k "$(K)" $(ARGS)
-else
-	@$(BIN)/python -m pytest $(APART) $(ARGS) >$(VENV)/apart.log 2>&1 & apart=$$!; trap 'kill $$apart' INT TERM; \
-	$(BIN)/python -m pytest $(APART:%=--ignore=%) $(ARGS); status=$$?; \
-	wait $$apart || status=$$?; cat $(VENV)/apart.log; exit $$status
-endif
+	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile) $(ARGS)
 
 lint: types style spelling
 
