@@ -230,6 +230,7 @@ def layouts(x):
 
 # --- bad input ----------------------------------------------------------------------------------------------
 
+
 class Anything:
     """An object that is no number; its name is the same in every process, as the ids of tests have to be."""
 
