@@ -143,6 +143,11 @@ def test_constant_rows_and_a_tiny_eps(isa, dtype):
         same(lnrnn.layer_norm(x, n, None, bias, eps), np.broadcast_to(bias, x.shape))
         assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
         same(lnrnn.batch_norm(x.T, None, None, training=True, eps=eps), 0) if n > 1 else None
+    # Of most values the mean of several is not the value itself, until sums are taken again.
+    values = (np.finfo(dtype).max * np.random.default_rng(6).uniform(0.01, 1, 200)).astype(dtype)
+    for shape in ((7, 200), (3, 200, 5)):
+        x = np.broadcast_to(values.reshape(200, *[1] * (len(shape) - 2)), shape)
+        same(lnrnn.batch_norm(x, None, None, training=True, eps=eps), 0)
 
 
 @each_dtype
@@ -159,6 +164,29 @@ def test_what_is_not_finite(isa, dtype):
             r = lnrnn.rms_norm(x, n)
             assert np.isnan(r[:, n // 2]).all()
             assert np.isnan(r).all() if np.isnan(poison) else not np.delete(r, n // 2, 1).any()
+
+
+@each_dtype
+def test_one_such_row_among_others(isa, dtype):
+    """Rows are taken four at a time: what one of them needs, a scale or a second pass, it gets wherever it
+    stands, and the others keep their bits."""
+    rng = np.random.default_rng(10)
+    for n in (5, 17, 100):
+        far = normal(rng, (1, n), dtype)
+        far[0, : min(n, 8)] += dtype(1e4)  # the values about which sums are taken first
+        gain, bias = normal(rng, (2, n), dtype)
+        for row in np.concatenate([extremes(rng, n, dtype), far]):
+            for place in range(5):
+                x, gy = normal(rng, (2, 5, n), dtype)
+                x[place] = row
+                for eps in (0.0, 1e-5):
+                    rows = [slice(k, k + 1) for k in range(5)]
+                    for call in (
+                        lambda r: lnrnn.layer_norm(x[r], n, gain, bias, eps),  # noqa: B023
+                        lambda r: lnrnn.rms_norm(x[r], n, gain, eps),  # noqa: B023
+                        lambda r: lnrnn.layer_norm_backward(gy[r], x[r], n, gain, bias, eps)[0],  # noqa: B023
+                    ):
+                        same(call(slice(None)), np.concatenate([call(r) for r in rows]), f"{n}, {place}")
 
 
 @given(st.data())
