@@ -3,6 +3,8 @@ reference."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -300,6 +302,13 @@ def test_layer_norm_inside_a_cell(isa, name):
             assert absolute_error(got, right) < 3e-6
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
+    # Squares below the smallest normal number, and an eps as small.
+    norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
+    rnn, x = calm(5, 33, **VARIANTS[name] | {"norm": norm}), normal32(rng, 1, 3, 5) * np.float32(2.0**-65)
+    y, state = rnn(x)
+    want, want_state, _ = reference_forward(rnn, x)
+    for got, right in zip((y, *parts(rnn, state)), (want, *parts(rnn, want_state)), strict=True):
+        assert absolute_error(got, right) < 3e-6
 
 
 def test_batch_norm_of_a_step_from_the_batch(isa):

@@ -98,10 +98,10 @@ def test_where_a_thread_has_lost_its_core(cell):
     _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
     with using_threads(1), parts_of(WHOLE):
         y, h = rnn(x, h0)
-    with using_caches((1024, 4096, 4096)), parts_of(SIZES[1]):  # several chunks to a part
-        with several_threads(2, divide="units"):
-            _core.set_barrier_mode("slow")
-            got, state = rnn(x, h0)
+    # Several chunks to a part.
+    with using_caches((1024, 4096, 4096)), parts_of(SIZES[1]), several_threads(2, divide="units"):
+        _core.set_barrier_mode("slow")
+        got, state = rnn(x, h0)
     for array, want in zip((got, *parts(rnn, state)), (y, *parts(rnn, h)), strict=True):
         same(array, want)
 

@@ -78,7 +78,7 @@ FAULTS = [
         KERNEL,
         r"if (scales && scales[i] < 1 && eps > 0 && e < least_spread())",
         r"if (scales && scales[i] < 1 && eps > 0 && e < least_spread() && !FAULT)",
-        f"{MAGNITUDES} -k 'batch_norm and avx2'",
+        f"{MAGNITUDES} -k 'tiny_eps and avx2'",
     ),
     Fault(
         "the gradient of the gain is taken about the pivot",

@@ -34,7 +34,7 @@ FAULTS = [
     ),
     Fault(
         "what rounding takes from the mean of a row of gates in double precision is lost",
-        f"{KERNELS}/gate_norm.h",
+        f"{CANCELLATION} -k 'inside_a_cell and avx2'",
         r"*mean_lo = (float)(mean - (double)*mean_hi);",
         r"*mean_lo = FAULT ? 0 : (float)(mean - (double)*mean_hi);",
         f"{MAGNITUDES} -k 'inside_a_cell'",

@@ -58,14 +58,14 @@ FAULTS = [
         "pyx/rnn/plan.c",
         r"p->divide_units = p->threads > 1 && !p->synchronous && !r->tape",
         r"p->divide_units = p->threads > 1 && (FAULT || !p->synchronous) && !r->tape",
-        f"{PARTS} -k statistics_of_the_batch",
+        f"{BITS} -k 'few_sequences and avx2'",
     ),
     Fault(
         "threads divide the units of more sequences than a tile holds",
         "pyx/rnn/plan.c",
         r"LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE",
         r"LNRNN_DIVIDE_UNITS_BELOW && (FAULT || r->B <= TILE)",
-        f"{BITS} -k 'threads and avx2'",
+        f"{BITS} -k 'more_threads and avx2'",
     ),
     Fault(
         "a group of no sequences is divided by",
@@ -176,7 +176,7 @@ FAULTS = [
         "pyx/rnn/split.c",
         r"if (t > first_step)",
         r"if (FAULT ? t > 0 : t > first_step)",
-        f"{PARTS} -k 'inference and units and RNN'",
+        f"{PARTS} -k lost_its",
     ),
     Fault(
         "c is changed while other threads still read it",
@@ -256,7 +256,7 @@ FAULTS = [
         "pyx/rnn/step.c",
         r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),",
         r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, FAULT && r->config->known ? (lnrnn_fold){0} : fold, &cell),",
-        f"{GATED} -k 'past_the_known and avx2 and LSTM'",
+        f"{GATED} -k 'past_the_known and LSTM and batch'",
     ),
     Fault(
         "the variance of the batch has no eps",
