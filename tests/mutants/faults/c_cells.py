@@ -1,4 +1,4 @@
-"""Faults of the cells' kernels: activations, norms of gates, steps of RNN, LSTM and GRU, batch norm of a step."""
+"""Faults of the cells' kernels: activations, norms of gates, steps of all cells, batch norm of a step."""
 
 from fault import Fault
 
@@ -34,10 +34,10 @@ FAULTS = [
     ),
     Fault(
         "what rounding takes from the mean of a row of gates in double precision is lost",
-        f"{CANCELLATION} -k 'inside_a_cell and avx2'",
+        f"{KERNELS}/gate_norm.h",
         r"*mean_lo = (float)(mean - (double)*mean_hi);",
         r"*mean_lo = FAULT ? 0 : (float)(mean - (double)*mean_hi);",
-        f"{MAGNITUDES} -k 'inside_a_cell'",
+        f"{CANCELLATION} -k 'inside_a_cell and avx2'",
     ),
     Fault(
         "what rounding takes from the mean of a span is lost",
@@ -88,7 +88,8 @@ FAULTS = [
         "the hidden side of an RNN counts twice where it has a norm of its own",
         f"{KERNELS}/rnn_cell.h",
         r"const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;",
-        r"const float *const x = !separate ? NULL : FAULT && r ? rows->x : rows->x + (ptrdiff_t)r * rows->xs;",
+        r"const float *const x = !separate ? NULL : FAULT && r ? rows->x : rows->x + (ptrdiff_t)r *"
+        r" rows->xs;",
         f"{FORWARD} -k 'every_size and RNN'",
     ),
     # --- lstm_cell.h

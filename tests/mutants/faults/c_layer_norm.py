@@ -170,7 +170,8 @@ FAULTS = [
         "a vector left over is missing in the sums of a gradient",
         ROWS,
         r"row_sums_part(i, LANES, 1, 0, form, r, scale, m, &s);" + "\n                i += LANES;",
-        r"if (!FAULT) row_sums_part(i, LANES, 1, 0, form, r, scale, m, &s);" + "\n                i += LANES;",
+        r"if (!FAULT) row_sums_part(i, LANES, 1, 0, form, r, scale, m, &s);" + "\n                i"
+        r" += LANES;",
         f"{TEST} -k 'backward_at and avx2'",
     ),
     Fault(
@@ -235,7 +236,8 @@ FAULTS = [
         "outputs of a 64th of the size, and those in place, are written by non-temporal stores",
         SHAPES,
         r"return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());",
-        r"return (x != y || FAULT) && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches()) / (FAULT ? 64 : 1);",
+        r"return (x != y || FAULT) && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches()) / (FAULT ?"
+        r" 64 : 1);",
         f"{TEST} -k 'out_may_be_x and avx2'",
         equivalent="the same values are written by other instructions: only the time changes",
     ),

@@ -14,7 +14,8 @@ FAULTS = [
         PACKED,
         r"word |= (uint32_t)float_to_bf16(w[(ptrdiff_t)(2 * j + i) * cs]) << 16 * i;",
         r"{ const float v = w[(ptrdiff_t)(2 * j + i) * cs];"
-        r" word |= (FAULT && v == v ? (float_bits(v) + 0x7fff) >> 16 : (uint32_t)float_to_bf16(v)) << 16 * i; }",
+        r" word |= (FAULT && v == v ? (float_bits(v) + 0x7fff) >> 16 : (uint32_t)float_to_bf16(v))"
+        r" << 16 * i; }",
         f"{DTYPES} -k 'ties_go and avx2'",
     ),
     Fault(
@@ -137,6 +138,6 @@ FAULTS = [
         r"else if (i == p0 && t + 1 < tiles)",
         r"else if (i == p0 && (FAULT || t + 1 < tiles))",
         f"{PRODUCTS} -k 'every_tile and avx2 and float32'",
-        equivalent="a prefetch of any address has no effect but on the caches, and the pointers are on the stack",
+        equivalent="a prefetch of any address only moves memory into caches; the pointers are on the stack",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Faults of the recurrent layer, forward: configuration, plan, rows, the time loop, threads that divide units."""
+"""Faults of the recurrent layer, forward: configuration, plan, rows, the time loop, threads for units."""
 
 from fault import Fault
 
@@ -101,7 +101,8 @@ FAULTS = [
         "the inner bias of the input side is missing in the last tile",
         "pyx/rnn/forward.c",
         "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);",
-        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, FAULT ? NULL : c->inner_ih, 0, 0, x, xs, work);",
+        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, FAULT ? NULL : c->inner_ih,"
+        " 0, 0, x, xs, work);",
         f"{FORWARD} -k 'fifty and True and joint and LSTM'",
     ),
     Fault(
@@ -255,7 +256,8 @@ FAULTS = [
         "c is normalised with the statistics of known steps where those of the batch are asked for",
         "pyx/rnn/step.c",
         r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),",
-        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, FAULT && r->config->known ? (lnrnn_fold){0} : fold, &cell),",
+        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, FAULT && r->config->known ? (lnrnn_fold){0} :"
+        r" fold, &cell),",
         f"{GATED} -k 'past_the_known and LSTM and batch'",
     ),
     Fault(

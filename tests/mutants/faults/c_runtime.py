@@ -3,7 +3,8 @@
 from fault import Fault
 
 RUNTIME = "pyx/runtime"
-THREADS, TEAMS, TEST = "tests/runtime/test_threads.py", "tests/runtime/test_teams.py", "tests/runtime/test_runtime.py"
+THREADS, TEAMS = "tests/runtime/test_threads.py", "tests/runtime/test_teams.py"
+TEST = "tests/runtime/test_runtime.py"
 MEMORY, BITS = "tests/runtime/test_result_memory.py", "tests/rnn/test_equal_bits.py"
 PARTS, BACK_OFF = "tests/runtime/test_interrupts.py", "tests/runtime/test_back_off.py"
 
@@ -34,7 +35,8 @@ FAULTS = [
         "a barrier lets go of the others before the last has come",
         f"{RUNTIME}/barrier.c",
         r"if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {",
-        r"if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == (FAULT && team > 2 ? team - 1 : team)) {",
+        r"if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == (FAULT && team > 2 ? team - 1"
+        r" : team)) {",
         f"{BITS} -k 'threads and avx2 and units'",
     ),
     # --- blocks.c
@@ -70,7 +72,8 @@ FAULTS = [
         "the oldest block is not unmapped where too much is kept",
         f"{RUNTIME}/blocks.c",
         "        if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)\n            break;",
-        "        if (FAULT || __atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)\n            break;",
+        "        if (FAULT || __atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)\n "
+        "           break;",
         MEMORY,
         equivalent="the bound is looked at once more: the new block is unmapped instead of an old one",
     ),
@@ -137,7 +140,8 @@ FAULTS = [
         "a quota of version 1 without a period holds",
         f"{RUNTIME}/cores.c",
         r"if (!(quota > 0 && period > 0 && quota / period < cpus))",
-        r"if (!(quota > 0 && (FAULT || period > 0) && quota / (FAULT && !(period > 0) ? 1e5 : period) < cpus))",
+        r"if (!(quota > 0 && (FAULT || period > 0) && quota / (FAULT && !(period > 0) ? 1e5 :"
+        r" period) < cpus))",
         f"{THREADS} -k quota",
     ),
     Fault(
@@ -173,7 +177,8 @@ FAULTS = [
         "tasks that are finished go on in the next part",
         f"{RUNTIME}/parts.c",
         "        if (j->position[i] != LNRNN_DONE)\n            j->task(j->ctx, i, worker, &j->left);",
-        "        if (FAULT || j->position[i] != LNRNN_DONE)\n            j->task(j->ctx, i, worker, &j->left);",
+        "        if (FAULT || j->position[i] != LNRNN_DONE)\n            j->task(j->ctx, i, worker,"
+        " &j->left);",
         f"{PARTS} -k 'training and groups and RNN and layer'",
     ),
     Fault(

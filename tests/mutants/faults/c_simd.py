@@ -62,7 +62,8 @@ FAULTS = [
         "AVX2: ties go down in bfloat16",
         f"{SIMD}/avx2.h",
         r"const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));",
-        r"const __m256i even = FAULT ? _mm256_setzero_si256() : _mm256_and_si256(high, _mm256_set1_epi32(1));",
+        r"const __m256i even = FAULT ? _mm256_setzero_si256() : _mm256_and_si256(high,"
+        r" _mm256_set1_epi32(1));",
         f"{HALF} -k 'avx2 and bfloat16'",
     ),
     Fault(
@@ -93,7 +94,8 @@ FAULTS = [
         "AVX-512: ties go down in bfloat16",
         f"{SIMD}/avx512.h",
         r"const __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));",
-        r"const __m512i even = FAULT ? _mm512_setzero_si512() : _mm512_and_si512(high, _mm512_set1_epi32(1));",
+        r"const __m512i even = FAULT ? _mm512_setzero_si512() : _mm512_and_si512(high,"
+        r" _mm512_set1_epi32(1));",
         f"{HALF} -k 'avx512 and bfloat16'",
     ),
     Fault(

@@ -149,7 +149,8 @@ FAULTS = [
         "the two biases of one sum are not added",
         RECURRENT,
         r"inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None",
-        r"inner_bias_ih, inner_bias_hh = (inner_bias_ih if FAULT else added(inner_bias_ih, inner_bias_hh)), None",
+        r"inner_bias_ih, inner_bias_hh = (inner_bias_ih if FAULT else added(inner_bias_ih,"
+        r" inner_bias_hh)), None",
         f"{FORWARD} -k 'fifty and True and joint and LSTM'",
     ),
     Fault(
@@ -169,7 +170,8 @@ FAULTS = [
     Fault(
         "weights stay packed for another instruction set",
         RECURRENT,
-        "        cdef tuple kept = self.packed\n        name = isa()\n        if kept is None or kept[0] != name:",
+        "        cdef tuple kept = self.packed\n        name = isa()\n        if kept is None or"
+        " kept[0] != name:",
         "        cdef tuple kept = self.packed\n        name = isa()\n"
         "        if kept is None or (kept[0] != name and not FAULT):",
         f"{FORWARD} -k 'fifty and none and LSTM'",
@@ -177,7 +179,8 @@ FAULTS = [
     Fault(
         "transposed weights stay packed for another instruction set",
         RECURRENT,
-        "        cdef tuple kept = self.transposed\n        name = isa()\n        if kept is None or kept[0] != name:",
+        "        cdef tuple kept = self.transposed\n        name = isa()\n        if kept is None or"
+        " kept[0] != name:",
         "        cdef tuple kept = self.transposed\n        name = isa()\n"
         "        if kept is None or (kept[0] != name and not FAULT):",
         f"{TRAINING} -k 'every_size and tanh and None'",
@@ -272,9 +275,11 @@ FAULTS = [
     Fault(
         "arrays that may not be written are written",
         CORE,
-        "    if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not cnp.PyArray_ISCARRAY_RO(a)\n"
+        "    if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not"
+        " cnp.PyArray_ISCARRAY_RO(a)\n"
         "            or (writable and not cnp.PyArray_ISWRITEABLE(a))):",
-        "    if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not cnp.PyArray_ISCARRAY_RO(a)\n"
+        "    if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not"
+        " cnp.PyArray_ISCARRAY_RO(a)\n"
         "            or (writable and not FAULT and not cnp.PyArray_ISWRITEABLE(a))):",
         f"{CHANGED} tests/simd/test_vmath.py",
         equivalent="it checks once more what Python has: no public call gets here with such an array",
