@@ -169,6 +169,20 @@ def test_what_is_not_finite(isa, dtype):
 
 
 @each_dtype
+def test_an_eps_of_the_size_of_the_variance(isa, dtype):
+    """Also where neither is a number of the dtype."""
+    rng = np.random.default_rng(11)
+    small, large = (1e-23, 1e25) if dtype is np.float32 else (1e-155, 1e150)
+    for n in (5, 16, 100):
+        for size in (small, large):
+            x, gy, eps = normal(rng, (7, n), dtype) * dtype(size), normal(rng, (7, n), dtype), size * size
+            rows_agree(lnrnn.layer_norm(x, n, eps=eps), ref.layer_norm(*wide(x), n, eps=eps), FORWARD)
+            rows_agree(lnrnn.rms_norm(x, n, eps=eps), ref.rms_norm(*wide(x), n, None, eps), FORWARD)
+            got = lnrnn.layer_norm_backward(gy, x, n, eps=eps)[0]
+            rows_agree(got, ref.layer_norm_backward(*wide(gy, x), (n,), None, None, eps)[0], BACKWARD)
+
+
+@each_dtype
 def test_one_such_row_among_others(isa, dtype):
     """Rows are taken four at a time: what one of them needs, a scale or a second pass, it gets wherever it
     stands, and the others keep their bits."""

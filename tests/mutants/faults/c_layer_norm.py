@@ -121,7 +121,7 @@ FAULTS = [
         ROWS,
         r"r.eps = r.eps * scale * scale;",
         r"r.eps = FAULT ? r.eps * scale : r.eps * scale * scale;",
-        f"{MAGNITUDES} -k any_magnitude",
+        f"{MAGNITUDES} -k 'an_eps_of and avx2'",
     ),
     Fault(
         "eps is missing in rows larger than the caches",

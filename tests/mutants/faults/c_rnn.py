@@ -211,9 +211,10 @@ FAULTS = [
     Fault(
         "a chunk is overwritten while other threads still read it",
         "pyx/rnn/split.c",
-        "            wait_for_all(job, team);\n            if (job->alone && worker)",
-        "            if (!FAULT || job->alone)\n                wait_for_all(job, team);\n"
-        "            if (job->alone && worker)",
+        "                job->alone = __atomic_load_n(&job->barrier.oversubscribed, __ATOMIC_RELAXED);\n"
+        "            wait_for_all(job, team);",
+        "                job->alone = !FAULT && __atomic_load_n(&job->barrier.oversubscribed,"
+        " __ATOMIC_RELAXED);\n            if (!FAULT)\n                wait_for_all(job, team);",
         f"{BITS} -k 'out_of_step and avx2 and staggered'",
     ),
     Fault(
