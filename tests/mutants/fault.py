@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The first lines of every C file that has a fault. No header is included: what the file itself defines must
-# come before the first of the system's.  The number is read before any other constructor runs.
+# come before the first of the system's. The number is read before any other constructor runs.
 C_LINES = """\
 #ifndef LNRNN_FAULT
 #define LNRNN_FAULT

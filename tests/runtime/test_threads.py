@@ -417,6 +417,10 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
             assert core.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
             assert core.teams_had() == (3, 0) and core.teams_had() == (0, 0)
+            lnrnn.layer_norm(x, 512)
+            with using_threads(2):
+                lnrnn.layer_norm(x, 512)
+            assert core.teams_had() == (3, 0)  # the largest of all calls
             network(7, 1200)(normal(rng, 4, 3, 7))
             assert core.teams_had() == (0, 3)
         finally:

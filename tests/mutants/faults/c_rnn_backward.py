@@ -99,7 +99,7 @@ FAULTS = [
         f"{TRAINING} -k layers_and_directions",
     ),
     Fault(
-        "where a sequence has no steps its gradient of x is that of another",
+        "gradients of x go to the sequences in the order of their lengths",
         TIME,
         r"g->gx_rows[row] = g->gx + ((size_t)t * r->B + (size_t)r->order[q]) * j->c->D;",
         r"g->gx_rows[row] = g->gx + ((size_t)t * r->B + (FAULT ? q : (size_t)r->order[q])) * j->c->D;",
@@ -121,7 +121,7 @@ FAULTS = [
         f"{PARTS} -k 'training and groups and RNN and layer'",
     ),
     Fault(
-        "the last block of rows of the weights' gradients is that of W_ih for both",
+        "the first rows of the gradient of W_hh are taken for some of W_ih",
         WEIGHTS,
         r"weight_gradient(j, index % n, index >= n,",
         r"weight_gradient(j, index % n, index >= n + (FAULT ? 1 : 0),",
