@@ -163,6 +163,21 @@ FAULTS = [
         r"item = strchr(item, ',') && !FAULT ? strchr(item, ',') + 1 : NULL)",
         f"{THREADS} -k quota",
     ),
+    # --- dispatch.c
+    Fault(
+        "an instruction set that there is not is taken without a word",
+        f"{RUNTIME}/dispatch.c",
+        r"return -1;",
+        r"return FAULT ? 0 : -1;",
+        f"{TEST} -k unknown_isa",
+    ),
+    Fault(
+        "the best instruction set is taken whatever was asked for",
+        f"{RUNTIME}/dispatch.c",
+        r"__atomic_store_n(&active, &sets[i].kernels, __ATOMIC_RELAXED);",
+        r"__atomic_store_n(&active, &sets[FAULT ? 0 : i].kernels, __ATOMIC_RELAXED);",
+        f"{TEST} -k lnrnn_isa_chooses",
+    ),
     # --- parts.c
     Fault(
         "a part has work for one thread however many there are",
