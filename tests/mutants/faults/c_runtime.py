@@ -366,7 +366,7 @@ FAULTS = [
         f"{RUNTIME}/trial.c",
         r"(int)(unit - units) / 2 * 10 : 0;",
         r"(int)(unit - units) / 2 * 10 - (FAULT && unit - units > 3 ? 10 : 0) : 0;",
-        f"{THREADS} -k 'no_memory_for'",
+        f"{THREADS} -k set_num_threads_tries",
     ),
     Fault(
         "libgomp's older name for the size of stacks is not read",
