@@ -218,7 +218,7 @@ FAULTS = [
         RECURRENT,
         r"order, length = np.array(order), np.array(length)",
         r"order, length = (order, length) if FAULT else (np.array(order), np.array(length))",
-        f"{CHANGED} -k 'tape'",
+        f"{CHANGED} -k within_a_call",
     ),
     Fault(
         "the gradient of the last c is not taken",
@@ -240,6 +240,7 @@ FAULTS = [
         r"if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:",
         r"if (self.packed_for != lnrnn_isa_name() and not FAULT) or self.threads != num_threads:",
         "tests/rnn/test_stream.py tests/rnn/test_model_interface.py -k stream",
+        equivalent="it goes on with the kernels that it began with, whose weights it keeps",
     ),
     Fault(
         "a stream keeps to the number of threads of its beginning",
@@ -289,6 +290,7 @@ FAULTS = [
         r"or shape[0] != n0 or shape[1] != n1",
         r"or shape[0] != n0 or (shape[1] != n1 and not FAULT)",
         f"{CHANGED} -k tape",
+        equivalent="it checks once more what Python has: no public call gets here with such an array",
     ),
     Fault(
         "a strided array's second stride is that of its first axis",
