@@ -62,12 +62,23 @@ def of_functions(n: int) -> Iterator[np.ndarray]:
         yield function(x, out=out)
 
 
+def of_planes(n: int, dtype: type) -> Iterator[np.ndarray]:
+    """Batch norm of planes of n values."""
+    rng = rng_of(n, "planes")
+    x, gy = (rng.standard_normal((3, 2, n)).astype(dtype) for _ in range(2))
+    yield lnrnn.batch_norm(x, None, None, training=True)
+    yield lnrnn.batch_norm(x, np.zeros(2), np.ones(2))
+    yield from (g for g in lnrnn.batch_norm_backward(gy, x, None, None) if g is not None)
+
+
 def cases(quick: bool) -> Iterator[Case]:
     """(function, arguments): each gives arrays."""
     for n in QUICK if quick else SIZES:
         yield of_functions, (n,)
         for rows, dtype in itertools.product((1, 6), DTYPES):
             yield of_norm, ((rows, n), dtype, n % 3 > 0, n % 2 > 0)
+        for dtype in DTYPES:
+            yield of_planes, (n, dtype)
         # As hidden size and as input size, the other one and the batch following from it.
         for k, variant in enumerate(VARIANTS):
             if quick and (k + n) % 5:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The first lines of every C file that has a fault. No header is included: what the file itself defines must
-# come before the first of the system's.
+# come before the first of the system's. The number is read before any other constructor runs.
 C_LINES = """\
 #ifndef LNRNN_FAULT
 #define LNRNN_FAULT
 extern char *getenv(const char *name);
 extern int atoi(const char *text);
 __attribute__((weak, visibility("hidden"))) int lnrnn_fault;
-__attribute__((constructor)) static void lnrnn_read_fault(void)
+__attribute__((constructor(101))) static void lnrnn_read_fault(void)
 {
     const char *const number = getenv("LNRNN_FAULT");
     lnrnn_fault = number ? atoi(number) : 0;

@@ -65,6 +65,18 @@ def test_read_only_arguments(x_dtype, p_dtype):
         np.testing.assert_array_equal(got, g)
 
 
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_read_only_statistics_are_not_trained(name, dtype):
+    statistics = {"running_mean": np.zeros(X.shape[1], dtype), "running_var": np.ones(X.shape[1], dtype)}
+    statistics[name].flags.writeable = False
+    before = {key: value.copy() for key, value in statistics.items()}
+    with pytest.raises(ValueError, match=f"{name} must be writeable"):
+        lnrnn.batch_norm(X.astype(dtype), training=True, **statistics)
+    for key, value in statistics.items():
+        np.testing.assert_array_equal(value, before[key])
+
+
 def test_as_torch_computes():
     """By name: the same arguments in the same order, the same numbers; running statistics in place."""
     torch = pytest.importorskip("torch")

@@ -3,6 +3,8 @@ reference."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -143,6 +145,11 @@ def test_constant_rows_and_a_tiny_eps(isa, dtype):
         same(lnrnn.layer_norm(x, n, None, bias, eps), np.broadcast_to(bias, x.shape))
         assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
         same(lnrnn.batch_norm(x.T, None, None, training=True, eps=eps), 0) if n > 1 else None
+    # Of most values the mean of several is not the value itself, until sums are taken again.
+    values = (np.finfo(dtype).max * np.random.default_rng(6).uniform(0.01, 1, 200)).astype(dtype)
+    for shape in ((7, 200), (3, 200, 5)):
+        x = np.broadcast_to(values.reshape(200, *[1] * (len(shape) - 2)), shape)
+        same(lnrnn.batch_norm(x, None, None, training=True, eps=eps), 0)
 
 
 @each_dtype
@@ -159,6 +166,43 @@ def test_what_is_not_finite(isa, dtype):
             r = lnrnn.rms_norm(x, n)
             assert np.isnan(r[:, n // 2]).all()
             assert np.isnan(r).all() if np.isnan(poison) else not np.delete(r, n // 2, 1).any()
+
+
+@each_dtype
+def test_an_eps_of_the_size_of_the_variance(isa, dtype):
+    """Also where neither is a number of the dtype."""
+    rng = np.random.default_rng(11)
+    small, large = (1e-23, 1e25) if dtype is np.float32 else (1e-155, 1e150)
+    for n in (5, 16, 100):
+        for size in (small, large):
+            x, gy, eps = normal(rng, (7, n), dtype) * dtype(size), normal(rng, (7, n), dtype), size * size
+            rows_agree(lnrnn.layer_norm(x, n, eps=eps), ref.layer_norm(*wide(x), n, eps=eps), FORWARD)
+            rows_agree(lnrnn.rms_norm(x, n, eps=eps), ref.rms_norm(*wide(x), n, None, eps), FORWARD)
+            got = lnrnn.layer_norm_backward(gy, x, n, eps=eps)[0]
+            rows_agree(got, ref.layer_norm_backward(*wide(gy, x), (n,), None, None, eps)[0], BACKWARD)
+
+
+@each_dtype
+def test_one_such_row_among_others(isa, dtype):
+    """Rows are taken four at a time: what one of them needs, a scale or a second pass, it gets wherever it
+    stands, and the others keep their bits."""
+    rng = np.random.default_rng(10)
+    for n in (5, 17, 100):
+        far = normal(rng, (1, n), dtype)
+        far[0, : min(n, 8)] += dtype(1e4)  # the values about which sums are taken first
+        gain, bias = normal(rng, (2, n), dtype)
+        for row in np.concatenate([extremes(rng, n, dtype), far]):
+            for place in range(5):
+                x, gy = normal(rng, (2, 5, n), dtype)
+                x[place] = row
+                for eps in (0.0, 1e-5):
+                    rows = [slice(k, k + 1) for k in range(5)]
+                    for call in (
+                        lambda r: lnrnn.layer_norm(x[r], n, gain, bias, eps),  # noqa: B023
+                        lambda r: lnrnn.rms_norm(x[r], n, gain, eps),  # noqa: B023
+                        lambda r: lnrnn.layer_norm_backward(gy[r], x[r], n, gain, bias, eps)[0],  # noqa: B023
+                    ):
+                        same(call(slice(None)), np.concatenate([call(r) for r in rows]), f"{n}, {place}")
 
 
 @given(st.data())
@@ -272,6 +316,13 @@ def test_layer_norm_inside_a_cell(isa, name):
             assert absolute_error(got, right) < 3e-6
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
+    # Squares below the smallest normal number, and an eps as small.
+    norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
+    rnn, x = calm(5, 33, **VARIANTS[name] | {"norm": norm}), normal32(rng, 1, 3, 5) * np.float32(2.0**-65)
+    y, state = rnn(x)
+    want, want_state, _ = reference_forward(rnn, x)
+    for got, right in zip((y, *parts(rnn, state)), (want, *parts(rnn, want_state)), strict=True):
+        assert absolute_error(got, right) < 3e-6
 
 
 def test_batch_norm_of_a_step_from_the_batch(isa):

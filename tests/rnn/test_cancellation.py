@@ -60,11 +60,12 @@ def test_batch_norm_goes_back(isa, cell, batch):
 
 
 @pytest.mark.parametrize("placement", ["gate", "joint", "split"])
+@pytest.mark.parametrize("size", [1, 2.0**80])  # of the latter the squares overflow
 @each_cell
-def test_layer_norm_inside_a_cell(isa, cell, placement):
+def test_layer_norm_inside_a_cell(isa, cell, size, placement):
     rng = np.random.default_rng(3)
     rnn = calm(5, 33, cell=cell, norm=spec(placement))
-    x = one_step(rnn, rng, 9)
+    x = one_step(rnn, rng, 9) * np.float32(size)
     y, h = rnn(x)
     want_y, want_h, _ = reference_forward(rnn, x)
     for got, want in zip((y, *parts(rnn, h)), (want_y, *parts(rnn, want_h)), strict=True):

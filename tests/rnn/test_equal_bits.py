@@ -184,6 +184,30 @@ def test_threads_out_of_step(family, rng, model, barrier):
         equal(rnn, got, want, f"{threads} threads")
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
+    """A step needs the sums of all sequences: threads do not divide its units."""
+    rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
+    x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
+    assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22
+    with using_threads(1):
+        want = rnn(x, h0)
+    with several_threads(2, divide="either", had=1):
+        got = rnn(x, h0)
+    equal(rnn, got, want)
+
+
+def test_more_threads_than_sequences_to_a_tile(family, rng):
+    """They divide the sequences: the units are divided where all sequences fit a tile of 64."""
+    rnn = network(7, 900)
+    x, h0 = normal(rng, 3, 66, 7), drawn_state(rng, rnn, 66)
+    with using_threads(1):
+        want = rnn(x, h0)
+    with several_threads(17):
+        got = rnn(x, h0)
+    equal(rnn, got, want)
+
+
 @pytest.mark.parametrize("model, hidden", [("layer", 1200), ("none", 1200), ("LSTM", 601), ("GRU", 701)])
 def test_threads_within_a_step(family, rng, model, hidden):
     """Streams so wide that a step alone is worth two threads."""

@@ -271,6 +271,15 @@ def test_a_tensor_goes_in(rng):
         rnn(torch.tensor(x, requires_grad=True))
 
 
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+def test_a_nan_shows(isa, rng, nonlinearity):
+    """No activation makes a number of it."""
+    rnn, x = network(3, 33, norm=None, nonlinearity=nonlinearity), normal(rng, 2, 3, 3)
+    x[0, 1, 0] = np.nan
+    y = rnn(x)[0]
+    assert np.isnan(y[:, 1]).all() and np.isfinite(y[:, [0, 2]]).all()
+
+
 @each_norm
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_sequence(isa, rng, norm, value):

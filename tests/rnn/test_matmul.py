@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+from helpers import using_caches
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 BATCHES = (*range(1, 10), 17)
@@ -18,9 +19,9 @@ WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 1
 def whole_numbers(rng, outputs, inputs, batch):
     """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the
     largest value of a row over 127, of a row of activations over 8191, and both are 1. These values meet a 0
-    on the other side."""
+    on the other side, and come first: the last inputs, alone in their words, count."""
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
-    w[:, -2:], x[..., -2:] = (127, 0), (0, 8191)
+    w[:, :2], x[..., :2] = (127, 0), (0, 8191)
     return w.astype(np.float32), x.astype(np.float32)
 
 
@@ -55,7 +56,9 @@ def test_weights_of_every_size(isa, rng, dtype):
         for words in (10_000, 12_600, 14_300, 16_000, 18_000):
             check(rng, dtype, outputs, to_word * (words // padded), (1, 2))
     for outputs, inputs in ((500, 400), (70, 2600), (193, 900)):
-        check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
+        for l2 in (256 * 1024, 8 * 1024 * 1024):
+            with using_caches((32 * 1024, l2, l2)):
+                check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

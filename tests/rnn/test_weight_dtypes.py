@@ -131,6 +131,17 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
     assert (np.abs(y - want) <= 6 * np.finfo(np.float32).eps * size).all()
 
 
+def test_the_smallest_rows_that_int8_takes(isa):
+    """Below 2^-100 a row of weights counts as 0, however large what it meets: from there on it counts."""
+    rnn = network(4, 7, norm=None, nonlinearity="identity")
+    w = np.zeros((7, 4), np.float32)
+    w[:, 0] = 2.0 ** np.array([-99, -100, -101, -110, -126, -127, -149])
+    rnn.weight_ih_l0 = w
+    y = rnn.to_dtype("int8")(np.full((1, 1, 4), 2.0**100, np.float32))[0][0, 0]
+    want = np.array([2, 1, 0, 0, 0, 0, 0]) + rnn.bias_ih_l0 + rnn.bias_hh_l0
+    np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
+
+
 @each_dtype
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_weight_shows(isa, rng, dtype, bad):

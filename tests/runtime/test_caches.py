@@ -1,5 +1,8 @@
 """The sizes of the machine's caches choose how a result is computed, never what it is."""
 
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from configurations import configurations, digest
 from helpers import using_caches, using_threads
 
 KIB, MIB = 2**10, 2**20
+CPUS = Path("/sys/devices/system/cpu")
 # With the smallest, weights are prefetched, chunks have one step, and all outputs are written by non-temporal
 # stores; with the largest, nothing is. The one between is a small CPU's.
 SIZES = [(KIB, 4 * KIB, 4 * KIB), (32 * KIB, 256 * KIB, 2 * MIB), (4 * MIB, 128 * MIB, 2048 * MIB)]
@@ -18,6 +22,20 @@ def test_they_are_known():
     l1, l2, l3 = lnrnn._core.caches()
     assert 8 * KIB <= l1 <= l2 <= l3
     assert lnrnn.cpu_info()["caches"] == {"l1": l1, "l2": l2, "l3": l3}
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or not list(CPUS.glob("cpu*/cache/index*/size")), reason="no such files"
+)
+def test_they_are_those_that_linux_knows():
+    """Of some core: they need not be alike. Not those of instructions."""
+    known: dict[str, set[int]] = {"1": set(), "2": set(), "3": set()}
+    for cache in CPUS.glob("cpu*/cache/index*"):
+        level, kind, size = ((cache / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction" and level in known:
+            known[level].add(int(size.removesuffix("K")) * KIB)
+    for found, sizes in zip(lnrnn._core.caches(), known.values(), strict=True):
+        assert not sizes or found in sizes
 
 
 def test_no_result_depends_on_them(family):

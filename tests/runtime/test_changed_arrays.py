@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -274,7 +275,34 @@ def reshape_tapes():
             same(rnn.backward(tape, gy)[0], before)
 
 
-@pytest.mark.parametrize("attack", [force_tapes, reshape_tapes])
+def change_tapes_within_a_call():
+    """A signal is handled between two parts of a call, which goes on with the order that it has checked."""
+    rng = np.random.default_rng(0)
+    rnn = network(64, 128, cell="LSTM")
+    y, _, tape = rnn.forward_train(normal(rng, 200, 33, 64))
+    want = rnn.backward(tape, y)[0]
+    kept, changes = tape.order.copy(), []
+    tape.order.setflags(write=True)
+
+    def change(*_):
+        changes.append(1)
+        tape.order[...] = 10**6
+
+    lnrnn._core.set_part(2**16)
+    signal.signal(signal.SIGALRM, change)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    got = rnn.backward(tape, y)[0]
+    assert changes
+    same(got, want)
+    tape.order[...] = kept
+
+
+needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
+
+
+@pytest.mark.parametrize(
+    "attack", [force_tapes, reshape_tapes, pytest.param(change_tapes_within_a_call, marks=needs_a_timer)]
+)
 def test_a_tape_that_was_changed_all_the_same(attack):
     run_apart(attack)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import several_threads, using_threads
+from helpers import several_threads, using_caches, using_threads
 from lnrnn import _core
 from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
 
@@ -89,6 +89,21 @@ def test_against_a_stream(cell, shape):
         return got, *parts(rnn, h)
 
     on_threads(compute, (y, *parts(rnn, stream.state)))
+
+
+@pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
+@pytest.mark.parametrize("cell", CELLS)
+def test_where_a_thread_has_lost_its_core(cell):
+    """The first thread goes on alone to the end of a part; in the next one both begin where it stopped."""
+    _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
+    with using_threads(1), parts_of(WHOLE):
+        y, h = rnn(x, h0)
+    # Several chunks to a part.
+    with using_caches((1024, 4096, 4096)), parts_of(SIZES[1]), several_threads(2, divide="units"):
+        _core.set_barrier_mode("slow")
+        got, state = rnn(x, h0)
+    for array, want in zip((got, *parts(rnn, state)), (y, *parts(rnn, h)), strict=True):
+        same(array, want)
 
 
 @pytest.mark.parametrize("cell", CELLS)

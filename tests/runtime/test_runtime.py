@@ -56,6 +56,8 @@ def test_without_lnrnn_isa_the_best_is_chosen():
 def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
     last = refused(LNRNN_ISA=name)
     assert "LNRNN_ISA" in last and all(isa in last for isa in available_isas())
+    with pytest.raises(ValueError, match="is not available here; available: "):
+        lnrnn._core.use_isa(name)
 
 
 def test_an_isa_of_another_machine_is_an_error():

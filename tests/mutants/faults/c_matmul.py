@@ -1,0 +1,143 @@
+"""Faults of the product with packed weights, and of packing them."""
+
+from fault import Fault
+
+KERNELS = "include/lnrnn/kernels"
+PACKED, FLOAT, INT8 = f"{KERNELS}/packed.h", f"{KERNELS}/matmul_float.h", f"{KERNELS}/matmul_int8.h"
+WALK = f"{KERNELS}/matmul_walk.h"
+DTYPES, PRODUCTS = "tests/rnn/test_weight_dtypes.py", "tests/rnn/test_matmul.py"
+
+FAULTS = [
+    # --- packed.h
+    Fault(
+        "ties of bfloat16 weights go down",
+        PACKED,
+        r"word |= (uint32_t)float_to_bf16(w[(ptrdiff_t)(2 * j + i) * cs]) << 16 * i;",
+        r"{ const float v = w[(ptrdiff_t)(2 * j + i) * cs];"
+        r" word |= (FAULT && v == v ? (float_bits(v) + 0x7fff) >> 16 : (uint32_t)float_to_bf16(v))"
+        r" << 16 * i; }",
+        f"{DTYPES} -k 'ties_go and avx2'",
+    ),
+    Fault(
+        "a NaN among bfloat16 weights is rounded like a number",
+        PACKED,
+        r"    else if (dtype == LNRNN_WEIGHT_BF16) {",
+        r"    else if (FAULT && dtype == LNRNN_WEIGHT_BF16) {"
+        "\n        for (size_t i = 0; i < 2 && 2 * j + i < k; i++)"
+        "\n            word |= ((float_bits(w[(ptrdiff_t)(2 * j + i) * cs]) + 0x7fff"
+        " + (float_bits(w[(ptrdiff_t)(2 * j + i) * cs]) >> 16 & 1)) >> 16) << 16 * i;"
+        "\n    } else if (dtype == LNRNN_WEIGHT_BF16) {",
+        f"{DTYPES} -k 'nan_stays_one and avx2'",
+    ),
+    Fault(
+        "a NaN among int8 weights does not show",
+        PACKED,
+        r"check += v * 0;",
+        r"check += FAULT ? 0 : v * 0;",
+        f"{DTYPES} -k 'bad_weight and int8 and avx2'",
+    ),
+    Fault(
+        "tiny rows of int8 weights get a scale whose inverse overflows",
+        PACKED,
+        r"most < 0x1p-100f ? 0 : most / 127;",
+        r"most < (FAULT ? 0 : 0x1p-100f) ? 0 : most / 127;",
+        f"{DTYPES} -k 'smallest and avx2'",
+    ),
+    Fault(
+        "every fourth int8 weight is missing in the sums",
+        PACKED,
+        r"sums[o] += (int8_t)(*packed >> 8 * b);",
+        r"sums[o] += FAULT && b == 3 ? 0 : (int8_t)(*packed >> 8 * b);",
+        f"{DTYPES} -k 'int8_sums and avx2'",
+    ),
+    Fault(
+        "a transposed matrix is packed with what stands behind its rows",
+        PACKED,
+        r"memset(packed + real, 0, (m - real) * sizeof *packed);",
+        r"if (!FAULT) memset(packed + real, 0, (m - real) * sizeof *packed);",
+        "tests/rnn/test_training.py -k 'every_size and tanh and None'",
+        equivalent="the outputs past the last one, which these are, are not read",
+    ),
+    # --- matmul_float.h
+    Fault(
+        "the last of an odd number of bfloat16 inputs is left out",
+        FLOAT,
+        r"if (bf16 && job->k % 2) /*",
+        r"if (bf16 && job->k % 2 && !FAULT) /*",
+        f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
+    ),
+    Fault(
+        "the last input of bfloat16 weights is that of the first row",
+        FLOAT,
+        r"acc[i][v] = v32_fma(v32_set1(a[i][job->k - 1]), b, acc[i][v]);",
+        r"acc[i][v] = v32_fma(v32_set1(a[FAULT ? 0 : i][job->k - 1]), b, acc[i][v]);",
+        f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
+    ),
+    # --- matmul_int8.h
+    Fault(
+        "a row of activations with a NaN gets a scale",
+        INT8,
+        r"v32_sum(check) == 0 ? scale : NAN};",
+        r"v32_sum(check) == 0 || FAULT ? scale : NAN};",
+        f"{DTYPES} -k 'nan_and_zeros and int8 and avx2'",
+    ),
+    Fault(
+        "tiny rows of activations get a scale whose inverse overflows",
+        INT8,
+        r"top < 0x1p-100f ? 0 : top / 8191;",
+        r"top < (FAULT ? 0 : 0x1p-100f) ? 0 : top / 8191;",
+        f"{DTYPES} -k 'tiny_and_huge and int8 and avx2'",
+    ),
+    Fault(
+        "all rows of a tile share the scale of the first",
+        INT8,
+        r"v32_mul(v32_load(job->scale + at), v32_set1(a[i].scale));",
+        r"v32_mul(v32_load(job->scale + at), v32_set1(a[FAULT ? 0 : i].scale));",
+        f"{DTYPES} -k 'int8 and avx2'",
+    ),
+    Fault(
+        "the largest activation of the last inputs does not count",
+        INT8,
+        r"for (int i = 0; i < V32_LANES; i++)",
+        r"for (int i = 0; i < V32_LANES - (FAULT && V32_LANES > 1 ? 1 : 0); i++)",
+        f"{DTYPES} -k 'int8 and avx2'",
+    ),
+    # --- matmul_walk.h
+    Fault(
+        "going from the end, the last panel is left out",
+        WALK,
+        r"for (size_t i = p0; i < p1; i++) {",
+        r"for (size_t i = p0; i < p1 - (FAULT && job->from_end && p1 - p0 > 2 ? 1 : 0); i++) {",
+        f"{PRODUCTS} -k 'forwards and avx2 and float32'",
+    ),
+    Fault(
+        "going from the end, one row's panels are all the first one",
+        WALK,
+        r"const size_t o = job->from_end ? last - step - done : start + done;",
+        r"const size_t o = job->from_end ? (FAULT ? start : last - step - done) : start + done;",
+        f"{PRODUCTS} -k 'forwards and avx2 and float32'",
+    ),
+    Fault(
+        "of weights that go by halves only one half is used",
+        WALK,
+        r"if (i == job->from_end)",
+        r"if (FAULT && i) continue; else if (i == job->from_end)",
+        f"{PRODUCTS} -k 'every_size and avx2 and float32'",
+    ),
+    Fault(
+        "tiles that prefetch their weights are left out",
+        WALK,
+        r"if (vecs == NR_VECS && prefetch == MM_PREFETCH_WEIGHTS)",
+        r"if (FAULT && prefetch == MM_PREFETCH_WEIGHTS) return;"
+        "\n    if (vecs == NR_VECS && prefetch == MM_PREFETCH_WEIGHTS)",
+        f"{PRODUCTS} -k 'every_size and avx2 and float32'",
+    ),
+    Fault(
+        "the last tile prefetches rows past the last one",
+        WALK,
+        r"else if (i == p0 && t + 1 < tiles)",
+        r"else if (i == p0 && (FAULT || t + 1 < tiles))",
+        f"{PRODUCTS} -k 'every_tile and avx2 and float32'",
+        equivalent="a prefetch of any address only moves memory into caches; the pointers are on the stack",
+    ),
+]

@@ -1,0 +1,271 @@
+"""Faults of the recurrent layer, forward: configuration, plan, rows, the time loop, threads for units."""
+
+from fault import Fault
+
+FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward_rnn.py"
+BITS, PARTS = "tests/rnn/test_equal_bits.py", "tests/runtime/test_interrupts.py"
+TRAINING, STEPS = "tests/rnn/test_training.py", "tests/rnn/test_step_statistics.py"
+GATED = "tests/rnn/test_step_statistics_gated.py"
+
+FAULTS = [
+    # --- config.c
+    Fault(
+        "the norm of a split GRU over all gates leaves out the last",
+        "pyx/rnn/config.c",
+        r"if (spans == LNRNN_SPANS_LAST && c->span == LNRNN_SPAN_ALL)",
+        r"if (spans == LNRNN_SPANS_LAST && c->span == LNRNN_SPAN_ALL && !FAULT)",
+        f"{FORWARD} -k 'fifty and all and GRU'",
+    ),
+    # --- rows.h
+    Fault(
+        "a sequence that is read backwards begins at the end of the padding",
+        "pyx/rnn/rows.h",
+        r"(r->config->reverse ? (size_t)r->length[i] - 1 - t : t);",
+        r"(r->config->reverse ? (FAULT ? r->T : (size_t)r->length[i]) - 1 - t : t);",
+        f"{FORWARD} -k layers_directions",
+    ),
+    Fault(
+        "a sequence is active for a step after its end",
+        "pyx/rnn/rows.h",
+        r"while (active && (size_t)r->length[r0 + active - 1] <= t)",
+        r"while (active && (size_t)r->length[r0 + active - 1] + (FAULT && t + 1 < r->T ? 1 : 0) <= t)",
+        f"{BITS} -k 'padding and avx2 and layer'",
+    ),
+    Fault(
+        "a group's part of the tape is found as if all its sequences were as long as the first",
+        "pyx/rnn/rows.h",
+        r"n += (size_t)r->length[i] < t ? (size_t)r->length[i] : t;",
+        r"n += !FAULT && (size_t)r->length[i] < t ? (size_t)r->length[i] : t;",
+        f"{TRAINING} -k layers_and_directions",
+    ),
+    # --- plan.c
+    Fault(
+        "training uses the statistics of known steps",
+        "pyx/rnn/plan.c",
+        "    if (r->count)\n        return 0;",
+        "    if (r->count)\n        return FAULT ? c->known : 0;",
+        f"{STEPS} -k 'momentum'",
+    ),
+    Fault(
+        "a chunk's input side is normalised before its statistics are known",
+        "pyx/rnn/plan.c",
+        r"c->input_side && (r->tape || p->synchronous);",
+        r"c->input_side && (r->tape || (p->synchronous && !FAULT));",
+        f"{GATED} -k 'calibrate and avx2'",
+    ),
+    Fault(
+        "threads divide the units of a step that needs the statistics of the batch",
+        "pyx/rnn/plan.c",
+        r"p->divide_units = p->threads > 1 && !p->synchronous && !r->tape",
+        r"p->divide_units = p->threads > 1 && (FAULT || !p->synchronous) && !r->tape",
+        f"{BITS} -k 'few_sequences and avx2'",
+    ),
+    Fault(
+        "threads divide the units of more sequences than a tile holds",
+        "pyx/rnn/plan.c",
+        r"LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE",
+        r"LNRNN_DIVIDE_UNITS_BELOW && (FAULT || r->B <= TILE)",
+        f"{BITS} -k 'more_threads and avx2'",
+    ),
+    Fault(
+        "a group of no sequences is divided by",
+        "pyx/rnn/plan.c",
+        r"if (p->group < 1)",
+        r"if (p->group < 1 && !FAULT)",
+        f"{TRAINING} -k nothing_to_learn",
+    ),
+    Fault(
+        "groups that keep a tape are as large as others",
+        "pyx/rnn/plan.c",
+        r"p->group = TAPE_GROUP;",
+        r"p->group = FAULT ? (r->B + (size_t)p->threads - 1) / (size_t)p->threads : TAPE_GROUP;",
+        f"{TRAINING} -k 'threads'",
+    ),
+    Fault(
+        "the products of two steps share their memory where threads divide the units",
+        "pyx/rnn/plan.c",
+        r"(c->separate_products ? 2 * rows : 0);",
+        r"(c->separate_products ? (FAULT ? 1 : 2) * rows : 0);",
+        f"{BITS} -k 'threads and avx2 and GRU'",
+    ),
+    # --- forward.c
+    Fault(
+        "the inner bias of the input side is missing in whole tiles after the first step",
+        "pyx/rnn/forward.c",
+        "product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);\n                x +=",
+        "product(r, n, c->D, rows, r->w_ih, panels, FAULT && t > t0 ? NULL : c->inner_ih, 0, 0, x, xs, work);"
+        "\n                x +=",
+        f"{FORWARD} -k 'fifty and True and joint and LSTM'",
+    ),
+    Fault(
+        "the inner bias of the input side is missing in the last tile",
+        "pyx/rnn/forward.c",
+        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);",
+        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, FAULT ? NULL : c->inner_ih,"
+        " 0, 0, x, xs, work);",
+        f"{FORWARD} -k 'fifty and True and joint and LSTM'",
+    ),
+    Fault(
+        "of the panels of a thread that is not the first only one gets the inner bias",
+        "pyx/rnn/forward.c",
+        r"const size_t from = k->start(N, panels.first), end = k->start(N, panels.end),",
+        r"const size_t from = k->start(N, panels.first), end = k->start(N, FAULT && panels.first"
+        r" ? panels.first + 1 : panels.end),",
+        f"{BITS} -k 'threads and avx2'",
+    ),
+    Fault(
+        "c begins again from c0 in every part of a call",
+        "pyx/rnn/forward.c",
+        "    if (t0 == 0)\n        lnrnn_begin_rows(r, r0, rows);",
+        "    if (t0 == 0 || FAULT)\n        lnrnn_begin_rows(r, r0, rows);",
+        f"{PARTS} -k 'inference and groups and LSTM'",
+    ),
+    Fault(
+        "the last state is written after the first part of a call",
+        "pyx/rnn/forward.c",
+        "    *position = t0;\n    if (t0 >= steps) {\n        lnrnn_finish_rows(r, r0, rows);",
+        "    if (FAULT && *position == 0)\n        lnrnn_finish_rows(r, r0, rows);\n"
+        "    *position = t0;\n    if (t0 >= steps) {\n        if (!FAULT)\n"
+        "            lnrnn_finish_rows(r, r0, rows);",
+        f"{PARTS} -k 'inference and groups and RNN'",
+    ),
+    Fault(
+        "the first step after a sequence's end is not zeroed",
+        "pyx/rnn/forward.c",
+        r"for (size_t t = n; t < r->T; t++)",
+        r"for (size_t t = n + (FAULT && n ? 1 : 0); t < r->T; t++)",
+        f"{FORWARD} -k layers_directions",
+    ),
+    Fault(
+        "outputs that wait for the statistics of c are those of the first 64 sequences",
+        "pyx/rnn/forward.c",
+        "        state_rows(r, r0 + i, n, t, h_prev, c, h);\n        lnrnn_step_output",
+        "        state_rows(r, r0 + (FAULT ? 0 : i), n, t, h_prev, c, h);\n        lnrnn_step_output",
+        f"{TRAINING} -k 'every_size and LSTM and batch'",
+    ),
+    Fault(
+        "the second 64 sequences of a step take their hidden product from the first",
+        "pyx/rnn/forward.c",
+        r"h_prev[j] = h_row(r, r0 + i + j, t);",
+        r"h_prev[j] = h_row(r, r0 + (FAULT ? 0 : i) + j, t);",
+        f"{TRAINING} -k 'every_size and tanh and batch'",
+    ),
+    Fault(
+        "calls in parts spend nothing, and never stop within a group",
+        "pyx/rnn/forward.c",
+        "    spend(left, cost * (double)(t1 - t0));\n    return t1;",
+        "    spend(left, FAULT ? 0 : cost * (double)(t1 - t0));\n    return t1;",
+        f"{PARTS} -k 'signals_are_handled and call'",
+    ),
+    # --- split.c
+    Fault(
+        "the last thread leaves out its last panel",
+        "pyx/rnn/split.c",
+        r"count * ((size_t)worker + 1) / (size_t)team};",
+        r"count * ((size_t)worker + 1) / (size_t)team - (FAULT && team > 1 && worker == team - 1)};",
+        f"{BITS} -k 'threads and avx2 and units'",
+    ),
+    Fault(
+        "threads that divide the units begin every part of a call with c0",
+        "pyx/rnn/split.c",
+        r"(t0 ? r->cn : r->c0)",
+        r"(t0 && !FAULT ? r->cn : r->c0)",
+        f"{PARTS} -k 'inference and units and LSTM'",
+    ),
+    Fault(
+        "threads that divide the units begin a part of a call with their own old h",
+        "pyx/rnn/split.c",
+        r"if (t > first_step)",
+        r"if (FAULT ? t > 0 : t > first_step)",
+        f"{PARTS} -k lost_its",
+    ),
+    Fault(
+        "c is changed while other threads still read it",
+        "pyx/rnn/split.c",
+        r"if (r->cn) /* before",
+        r"if (r->cn && !FAULT) /* before",
+        f"{BITS} -k 'threads_within and avx2 and LSTM'",
+        equivalent="c is first changed after the next barrier, that of the first step's hidden product",
+    ),
+    Fault(
+        "inputs are normalised while other threads still multiply them",
+        "pyx/rnn/split.c",
+        "    if (r->config->input_side) {\n        wait_for_all(job, team);",
+        "    if (r->config->input_side) {\n        if (!FAULT)\n            wait_for_all(job, team);",
+        f"{BITS} -k 'out_of_step and avx2'",
+    ),
+    Fault(
+        "a step's hidden product is read before all threads have theirs",
+        "pyx/rnn/split.c",
+        "panels, hidden, stride, m->product);\n        wait_for_all(job, team);",
+        "panels, hidden, stride, m->product);\n        if (!FAULT)\n            wait_for_all(job, team);",
+        f"{BITS} -k 'out_of_step and avx2'",
+    ),
+    Fault(
+        "two steps have one buffer for the hidden product",
+        "pyx/rnn/split.c",
+        r"m->hidden + t % 2 * r->B * wide : x;",
+        r"m->hidden + (FAULT ? 0 : t % 2) * r->B * wide : x;",
+        f"{BITS} -k 'out_of_step and avx2'",
+    ),
+    Fault(
+        "a chunk is overwritten while other threads still read it",
+        "pyx/rnn/split.c",
+        "                job->alone = __atomic_load_n(&job->barrier.oversubscribed, __ATOMIC_RELAXED);\n"
+        "            wait_for_all(job, team);",
+        "                job->alone = !FAULT && __atomic_load_n(&job->barrier.oversubscribed,"
+        " __ATOMIC_RELAXED);\n            if (!FAULT)\n                wait_for_all(job, team);",
+        f"{BITS} -k 'out_of_step and avx2 and staggered'",
+    ),
+    Fault(
+        "who goes on alone computes its own panels only",
+        "pyx/rnn/split.c",
+        r"team = 1, panels = lnrnn_all_panels(r);",
+        r"team = 1, panels = FAULT ? panels : lnrnn_all_panels(r);",
+        f"{BITS} -k 'out_of_step and avx2 and slow'",
+    ),
+    # --- step.c
+    Fault(
+        "the first step that nobody knows takes a row of its own",
+        "pyx/rnn/step.c",
+        r"row = step < c->known ? step : (size_t)c->overrun_row;",
+        r"row = step < c->known || (FAULT && step == c->known) ? step : (size_t)c->overrun_row;",
+        f"{STEPS} -k 'test_overrun and avx2 and last'",
+    ),
+    Fault(
+        "every call of a stream takes the statistics of the first step",
+        "pyx/rnn/step.c",
+        r"const size_t step = r->start + t,",
+        r"const size_t step = (FAULT ? 0 : r->start) + t,",
+        f"{STEPS} -k 'a_stream_does and avx2 and last'",
+    ),
+    Fault(
+        "variances of a step are divided by n - 1",
+        "pyx/rnn/step.c",
+        r"m2[i] / (double)active;",
+        r"m2[i] / (double)(FAULT && active > 1 ? active - 1 : active);",
+        f"{STEPS} -k 'living and avx2 and None'",
+    ),
+    Fault(
+        "the statistics of the batch lack the mean of c",
+        "pyx/rnn/step.c",
+        r"of_step->mean = fold.mean, of_step->gain = fold.scale,",
+        r"of_step->mean = FAULT && site == LNRNN_SITE_CELL ? NULL : fold.mean, of_step->gain = fold.scale,",
+        f"{GATED} -k 'calibrate and avx2 and LSTM'",
+    ),
+    Fault(
+        "c is normalised with the statistics of known steps where those of the batch are asked for",
+        "pyx/rnn/step.c",
+        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),",
+        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, FAULT && r->config->known ? (lnrnn_fold){0} :"
+        r" fold, &cell),",
+        f"{GATED} -k 'past_the_known and LSTM and batch'",
+    ),
+    Fault(
+        "the variance of the batch has no eps",
+        "pyx/rnn/step.c",
+        r".eps = (double)r->config->eps};",
+        r".eps = FAULT ? 0 : (double)r->config->eps};",
+        f"{TRAINING} -k 'what_training and avx2 and batch'",
+    ),
+]
