@@ -40,7 +40,7 @@ FLAGS = "-O1"  # many small branches more: -O3 takes minutes for them
 
 
 def all_faults() -> list[Fault]:
-    names = sorted(path.stem for path in (HERE / "faults").glob("*.py") if path.stem != "__init__")
+    names = sorted(path.stem for path in (HERE / "faults").glob("*.py"))
     found = [fault for name in names for fault in importlib.import_module(f"faults.{name}").FAULTS]
     doubles = {fault.name for fault in found if sum(fault.name == other.name for other in found) > 1}
     if doubles:

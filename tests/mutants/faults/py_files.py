@@ -311,9 +311,11 @@ FAULTS = [
         "a word of OMP_NUM_THREADS that is no number stops the import",
         RUNTIME,
         r"""        except ValueError:
-            if variable""",
+""",
         r"""        except ValueError:
-            if FAULT or variable""",
+            if FAULT:
+                raise ImportError(f"{variable}={text}") from None
+""",
         "tests/runtime/test_runtime.py -k do",
     ),
     Fault(
