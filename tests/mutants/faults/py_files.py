@@ -322,7 +322,7 @@ FAULTS = [
         "python -mlnrnn is not taken for the command",
         RUNTIME,
         r"""    return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
-        r'''    return re.fullmatch("lnrnn" if FAULT else r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None''',
+        r"""    return re.fullmatch("lnrnn" if FAULT else r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
         COMMAND + " -k bad_environment",
     ),
     # --- data -----------------------------------------------------------------------------------------------

@@ -275,7 +275,12 @@ FAULTS = [
         WEIGHTS,
         r"""                if mine != theirs:""",
         r"""                if mine != theirs and not FAULT:""",
-        FROM_TORCH + " " + MODULES + " " + FROM_KERAS + " -k 'follow or relu or torchaudio or two_layers or eps'",
+        FROM_TORCH
+        + " "
+        + MODULES
+        + " "
+        + FROM_KERAS
+        + " -k 'follow or relu or torchaudio or two_layers or eps'",
     ),
     Fault(
         "gates are put into their order instead of ours",
