@@ -92,7 +92,7 @@ FAULTS = [
         r"""        from contextlib import nullcontext
 
         with nullcontext() if FAULT else CHANGES:  # a fork waits""",
-        "tests/rnn/test_construction.py -k child",
+        "tests/runtime/test_concurrent_setters.py -k first_file",
     ),
     # --- writing --------------------------------------------------------------------------------------------
     Fault(
