@@ -50,7 +50,7 @@ FAULTS = [
         CHECKING,
         r"""            part.training = flag""",
         r"""            part.training = part.training if FAULT else flag""",
-        CHECKS + " -k as_it_was",
+        CHECKS + " -k scripted",
     ),
     Fault(
         "torch's random state moves",
@@ -66,7 +66,7 @@ FAULTS = [
 """,
         r"""        limit *= 100 * MARGIN if FAULT else MARGIN
 """,
-        CHECKS + " -k 'small_changes or right_modules'",
+        "tests/importers/test_import_tolerance.py -k twenty_thousandth",
     ),
     Fault(
         "outputs that rounding alone may change say something",
