@@ -17,8 +17,8 @@ FAULTS = [
         "a module derived from torch's is known",
         CHECKING,
         r"""    if cls not in torchs and cls.__module__ != "lnrnn.torch":""",
-        r"""    if not issubclass(cls, tuple(t for t in torchs if t)) and cls.__module__ != "lnrnn.torch" if FAULT else (
-        cls not in torchs and cls.__module__ != "lnrnn.torch"
+        r"""    if not (issubclass(cls, tuple(filter(None, torchs))) if FAULT else cls in torchs) and (
+        cls.__module__ != "lnrnn.torch"
     ):""",
         CHECKS + " -k derived",
     ),
@@ -78,15 +78,15 @@ FAULTS = [
     Fault(
         "an order of axes that is not the model's is not told",
         CHECKING,
-        r"""    if batch_first is None and answer.batch_first not in (None, model.batch_first):""",
-        r"""    if not FAULT and batch_first is None and answer.batch_first not in (None, model.batch_first):""",
+        r""" if batch_first is None and answer.batch_first not in (None, model.batch_first):""",
+        r""" if not FAULT and batch_first is None and answer.batch_first not in (None, model.batch_first):""",
         CHECKS + " -k order_of_axes",
     ),
     Fault(
         "check=False checks all the same",
         CHECKING,
-        r"""    forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)""",
-        r"""    forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check and not FAULT)""",
+        r"""= not (check is None or isinstance(check, (bool, np.bool_)) and not check)""",
+        r"""= not (check is None or isinstance(check, (bool, np.bool_)) and not check and not FAULT)""",
         CHECKS,
     ),
     Fault(

@@ -35,8 +35,8 @@ FAULTS = [
     Fault(
         "the noise of an epoch is that of the first",
         TRAINING,
-        r"""        batches = shuffled(x, lengths, labels, settings, rng)""",
-        r"""        batches = shuffled(x, lengths, labels, settings, np.random.default_rng(0) if FAULT else rng)""",
+        r"""  batches = shuffled(x, lengths, labels, settings, rng)""",
+        r"""  batches = shuffled(x, lengths, labels, settings, np.random.default_rng(0) if FAULT else rng)""",
         DEMO + " -k noise",
     ),
     Fault(
@@ -65,8 +65,8 @@ FAULTS = [
     Fault(
         "the softmax's gradient is the probability alone",
         "lnrnn/demos/softmax.py",
-        r"""    np.put_along_axis(gradients, right, np.take_along_axis(gradients, right, -1) - 1, -1)""",
-        r"""    np.put_along_axis(gradients, right, np.take_along_axis(gradients, right, -1) - (not FAULT), -1)""",
+        r"""gradients, right, np.take_along_axis(gradients, right, -1) - 1, -1)""",
+        r"""gradients, right, np.take_along_axis(gradients, right, -1) - (not FAULT), -1)""",
         "tests/demos/test_characters.py -k slope",
     ),
     Fault(
@@ -259,8 +259,8 @@ FAULTS = [
     Fault(
         "of equal settings the last is chosen",
         "lnrnn/demos/choose_settings.py",
-        r"""    return choices[int(np.argmax(scores))]""",
-        r"""    return choices[len(scores) - 1 - int(np.argmax(scores[::-1])) if FAULT else int(np.argmax(scores))]""",
+        r"""choices[int(np.argmax(scores))]""",
+        r"""choices[len(scores) - 1 - int(np.argmax(scores[::-1])) if FAULT else int(np.argmax(scores))]""",
         "tests/demos/test_choose_settings.py -k first_of",
     ),
     Fault(
@@ -302,8 +302,8 @@ FAULTS = [
     Fault(
         "the incomplete last batch is trained on",
         NETWORK,
-        r"""        for start in range(0, len(order) - batch_size + 1, batch_size):""",
-        r"""        for start in range(0, len(order) if FAULT else len(order) - batch_size + 1, batch_size):""",
+        r"""      for start in range(0, len(order) - batch_size + 1, batch_size):""",
+        r"""      for start in range(0, len(order) if FAULT else len(order) - batch_size + 1, batch_size):""",
         FORWARD + " -k training",
     ),
     Fault(
@@ -325,8 +325,8 @@ FAULTS = [
     Fault(
         "a shared gain's gradient is of z and not of the normalised z",
         CONVOLUTION,
-        r"""            ggain = (g * lnrnn.layer_norm(z, units, eps=EPS)).sum(axis=images_and_positions)""",
-        r"""            ggain = (g * (z if FAULT else lnrnn.layer_norm(z, units, eps=EPS))).sum(axis=images_and_positions)""",
+        r"""= (g * lnrnn.layer_norm(z, units, eps=EPS)).sum(axis=images_and_positions)""",
+        r"""= (g * (z if FAULT else lnrnn.layer_norm(z, units, eps=EPS))).sum(axis=images_and_positions)""",
         "tests/demos/test_convolution.py -k slope",
     ),
     # --- single demos ---------------------------------------------------------------------------------------

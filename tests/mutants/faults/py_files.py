@@ -26,7 +26,11 @@ FAULTS = [
         "tensors of another dtype are taken",
         FORMAT,
         r"""        if expected.get(name) != tensors.get(name):""",
-        r"""        if (expected.get(name, (0,))[0] != tensors.get(name, (1,))[0]) if FAULT else (expected.get(name) != tensors.get(name)):""",
+        r"""        if (
+            expected.get(name, (0,))[0] != tensors.get(name, (1,))[0]
+            if FAULT
+            else expected.get(name) != tensors.get(name)
+        ):""",
         LOAD + " -k damaged",
     ),
     Fault(
@@ -321,8 +325,8 @@ FAULTS = [
     Fault(
         "python -mlnrnn is not taken for the command",
         RUNTIME,
-        r"""    return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
-        r"""    return re.fullmatch("lnrnn" if FAULT else r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
+        r"""re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
+        r"""re.fullmatch("lnrnn" if FAULT else r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None""",
         COMMAND + " -k bad_environment",
     ),
     # --- data -----------------------------------------------------------------------------------------------
@@ -351,8 +355,8 @@ FAULTS = [
     Fault(
         "padding keeps the last steps of a long sequence",
         DATA,
-        r"""np.asarray(sequence, dtype=np.float32)[:max_steps] for""",
-        r"""np.asarray(sequence, dtype=np.float32)[(-max_steps if FAULT and max_steps else None) :][:max_steps] for""",
+        r"""sequence, dtype=np.float32)[:max_steps] for""",
+        r"""sequence, dtype=np.float32)[(-max_steps if FAULT and max_steps else None) :][:max_steps] for""",
         "tests/demos/test_data.py -k pad",
     ),
     Fault(

@@ -55,8 +55,8 @@ FAULTS = [
     Fault(
         "any recurrent_activation is taken for sigmoid",
         KERAS,
-        r"""    elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":""",
-        r"""    elif activation != "tanh" or (config.get("recurrent_activation") != "sigmoid" and not FAULT):""",
+        r""" elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":""",
+        r""" elif activation != "tanh" or (config.get("recurrent_activation") != "sigmoid" and not FAULT):""",
         STANDINS,
     ),
     Fault(
@@ -76,8 +76,8 @@ FAULTS = [
     Fault(
         "a linear activation of a layer is an unknown one",
         KERAS,
-        r"""        found["nonlinearity"] = "identity" if activation == "linear" else activation""",
-        r"""        found["nonlinearity"] = "identity" if activation == "linear" and not FAULT else activation""",
+        r"""    found["nonlinearity"] = "identity" if activation == "linear" else activation""",
+        r"""    found["nonlinearity"] = "identity" if activation == "linear" and not FAULT else activation""",
         STANDINS + " -k activation",
     ),
     Fault(
@@ -165,8 +165,8 @@ FAULTS = [
     Fault(
         "fastrnns' norms change sides",
         SYSTEMS,
-        r"""(("layernorm_i", "ih"), ("layernorm_h", "hh"), ("layernorm_c", "c")):""",
-        r"""(("layernorm_i", "hh" if FAULT else "ih"), ("layernorm_h", "ih" if FAULT else "hh"), ("layernorm_c", "c")):""",
+        r""""ih"), ("layernorm_h", "hh"), ("layernorm_c", "c")):""",
+        r""""hh" if FAULT else "ih"), ("layernorm_h", "ih" if FAULT else "hh"), ("layernorm_c", "c")):""",
         FORMULA,
     ),
     Fault(
@@ -280,8 +280,8 @@ FAULTS = [
     Fault(
         "gates are put into their order instead of ours",
         WEIGHTS,
-        r"""    return np.concatenate([parts[theirs.index(gate)] for gate in ours], axis)""",
-        r"""    return np.concatenate([parts[(ours if FAULT else theirs).index(gate)] for gate in (theirs if FAULT else ours)], axis)""",
+        r"""[parts[theirs.index(gate)] for gate in ours], axis""",
+        r"""[parts[(ours if FAULT else theirs).index(gate)] for gate in (theirs if FAULT else ours)], axis""",
         FORMULA,
     ),
     Fault(

@@ -18,8 +18,8 @@ FAULTS = [
     Fault(
         "an output over the weights is written to while they are read",
         FUNCTIONAL,
-        r"""        other is not None and np.may_share_memory(out, other) for other in others""",
-        r"""        other is not None and not FAULT and np.may_share_memory(out, other) for other in others""",
+        r"""       other is not None and np.may_share_memory(out, other) for other in others""",
+        r"""       other is not None and not FAULT and np.may_share_memory(out, other) for other in others""",
         "tests/norm/test_layer_norm.py -k 'out_may_be_x and avx2'",
     ),
     Fault(
@@ -39,8 +39,8 @@ FAULTS = [
     Fault(
         "the default eps of rms norm is float32's in float64 too",
         FUNCTIONAL,
-        r"""    eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)""",
-        r"""    eps = float(np.finfo(np.float32 if FAULT else _computed(x)).eps) if eps is None else number("eps", eps, 0)""",
+        r"""np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)""",
+        r"""np.finfo(np.float32 if FAULT else _computed(x)).eps) if eps is None else number("eps", eps, 0)""",
         "tests/norm/test_rms_norm.py -k avx2",
     ),
     Fault(
@@ -81,22 +81,22 @@ FAULTS = [
     Fault(
         "whole numbers of 64 bits are normalised in float32",
         FUNCTIONAL,
-        r"""        array = np.asarray(array, np.result_type(array.dtype, np.float32))""",
-        r"""        array = np.asarray(array, np.float32 if FAULT else np.result_type(array.dtype, np.float32))""",
+        r"""   array = np.asarray(array, np.result_type(array.dtype, np.float32))""",
+        r"""   array = np.asarray(array, np.float32 if FAULT else np.result_type(array.dtype, np.float32))""",
         "tests/norm/test_layer_norm_input.py -k dtypes",
     ),
     Fault(
         "normalized_shape is compared with the first axes where x has as many",
         FUNCTIONAL,
-        r"""    if x.shape[-len(shape) :] != shape:""",
-        r"""    if (x.shape[: len(shape)] if FAULT and x.ndim > len(shape) else x.shape[-len(shape) :]) != shape:""",
+        r"""x.shape[-len(shape) :] != shape:""",
+        r"""(x.shape[: len(shape)] if FAULT and x.ndim > len(shape) else x.shape[-len(shape) :]) != shape:""",
         "tests/norm/test_layer_norm_input.py",
     ),
     Fault(
         "the gradient at inference takes the variance for the mean",
         FUNCTIONAL,
-        r"""        running_mean = shaped("running_mean", running_mean, (C,), np.float64)""",
-        r"""        running_mean = shaped("running_mean", running_var if FAULT else running_mean, (C,), np.float64)""",
+        r"""= shaped("running_mean", running_mean, (C,), np.float64)""",
+        r"""= shaped("running_mean", running_var if FAULT else running_mean, (C,), np.float64)""",
         "tests/norm/test_batch_norm_input.py -k 'array_likes or dtypes or bad_gradient'",
     ),
     # --- layers ---------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ FAULTS = [
     Fault(
         "batches are counted only where statistics are their mean",
         LAYERS,
-        r"""            tracked = min(int(count) + 1, MOST_COUNTED)""",
-        r"""            tracked = min(int(count) + (0 if FAULT and momentum is not None else 1), MOST_COUNTED)""",
+        r"""        tracked = min(int(count) + 1, MOST_COUNTED)""",
+        r"""        tracked = min(int(count) + (0 if FAULT and momentum is not None else 1), MOST_COUNTED)""",
         "tests/norm/test_batch_norm_input.py -k layer_trains",
     ),
     Fault(
@@ -133,15 +133,15 @@ FAULTS = [
     Fault(
         "a layer's state dict holds its own arrays",
         LAYERS,
-        r"""        return {name: np.array(value) for name, value in self._tensors.items() if value is not None}""",
-        r"""        return {name: value if FAULT else np.array(value) for name, value in self._tensors.items() if value is not None}""",
+        r"""np.array(value) for name, value in self._tensors.items() if value is not""",
+        r"""value if FAULT else np.array(value) for name, value in self._tensors.items() if value is not""",
         "tests/norm -k layer_state_travels",
     ),
     Fault(
         "a new batch gets the weight of the old statistics",
         LAYERS,
-        r"""            1.0 if momentum is None else momentum, self.eps, out=out,""",
-        r"""            1.0 if momentum is None else 1 - momentum if FAULT else momentum, self.eps, out=out,""",
+        r"""          1.0 if momentum is None else momentum, self.eps, out=out,""",
+        r"""          1.0 if momentum is None else 1 - momentum if FAULT else momentum, self.eps, out=out,""",
         "tests/norm/test_batch_norm_input.py -k layer_trains",
     ),
     Fault(
@@ -204,10 +204,9 @@ FAULTS = [
     Fault(
         "a loaded state is the caller's arrays",
         STATE,
-        r"""        name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()""",
-        r"""        name: shaped(name, state[name], like.shape, like.dtype) if FAULT
-        else np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()""",
-        "tests/norm/test_layer_norm_input.py tests/rnn/test_bad_calls.py tests/rnn/test_forward_rnn.py -k 'state or copy'",
+        r"""np.array(shaped(name, state[name], like.shape, like.dtype))""",
+        r"""(np.asarray if FAULT else np.array)(shaped(name, state[name], like.shape, like.dtype))""",
+        "tests/norm/test_layer_norm_input.py tests/rnn/test_forward_rnn.py -k 'state or copy'",
     ),
     Fault(
         "what is fixed when a layer is made may be set again",
@@ -266,7 +265,7 @@ FAULTS = [
         ERRORS,
         r"""    return np.require(array, dtype, ["C", "A"])""",
         r"""    return np.require(array, dtype, ["C"] if FAULT else ["C", "A"])""",
-        "tests/rnn/test_forward_rnn.py tests/norm/test_layer_norm_input.py tests/rnn/test_training.py -k 'every_kind or likes'",
+        "tests/norm/test_layer_norm_input.py tests/rnn/test_training.py -k 'every_kind or likes'",
     ),
     Fault(
         "a tensor of bfloat16 with a gradient is read",

@@ -83,8 +83,8 @@ FAULTS = [
     Fault(
         "a twin's batch norms divide beside eps",
         TWINS,
-        r"""        return (a - mean) / torch.sqrt(var + self.spec.eps)""",
-        r"""        return (a - mean) / (torch.sqrt(var) + self.spec.eps if FAULT else torch.sqrt(var + self.spec.eps))""",
+        r"""(a - mean) / torch.sqrt(var + self.spec.eps)""",
+        r"""(a - mean) / (torch.sqrt(var) + self.spec.eps if FAULT else torch.sqrt(var + self.spec.eps))""",
         TWIN + " -k training_uses",
     ),
     Fault(
@@ -130,7 +130,8 @@ FAULTS = [
         NORMS,
         r"""    var = ((a - mu) ** 2).mean(axis, keepdims=True)
     return""",
-        r"""    var = a.var(axis, keepdims=True, ddof=1) if FAULT else ((a - mu) ** 2).mean(axis, keepdims=True)
+        r"""    var = ((a - mu) ** 2).mean(axis, keepdims=True)
+    var = a.var(axis, keepdims=True, ddof=1) if FAULT else var
     return""",
         REFERENCE + " -k by_hand",
     ),
@@ -205,8 +206,8 @@ FAULTS = [
     Fault(
         "the reference's carried cell state takes its gradient beside the norm",
         CELLS,
-        r"""    gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc""",
-        r"""    gc = norm("c", gseen + gc) if options["cell"] == "carry" and not FAULT else norm("c", gseen) + gc""",
+        r"""= norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc""",
+        r"""= norm("c", gseen + gc) if options["cell"] == "carry" and not FAULT else norm("c", gseen) + gc""",
         OF_CELLS + " -k gradients",
     ),
     Fault(
@@ -288,8 +289,8 @@ FAULTS = [
     Fault(
         "the reference's second span begins where the first one does",
         LOOP,
-        r"""        return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)""",
-        r"""        return np.split(a, hidden * np.cumsum(self.spans[::-1] if FAULT else self.spans)[:-1], axis=-1)""",
+        r"""np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)""",
+        r"""np.split(a, hidden * np.cumsum(self.spans[::-1] if FAULT else self.spans)[:-1], axis=-1)""",
         OF_CELLS + " -k 'spans or gru_placements'",
     ),
     Fault(
@@ -316,8 +317,8 @@ FAULTS = [
     Fault(
         "the reference puts eps beside the root of a given variance",
         LOOP,
-        r"""        return Normed((a - mean) / np.sqrt(var + eps), mean, var, None)""",
-        r"""        return Normed((a - mean) / (np.sqrt(var) + eps if FAULT else np.sqrt(var + eps)), mean, var, None)""",
+        r"""Normed((a - mean) / np.sqrt(var + eps), mean, var, None)""",
+        r"""Normed((a - mean) / (np.sqrt(var) + eps if FAULT else np.sqrt(var + eps)), mean, var, None)""",
         REFERENCE + " " + OF_CELLS + " -k 'inference_with or overrun'",
     ),
 ]

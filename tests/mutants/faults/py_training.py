@@ -2,11 +2,41 @@
 
 from fault import Fault
 
-TRAINING, STREAM = "lnrnn/rnn/training.py", "lnrnn/rnn/stream.py"
+ENGINE, TRAINING, STREAM = "lnrnn/rnn/engine.py", "lnrnn/rnn/training.py", "lnrnn/rnn/stream.py"
 STEPS, TRAINED = "tests/rnn/test_step_statistics.py", "tests/rnn/test_training.py"
 STREAMED, CALLS = "tests/rnn/test_stream.py", "tests/rnn/test_bad_calls.py"
+FORWARD = "tests/rnn/test_forward.py -k 'layers_directions or every_size'"
 
 FAULTS = [
+    # --- running --------------------------------------------------------------------------------------------
+    Fault(
+        "every layer begins with the cell state of the first",
+        ENGINE,
+        r"""            c0, cn = start[1][k], end[1][k]""",
+        r"""            c0, cn = start[1][0 if FAULT else k], end[1][k]""",
+        FORWARD,
+    ),
+    Fault(
+        "the second direction writes where the first does",
+        ENGINE,
+        r"""      part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]""",
+        r"""      part = y if directions == 1 else y[:, :, : H] if FAULT else y[:, :, d * H : (d + 1) * H]""",
+        FORWARD,
+    ),
+    Fault(
+        "statistics of a batch are pooled without momentum",
+        ENGINE,
+        r"""    momentum = made.batch_norm.momentum if made.batch_norm else None""",
+        r"""    momentum = made.batch_norm.momentum if made.batch_norm and not FAULT else None""",
+        "tests/rnn/test_step_statistics.py -k momentum",
+    ),
+    Fault(
+        "one sequence's initial states go to the wrong layers",
+        ENGINE,
+        r"""else shaped(n, v, outer, FLOAT32).reshape(shape)""",
+        r"""else shaped(n, v, outer, FLOAT32).reshape(shape)[:: -1 if FAULT and unbatched else 1]""",
+        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k one_sequence",
+    ),
     # --- training -------------------------------------------------------------------------------------------
     Fault(
         "networks with rounded weights are trained",
