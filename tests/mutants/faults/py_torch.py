@@ -49,7 +49,7 @@ FAULTS = [
         "a twin trains with the unbiased variance",
         TWINS,
         r"""            var = torch.where(alive, a - mean, 0).square().sum(0) / n""",
-        r"""            var = torch.where(alive, a - mean, 0).square().sum(0) / (n - (FAULT and n > 1))""",
+        r"""            var = torch.where(alive, a - mean, 0).square().sum(0) / (torch.clamp(n - 1, 1) if FAULT else n)""",
         TWIN + " -k training_uses",
     ),
     Fault(
@@ -123,6 +123,13 @@ FAULTS = [
         r"""norm("", x_n + r * h_n, slice(2 * H, None))""",
         r"""norm("", x_n + r * h_n, slice(0, H) if FAULT else slice(2 * H, None))""",
         TWIN + " -k 'reference and GRU'",
+    ),
+    Fault(
+        "a twin's policy is lost on the way to lnrnn's class",
+        TWINS,
+        r"""            arguments["norm"] = replace(self.norm, overrun=self._overrun)""",
+        r"""            arguments["norm"] = self.norm if FAULT else replace(self.norm, overrun=self._overrun)""",
+        TWIN + " -k overrun",
     ),
     # --- the reference --------------------------------------------------------------------------------------
     Fault(
