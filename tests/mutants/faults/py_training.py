@@ -110,14 +110,14 @@ FAULTS = [
         r"""        for array in (self.order, self.ends, *self.start):
             array.setflags(write=False)
         for run in () if FAULT else self.runs:""",
-        TRAINED + " -k 'disturbs or returns'",
+        TRAINED + " -k training_returns",
     ),
     Fault(
         "gradients come in the order in which they are found",
         TRAINING,
         r"""{name: grads[name] for name in made.shapes}""",
         r"""grads if FAULT else {name: grads[name] for name in made.shapes}""",
-        TRAINED + " -k returns",
+        TRAINED + " -k training_returns",
     ),
     # --- streams --------------------------------------------------------------------------------------------
     Fault(
