@@ -335,6 +335,22 @@ def test_calibrate_takes_what_a_call_takes(rng):
         same(getattr(alone, field + "_l0"), getattr(want, field + "_l0"))
 
 
+def test_calibrate_takes_an_iterator_that_fills_one_array_again_and_again(rng):
+    two = normal(rng, 2, 6, 4, 3)
+
+    def filling():
+        x = np.empty_like(two[0])
+        for part in two:
+            x[...] = part
+            yield x
+
+    at_once, filled = (network(3, 5, norm="batch") for _ in range(2))
+    at_once.calibrate(list(two))
+    filled.calibrate(filling())
+    for name, value in at_once.state_dict().items():
+        np.testing.assert_array_equal(getattr(filled, name), value)
+
+
 def test_calibrate_on_nothing_is_refused(rng):
     rnn = network(3, 17, norm="batch", trained=4)
     before = rnn.state_dict()

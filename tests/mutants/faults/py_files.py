@@ -209,7 +209,7 @@ FAULTS = [
         if FAULT:
             raise
         return""",
-        SAVE + " -k 'synced or directory'",
+        SAVE + " -k may_not_be_read",
     ),
     # --- the command line -----------------------------------------------------------------------------------
     Fault(

@@ -236,7 +236,7 @@ FAULTS = [
         CALIBRATION,
         r"""        parts.append((np.array(x), """,
         r"""        parts.append((x if FAULT else np.array(x), """,
-        STEPS + " -k calibrate_takes",
+        STEPS + " -k again_and_again",
     ),
     Fault(
         "calibration puts the second batch over the first",
