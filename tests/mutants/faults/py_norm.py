@@ -76,7 +76,7 @@ FAULTS = [
         FUNCTIONAL,
         r"""        return shaped(name, value, (channels,), np.float64)""",
         r"""        return shaped(name, value, (channels,), np.float32 if FAULT else np.float64)""",
-        "tests/norm/test_batch_norm_input.py -k 'array_likes or dtypes'",
+        BATCH_INPUT + " -k come_as_lists",
     ),
     Fault(
         "whole numbers of 64 bits are normalised in float32",
@@ -97,7 +97,7 @@ FAULTS = [
         FUNCTIONAL,
         r"""= shaped("running_mean", running_mean, (C,), np.float64)""",
         r"""= shaped("running_mean", running_var if FAULT else running_mean, (C,), np.float64)""",
-        "tests/norm/test_batch_norm_input.py -k 'array_likes or dtypes or bad_gradient'",
+        BATCH_INPUT + " -k come_as_lists",
     ),
     # --- layers ---------------------------------------------------------------------------------------------
     Fault(

@@ -250,6 +250,6 @@ FAULTS = [
         CALIBRATION,
         r"""        x[: min(len(part), T), at : at + len(n)] = part[:T]""",
         r"""        x[: min(len(part), T), at : at + len(n)] = part[-T:] if FAULT else part[:T]""",
-        STEPS + " -k calibrate_takes",
+        STEPS + " -k past_the_longest",
     ),
 ]
