@@ -48,8 +48,8 @@ FAULTS = [
     Fault(
         "a twin trains with the unbiased variance",
         TWINS,
-        r"""            var = torch.where(alive, a - mean, 0).square().sum(0) / n""",
-        r"""            var = torch.where(alive, a - mean, 0).square().sum(0) / (torch.clamp(n - 1, 1) if FAULT else n)""",
+        r"""= torch.where(alive, a - mean, 0).square().sum(0) / n""",
+        r"""= torch.where(alive, a - mean, 0).square().sum(0) / (torch.clamp(n - 1, 1) if FAULT else n)""",
         TWIN + " -k training_uses",
     ),
     Fault(
@@ -127,8 +127,8 @@ FAULTS = [
     Fault(
         "a twin's policy is lost on the way to lnrnn's class",
         TWINS,
-        r"""            arguments["norm"] = replace(self.norm, overrun=self._overrun)""",
-        r"""            arguments["norm"] = self.norm if FAULT else replace(self.norm, overrun=self._overrun)""",
+        r"""         arguments["norm"] = replace(self.norm, overrun=self._overrun)""",
+        r"""         arguments["norm"] = self.norm if FAULT else replace(self.norm, overrun=self._overrun)""",
         TWIN + " -k overrun",
     ),
     # --- the reference --------------------------------------------------------------------------------------
