@@ -291,7 +291,7 @@ FAULTS = [
         LOOP,
         r"""        y[:n, b] = x[:n, b][::-1]""",
         r"""        y[:n, b] = x[len(x) - n :, b][::-1] if FAULT else x[:n, b][::-1]""",
-        REFERENCE + " " + OF_CELLS + " -k reverse",
+        REFERENCE + " -k turned_round",
     ),
     Fault(
         "the reference's second span begins where the first one does",
