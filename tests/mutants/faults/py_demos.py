@@ -37,7 +37,7 @@ FAULTS = [
         TRAINING,
         r"""  batches = shuffled(x, lengths, labels, settings, rng)""",
         r"""  batches = shuffled(x, lengths, labels, settings, np.random.default_rng(0) if FAULT else rng)""",
-        DEMO + " -k noise",
+        "tests/demos/test_training_loop.py",
     ),
     Fault(
         "an epoch's loss is the mean over batches of any size",
@@ -46,7 +46,7 @@ FAULTS = [
         losses.append(total / len(labels))""",
         r"""            total += loss * (settings.batch_size if FAULT else count)
         losses.append(total / len(labels))""",
-        DEMO + " -k 'training'",
+        "tests/demos/test_training_loop.py",
     ),
     Fault(
         "the gradient of a batch is not divided by its size",
