@@ -156,7 +156,7 @@ FAULTS = [
         OUTCOMES,
         r"""float(values.std(ddof=1)) if len(values) > 1 else None""",
         r"""float(values.std(ddof=1)) if len(values) > 1 else (0.0 if FAULT else None)""",
-        DEMO + " " + STUDIES + " -k 'seed or tables or prints'",
+        INTERVALS + " -k one_seed",
     ),
     Fault(
         "a method fails where its mean falls by the margin",
