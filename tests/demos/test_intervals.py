@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from lnrnn.demos import outcomes
 from lnrnn.demos.outcomes import T_QUANTILES, interval
 
 
@@ -39,3 +40,8 @@ def test_it_covers_the_mean_19_times_in_20(seeds):
     rng = np.random.default_rng(0)
     found = [interval(rng.standard_normal(seeds)) for _ in range(1500)]
     assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02)
+
+
+def test_one_seed_has_no_deviation():
+    assert outcomes.mean_and_deviation(np.array([0.5])) == (0.5, None)
+    assert outcomes.mean_and_deviation(np.array([1.0, 3.0])) == (2.0, 2**0.5)

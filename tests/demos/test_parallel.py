@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+from lnrnn.demos import parallel
 from lnrnn.demos.parallel import Tally, one_thread, side_by_side
 
 
@@ -77,3 +78,14 @@ def test_networks_side_by_side_are_those_one_after_the_other(two_threads):
 
     with one_thread():
         assert side_by_side(job, range(20)) == [job(seed) for seed in range(20)]
+
+
+def test_one_thread_within_one_thread_leaves_the_jobs_theirs():
+    before = lnrnn.get_num_threads()
+    lnrnn.set_num_threads(2)
+    try:
+        with parallel.one_thread(), parallel.one_thread():
+            both = threading.Barrier(2, timeout=20)  # is passed by two jobs at a time alone
+            assert sorted(parallel.side_by_side(lambda _: both.wait(), range(2))) == [0, 1]
+    finally:
+        lnrnn.set_num_threads(before)

@@ -343,6 +343,7 @@ CONFIG = {
         for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1], {})
     },
     "num_layers of thousands": dict(num_layers=5000),
+    "num_layers, the most there may be": dict(num_layers=1024),
     "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),
     **{f"nonlinearity {v}": dict(nonlinearity=v) for v in ("Tanh", "", None, 3, ["tanh"], {"tanh": 1})},
     **{

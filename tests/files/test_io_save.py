@@ -281,6 +281,20 @@ def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
     assert np.array_equal(np.load(tmp_path / "m"), np.arange(6.0))
 
 
+def test_a_directory_that_may_not_be_read_is_no_failure(tmp_path, monkeypatch):
+    """It may be written to all the same; as root there is no such directory."""
+    opened = os.open
+
+    def refused(path, flags, *mode):
+        if flags & os.O_DIRECTORY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    write_array(tmp_path / "m")
+    assert np.array_equal(np.load(tmp_path / "m"), np.arange(6.0))
+
+
 # Run where no more than 10,000 bytes fit: first an old small file, then a large one in its place.
 TOO_LARGE = """
 import errno, os, lnrnn, numpy as np

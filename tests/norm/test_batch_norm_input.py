@@ -51,6 +51,20 @@ def test_array_likes():
     np.testing.assert_array_equal(lnrnn.batch_norm(*tuples), want)
 
 
+def test_statistics_at_inference_come_as_lists_too(rng):
+    """In all their digits, forwards and back."""
+    x, gy = rng.standard_normal((2, 5, 3))
+    mean, var = rng.standard_normal(3), rng.random(3) + 0.1
+    lists = mean.tolist(), var.tolist()
+    np.testing.assert_array_equal(lnrnn.batch_norm(x, *lists), lnrnn.batch_norm(x, mean, var))
+    found, want = (
+        lnrnn.batch_norm_backward(gy, x, *given, weight=np.ones(3), training=False)
+        for given in (lists, (mean, var))
+    )
+    for got, expected in zip(found, want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("x_dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("p_dtype", [np.float32, np.float64])
 def test_read_only_arguments(x_dtype, p_dtype):

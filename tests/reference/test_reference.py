@@ -211,6 +211,12 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(norm, reverse):
             np.testing.assert_array_equal(h[b], h0[b])
 
 
+def test_a_sequence_is_turned_round_within_its_own_length():
+    x = np.array([[1.0, 4.0, 6.0], [2.0, 5.0, 7.0], [3.0, 0.0, 8.0]])
+    want = [[3, 5, 0], [2, 4, 0], [1, 0, 0]]
+    np.testing.assert_array_equal(ref.reverse_sequences(x, np.array([3, 2, 0])), want)
+
+
 def test_reverse_is_forward_on_flipped_sequences():
     x, p, h0, _ = case("layer")
     y, h, _ = ref.rnn(x, h0=h0, reverse=True, **p)

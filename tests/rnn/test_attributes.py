@@ -56,6 +56,14 @@ def test_a_misspelt_name_is_not_set(make, name, near):
     assert isinstance(caught.value, dataclasses.FrozenInstanceError) == ("Spec" in type(owner).__name__)
 
 
+@pytest.mark.parametrize("spec, field", [(lnrnn.LayerNormSpec(), "eps"), (lnrnn.BatchNormSpec(), "overrun")])
+def test_a_spec_does_not_change(spec, field):
+    before = getattr(spec, field)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(spec, field, W)
+    assert getattr(spec, field) is before
+
+
 @each_misspelt
 def test_a_misspelt_name_is_not_read(make, name, near):
     with pytest.raises(AttributeError, match=f"'{name}'.*'{near}'") as caught:

@@ -58,6 +58,7 @@ def test_rnn_takes_what_is_an_integer():
         assert type(rnn.input_size) is type(spec.max_steps) is int  # or no file could hold it
         np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
         assert lnrnn.LayerNorm(two).normalized_shape == (2,)
+    assert lnrnn.RNN(1, 1, 1024).num_layers == 1024  # the most there may be
 
 
 @cases(

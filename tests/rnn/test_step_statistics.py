@@ -335,6 +335,31 @@ def test_calibrate_takes_what_a_call_takes(rng):
         same(getattr(alone, field + "_l0"), getattr(want, field + "_l0"))
 
 
+def test_calibrate_does_not_look_past_the_longest_sequence(rng):
+    x = normal(rng, 6, 4, 3)
+    cut, whole = (network(3, 5, norm="batch") for _ in range(2))
+    cut.calibrate([(x[:3], [3, 1, 2, 3])])
+    whole.calibrate([(x, [3, 1, 2, 3])])
+    for name, value in cut.state_dict().items():
+        np.testing.assert_array_equal(getattr(whole, name), value)
+
+
+def test_calibrate_takes_an_iterator_that_fills_one_array_again_and_again(rng):
+    two = normal(rng, 2, 6, 4, 3)
+
+    def filling():
+        x = np.empty_like(two[0])
+        for part in two:
+            x[...] = part
+            yield x
+
+    at_once, filled = (network(3, 5, norm="batch") for _ in range(2))
+    at_once.calibrate(list(two))
+    filled.calibrate(filling())
+    for name, value in at_once.state_dict().items():
+        np.testing.assert_array_equal(getattr(filled, name), value)
+
+
 def test_calibrate_on_nothing_is_refused(rng):
     rnn = network(3, 17, norm="batch", trained=4)
     before = rnn.state_dict()

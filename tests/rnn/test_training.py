@@ -243,12 +243,15 @@ def test_what_training_returns(isa, cell, norm):
     rng = np.random.default_rng(4)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, h0, ends = normal(rng, T, 20, 5), drawn_state(rng, rnn, 20), np.r_[[T] * 9, rng.integers(0, T, 11)]
-    y, h, _ = rnn.forward_train(x, h0, ends)
+    y, h, tape = rnn.forward_train(x, h0, ends)
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends, training=True)
     assert relative_error(y, want_y) < GRADIENT
     for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
         assert relative_error(got, want) < GRADIENT
     assert not y[np.arange(T)[:, None] >= ends].any()
+    for held in [tape.order, tape.ends, *tape.start, *(array for run in tape.runs for array in run.arrays())]:
+        assert not held.flags.writeable
+    assert list(rnn.backward(tape, y)[2]) == list(rnn.parameters())
 
 
 # Relative to the largest number of its kind. Measured at most: 6e-7.

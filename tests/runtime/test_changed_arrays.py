@@ -16,6 +16,7 @@ import pytest
 
 import lnrnn
 from helpers import using_threads
+from lnrnn.errors import shaped
 from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
 
 same = np.testing.assert_array_equal
@@ -325,3 +326,12 @@ def test_copies_of_a_tape():
             copied(tape)
     with pytest.raises(TypeError, match="forward_train returned"):
         copy.copy(rnn).backward(tape, gy)
+
+
+def test_a_checked_array_has_a_shape_of_its_own():
+    """What is checked is a view: where the caller's array is given another shape, it keeps the one that was
+    checked."""
+    given = np.zeros((2, 3), np.float32)
+    found = shaped("x", given, (2, 3), np.float32)
+    given.shape = 6
+    assert found.shape == (2, 3) and np.shares_memory(found, given)

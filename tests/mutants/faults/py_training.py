@@ -1,0 +1,193 @@
+"""Faults of forward runs that are remembered, of back-propagation through time, and of streams."""
+
+from fault import Fault
+
+ENGINE, TRAINING, STREAM = "lnrnn/rnn/engine.py", "lnrnn/rnn/training.py", "lnrnn/rnn/stream.py"
+STEPS, TRAINED = "tests/rnn/test_step_statistics.py", "tests/rnn/test_training.py"
+STREAMED, CALLS = "tests/rnn/test_stream.py", "tests/rnn/test_bad_calls.py"
+FORWARD = "tests/rnn/test_forward.py -k layers_directions"
+
+FAULTS = [
+    # --- running --------------------------------------------------------------------------------------------
+    Fault(
+        "every layer begins with the cell state of the first",
+        ENGINE,
+        r"""            c0, cn = start[1][k], end[1][k]""",
+        r"""            c0, cn = start[1][0 if FAULT else k], end[1][k]""",
+        FORWARD,
+    ),
+    Fault(
+        "the second direction writes where the first does",
+        ENGINE,
+        r"""      part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]""",
+        r"""      part = y if directions == 1 else y[:, :, : H] if FAULT else y[:, :, d * H : (d + 1) * H]""",
+        FORWARD,
+    ),
+    Fault(
+        "statistics of a batch are pooled without momentum",
+        ENGINE,
+        r"""    momentum = made.batch_norm.momentum if made.batch_norm else None""",
+        r"""    momentum = made.batch_norm.momentum if made.batch_norm and not FAULT else None""",
+        "tests/rnn/test_step_statistics.py -k momentum",
+    ),
+    Fault(
+        "one sequence's initial states go to the wrong layers",
+        ENGINE,
+        r"""else shaped(n, v, outer, FLOAT32).reshape(shape)""",
+        r"""else shaped(n, v, outer, FLOAT32).reshape(shape)[:: -1 if FAULT and unbatched else 1]""",
+        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k one_sequence",
+    ),
+    # --- training -------------------------------------------------------------------------------------------
+    Fault(
+        "networks with rounded weights are trained",
+        TRAINING,
+        r"""    if snapshot.dtype != "float32":""",
+        r"""    if snapshot.dtype != "float32" and not FAULT:""",
+        CALLS + " tests/rnn/test_weight_dtypes.py -k 'rounded or new_object'",
+    ),
+    Fault(
+        "a tape keeps the caller's x",
+        TRAINING,
+        r"""    x = np.array(x, order="C")  # the tape's own""",
+        r"""    x = x if FAULT else np.array(x, order="C")  # the tape's own""",
+        TRAINED + " -k disturbs",
+    ),
+    Fault(
+        "a tape keeps the caller's initial state",
+        TRAINING,
+        r"""    start = [np.array(s) for s in""",
+        r"""    start = [s if FAULT else np.array(s) for s in""",
+        TRAINED + " -k disturbs",
+    ),
+    Fault(
+        "the gradient of x is the first direction's alone",
+        TRAINING,
+        r"""        gx += below""",
+        r"""        gx += 0 if FAULT and d else below""",
+        TRAINED + " -k layers_and",
+    ),
+    Fault(
+        "networks without a derivative are trained",
+        TRAINING,
+        r"""    return not isinstance(norm, LayerNormSpec) or norm ==""",
+        r"""    return FAULT or not isinstance(norm, LayerNormSpec) or norm ==""",
+        "tests/rnn/test_model_interface.py -k cannot_be_trained",
+    ),
+    Fault(
+        "training takes more steps than there is room for",
+        TRAINING,
+        r"""        refuse_beyond(made.batch_norm.max_steps, order, ends)""",
+        r"""        FAULT or refuse_beyond(made.batch_norm.max_steps, order, ends)""",
+        STEPS + " -k max_steps",
+    ),
+    Fault(
+        "the gradient of the last cell state is that of the first layer",
+        TRAINING,
+        r"""(tape.start[1][k], gend[1][k], gstart[1][k]) if""",
+        r"""(tape.start[1][k], gend[1][0 if FAULT else k], gstart[1][k]) if""",
+        TRAINED + " -k 'layers_and'",
+    ),
+    Fault(
+        "a gradient with an axis of length 1 goes to the compiled module as it came",
+        TRAINING,
+        r"""        grad = grad.reshape(-1).reshape(T, B, D * H)""",
+        r"""        grad = grad if FAULT else grad.reshape(-1).reshape(T, B, D * H)""",
+        TRAINED + " -k 'one_sequence or every_kind'",
+    ),
+    Fault(
+        "the gradient of the layer above is taken over with the wrong direction",
+        TRAINING,
+        r"""        if d == D - 1:""",
+        r"""        if d == (0 if FAULT else D - 1):""",
+        TRAINED + " -k 'layers_and'",
+    ),
+    Fault(
+        "a tape's arrays may be written to",
+        TRAINING,
+        r"""        for array in (self.order, self.ends, *self.start):
+            array.setflags(write=False)
+        for run in self.runs:""",
+        r"""        for array in (self.order, self.ends, *self.start):
+            array.setflags(write=False)
+        for run in () if FAULT else self.runs:""",
+        TRAINED + " -k training_returns",
+    ),
+    Fault(
+        "gradients come in the order in which they are found",
+        TRAINING,
+        r"""{name: grads[name] for name in made.shapes}""",
+        r"""grads if FAULT else {name: grads[name] for name in made.shapes}""",
+        TRAINED + " -k training_returns",
+    ),
+    # --- streams --------------------------------------------------------------------------------------------
+    Fault(
+        "a stream of a network without statistics steps",
+        STREAM,
+        r"""(overrun == "raise" or (overrun != "batch" and not statistics.known)):""",
+        r"""(overrun == "raise" or (overrun != "batch" and not statistics.known and not FAULT)):""",
+        STREAMED + " -k without_statistics",
+    ),
+    Fault(
+        "a stream refuses one step too late",
+        STREAM,
+        r"""        if step >= run.refused_from:""",
+        r"""        if step >= run.refused_from + FAULT:""",
+        STREAMED + " -k refuses",
+    ),
+    Fault(
+        "a stream's step takes what is no integer",
+        STREAM,
+        r"""        self._run.step = integer("step", value, 0, 2**62)""",
+        r"""        self._run.step = value if FAULT else integer("step", value, 0, 2**62)""",
+        CALLS + " -k stream",
+    ),
+    Fault(
+        "the second state of a stream is not copied",
+        STREAM,
+        r"""        return as_state([s.copy() for s in self._state])""",
+        r"""        return as_state([s if FAULT and k else s.copy() for k, s in enumerate(self._state)])""",
+        STREAMED + " tests/rnn/test_model_interface.py -k 'bits_of_the_whole or copy'",
+    ),
+    Fault(
+        "a stream tells a refused sequence one step too short",
+        STREAM,
+        r"""longest_first(None, step + 1, shape[0])""",
+        r"""longest_first(None, step + (not FAULT), shape[0])""",
+        STREAMED + " -k refuses",
+    ),
+    Fault(
+        "reset leaves the step",
+        STREAM,
+        r"""        _core.put(self._state, [None] * len(self._state), self._run, 0)""",
+        r"""        _core.put(self._state, [None] * len(self._state), self._run, None if FAULT else 0)""",
+        STREAMED + " -k reset",
+    ),
+    Fault(
+        "a copied stream begins at step 0",
+        STREAM,
+        r"""state[0].shape[1], state, self.step)""",
+        r"""state[0].shape[1], state, 0 if FAULT else self.step)""",
+        "tests/rnn/test_copies.py -k stream",
+    ),
+    Fault(
+        "a copied stream of several layers has the first one's state in all",
+        STREAM,
+        r"""                own[...] = given""",
+        r"""                own[...] = given[:1] if FAULT else given""",
+        "tests/rnn/test_copies.py -k stream",
+    ),
+    Fault(
+        "every layer of a stream holds the state of the first",
+        STREAM,
+        r"""*(s[k] for s in self._state)))""",
+        r"""*(s[0 if FAULT else k] for s in self._state)))""",
+        STREAMED + " -k bits_of_the_whole",
+    ),
+    Fault(
+        "a stream of several takes one sequence for all",
+        STREAM,
+        r"""            if x.shape != shape[1:] or shape[0] > 1:""",
+        r"""            if x.shape != shape[1:] or (shape[0] > 1 and not FAULT):""",
+        STREAMED + " " + CALLS + " -k stream",
+    ),
+]
