@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 # --- aarch64 ------------------------------------------------------------------------------------------------
 
 
-def neon(folder: Path, whole: bool) -> str:
+def neon(folder: Path, options: argparse.Namespace) -> str:
     needs(GCC_AARCH64, QEMU)
     said, scalar = [], []
     for compiler in ([GCC_AARCH64], ["clang", "--target=aarch64-linux-gnu"]):
@@ -102,7 +103,7 @@ def refused_by_setup() -> None:
         raise Wrong(f"setup.py with a Python of 32 bits: {ran.stderr or ran.stdout or 'no word'}")
 
 
-def bits32(folder: Path, whole: bool) -> str:
+def bits32(folder: Path, options: argparse.Namespace) -> str:
     here = [compiler for compiler in NARROW if shutil.which(compiler[0]) and platform.machine() == "x86_64"]
     if not here:
         raise Missing("needs gcc or clang on x86-64")
@@ -120,7 +121,7 @@ def bits32(folder: Path, whole: bool) -> str:
 # --- musl ---------------------------------------------------------------------------------------------------
 
 
-def musl(folder: Path, whole: bool) -> str:
+def musl(folder: Path, options: argparse.Namespace) -> str:
     needs("musl-gcc", "gcc")
     machine = platform.machine()
     named = {"x86_64": ["avx512vnni", "avx512", "avx2", "sse2", "scalar"], "aarch64": ["neon", "scalar"]}

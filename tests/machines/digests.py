@@ -30,8 +30,9 @@ class Results(NamedTuple):
     arrays: list[np.ndarray]
 
 
-def native_program(folder: Path, compiler: str = "gcc") -> Path:
-    return linked(f"native-{compiler}", [compiler], platform.machine(), MAIN, folder=folder)
+def native_program(folder: Path) -> Path:
+    """That of this machine, beside a part's folder: two parts compare with it."""
+    return linked("native-gcc", ["gcc"], platform.machine(), MAIN, folder=folder.parent / "native")
 
 
 def results(command: list[str], isa: str, threads: int, folder: Path) -> Results:

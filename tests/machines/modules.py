@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -60,7 +61,7 @@ def tested(python: str, folder: Path, tests: list[str], free: dict[str, str]) ->
     return done(command, cwd=folder, env=free).splitlines()[-1]
 
 
-def compilers(folder: Path, whole: bool) -> str:
+def compilers(folder: Path, options: argparse.Namespace) -> str:
     needs("gcc", "clang")
     said, digests = [], []
     for compiler in ("gcc", "clang"):
@@ -73,7 +74,7 @@ def compilers(folder: Path, whole: bool) -> str:
         if not Path(file).is_relative_to(own):
             raise Wrong(f"{file} was imported, not what {compiler} has built")
         digests.append(done([sys.executable, "tests/digest.py"], cwd=own, env=free).splitlines())
-        tests = ["tests/simd", "tests/norm", "tests/rnn"] if whole else OF_KERNELS
+        tests = ["tests/simd", "tests/norm", "tests/rnn"] if options.whole else OF_KERNELS
         said.append(f"{compiler} ({', '.join(teams)}): {tested(sys.executable, own, tests, free)}")
     pairs = list(zip(*digests, strict=True))
     for isa in available_isas():
@@ -95,9 +96,9 @@ def python_of(version: str) -> str | None:
     return None
 
 
-def pythons(folder: Path, whole: bool) -> str:
+def pythons(folder: Path, options: argparse.Namespace) -> str:
     """Each in an environment of its own, with what `make test` installs."""
-    found = {version: python_of(version) for version in VERSIONS}
+    found = {version: python_of(version) for version in options.python or VERSIONS}
     absent = [version for version, python in found.items() if not python]
     if absent:
         raise Missing(f"needs Python {' and '.join(absent)}")
@@ -115,7 +116,7 @@ def pythons(folder: Path, whole: bool) -> str:
         known = done([str(venv / "bin/lnrnn"), "info"], cwd=own, env=free)
         if f"python: {version}." not in known or not Path(file).is_relative_to(own):
             raise Wrong(f"another module than the one built: {file}\n{known}")
-        tests = tested(own_python, own, ROOMS_OF_PYTHON if whole else OF_PYTHON, free)
+        tests = tested(own_python, own, ROOMS_OF_PYTHON if options.whole else OF_PYTHON, free)
         numpy = done([own_python, "-c", "import numpy; print(numpy.__version__)"], env=free).strip()
         said.append(f"{version} (NumPy {numpy}): {tests}")
     return "; ".join(said)

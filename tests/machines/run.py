@@ -1,6 +1,6 @@
 """``make machines``: what can be built and run here for other machines, compilers, C libraries and Pythons.
 
-    python tests/machines/run.py FOLDER [PART ...] [--skip-missing] [--whole]
+    python tests/machines/run.py FOLDER [PART ...] [--skip-missing] [--whole] [--python 3.12 ...]
 
 neon: the C for aarch64 in an emulator, by gcc and clang. bits32: a build with pointers of 32 bits is refused.
 musl: the C with another C library. compilers: the module by gcc and by clang, digests of every instruction
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from crossed import bits32, musl, neon  # noqa: E402
-from modules import compilers, pythons  # noqa: E402
+from modules import VERSIONS, compilers, pythons  # noqa: E402
 from outcome import Missing, Wrong  # noqa: E402
 
 PARTS = {"neon": neon, "bits32": bits32, "musl": musl, "compilers": compilers, "pythons": pythons}
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--skip-missing", action="store_true")
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--python", action="append", choices=VERSIONS, help="only this; may be given again")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"no part {unknown[0]!r}: there are {', '.join(PARTS)}")
@@ -41,7 +42,7 @@ def main() -> int:
     for part in options.parts or PARTS:
         begun = time.monotonic()
         try:
-            said = PARTS[part](options.folder.resolve() / part, whole=options.whole)
+            said = PARTS[part](options.folder.resolve() / part, options)
         except Missing as missing:
             said = f"not run: {missing}"
             failed += not options.skip_missing
