@@ -30,9 +30,9 @@ class Results(NamedTuple):
     arrays: list[np.ndarray]
 
 
-def native_program(folder: Path) -> Path:
-    """That of this machine, beside a part's folder: two parts compare with it."""
-    return linked("native-gcc", ["gcc"], platform.machine(), MAIN, folder=folder.parent / "native")
+def native_program(folder: Path, compiler: str = "gcc") -> Path:
+    """That of this machine, beside a part's folder: several parts compare with it."""
+    return linked(f"native-{compiler}", [compiler], platform.machine(), MAIN, folder=folder.parent / "native")
 
 
 def results(command: list[str], isa: str, threads: int, folder: Path) -> Results:

@@ -12,6 +12,7 @@ or is left out with --skip-missing. --whole: whole folders of tests instead of t
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -46,7 +47,7 @@ def main() -> int:
         except Missing as missing:
             said = f"not run: {missing}"
             failed += not options.skip_missing
-        except Wrong as wrong:
+        except (Wrong, subprocess.CalledProcessError) as wrong:
             said = f"FAILED: {wrong}"
             failed += 1
         print(f"{part}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)

@@ -1,16 +1,17 @@
 """A quick part of `make machines`: norms, products and layers on NEON, forward and back, by one thread and by
-two, beside plain C; and builds with pointers of 32 bits, which are refused."""
+two, beside plain C; what musl lacks; and builds with pointers of 32 bits, which are refused."""
 
 from __future__ import annotations
 
 import importlib
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from compilers import GCC_AARCH64, QEMU, emulates_aarch64, linked
+from compilers import CFLAGS, GCC_AARCH64, ONCE, QEMU, ROOT, emulates_aarch64, linked
 
 HERE = Path(__file__).parent
 
@@ -34,6 +35,14 @@ def test_neon_on_one_thread_and_on_two_beside_plain_c(room, tmp_path):
     digests.agree(neon, scalar, "neon and scalar")
     with pytest.raises(Exception, match="differ"):
         digests.same(neon, scalar, "neon and scalar")
+
+
+@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="needs musl-gcc")
+def test_what_is_compiled_once_needs_no_more_than_musl_has(room):
+    crossed, _ = room
+    for name in ONCE:
+        flags = [*CFLAGS, *crossed.WARNINGS, "-fsyntax-only", "-Iinclude", "-Ipyx"]
+        subprocess.run(["musl-gcc", *flags, f"pyx/{name}"], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("compiler", [["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"]], ids=" ".join)

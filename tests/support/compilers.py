@@ -18,12 +18,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "pyx"))
-from build_flags import CFLAGS, ISAS, Unit, units  # noqa: E402
+from build_flags import CFLAGS, ISAS, ONCE, Unit, units  # noqa: E402
 
 __all__ = [
     "CFLAGS",
     "GCC_AARCH64",
     "ISAS",
+    "ONCE",
     "QEMU",
     "ROOT",
     "built",
