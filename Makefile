@@ -15,6 +15,7 @@
 #   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
 #   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
 #   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
+#   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/machines/run.py)
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
 #   make clean               all that these made
 PYTHON ?= python3
@@ -30,7 +31,8 @@ PYTHONS = lnrnn setup.py examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
-.PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers faults races fuzz ulp soak clean
+.PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
+    faults races fuzz ulp machines soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -98,6 +100,9 @@ fuzz: $(VENV)/.test
 STEP ?= 1
 ulp: $(VENV)/.test
 	$(BIN)/python tests/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
+
+machines: $(VENV)/.test
+	$(BIN)/python tests/machines/run.py $(VENV)/machines $(ARGS)
 
 STEPS ?= 10000000
 CALLS ?= 1000000

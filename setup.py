@@ -28,6 +28,9 @@ from setuptools.command.build_ext import build_ext
 sys.path.insert(0, "pyx")
 from build_flags import CFLAGS, units  # noqa: E402
 
+if sys.maxsize < 2**32:
+    sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
+
 
 class Objects:
     """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and

@@ -12,6 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Sizes of working memory are products of shapes, which size_t has to hold; and x86's 32-bit compilers use
+ * the x87, which does not round as float does. */
+#if SIZE_MAX < UINT64_MAX
+#error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
+#endif
+
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
 /* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..

@@ -34,17 +34,26 @@ def main(argv: list[str] | None = None) -> int:
         arguments.command(arguments)
         print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
     except BrokenPipeError:
-        # Whoever read the output has stopped, as `head` does. Python would complain again at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has stopped, as `head` does.
+        discard_output()
         return 141
     except USER_ERRORS as error:
         message = " ".join(str(error).split()) or type(error).__name__
+        try:
+            print(end="", flush=True)
+        except OSError:  # no space left
+            discard_output()
         print(f"lnrnn {arguments.name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"lnrnn {arguments.name}: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def discard_output() -> None:
+    """Python flushes what stdout still holds as it ends, and would complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

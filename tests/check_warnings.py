@@ -33,7 +33,7 @@ def compilers() -> list[tuple[str, list[str]]]:
         native = machine == platform.machine()
         found.append((machine, ["gcc" if native else f"{machine}-linux-gnu-gcc"]))
         found.append((machine, ["clang", f"--target={machine}-linux-gnu"]))
-    return found
+    return [*found, (platform.machine(), ["musl-gcc"])]  # another C library
 
 
 def accepts(command: list[str], header: str) -> bool:

@@ -1,4 +1,5 @@
 /* Teams of threads: which kind there is, and whom to tell where it is short of threads. */
+#define _GNU_SOURCE /* cpu_set_t of team.h: musl has it only so */
 #include "runtime/team.h"
 
 #include <stddef.h>

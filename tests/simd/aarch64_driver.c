@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver_layer.h"
 #include "lnrnn.h"
 
 static float *read_floats(size_t n)
@@ -55,48 +56,18 @@ static void layer_norm_backward(int dtype, size_t rows, size_t n)
  * of W x, W h, and of an LSTM's c. */
 static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 {
-    const size_t n = (cell == LNRNN_LSTM ? 4 : cell == LNRNN_GRU ? 3 : 1) * H;
-    float *x = read_floats(T * B * D), *w_ih = read_floats(n * D), *w_hh = read_floats(n * H);
-    uint32_t *p_ih = calloc(lnrnn_packed_size(dtype, n, D), 4),
-             *p_hh = calloc(lnrnn_packed_size(dtype, n, H), 4);
-    lnrnn_rnn_config c = {.D = D,
-                          .H = H,
-                          .cell = cell,
-                          .norm = LNRNN_NORM_LAYER,
-                          .eps = 1e-5f,
-                          .dtype = dtype,
-                          .placement = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT,
-                          .cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE};
-    lnrnn_rnn_configure(&c);
-    for (int i = 0; i < LNRNN_SITES; i++) {
-        c.site[i].gain = read_floats(c.site[i].width);
-        c.site[i].bias = read_floats(c.site[i].width);
-    }
-    lnrnn_rnn_configure(&c);
-    lnrnn_rnn_call r = {.config = &c,
-                        .T = T,
-                        .B = B,
-                        .x = x,
-                        .xt = (ptrdiff_t)(B * D),
-                        .xb = (ptrdiff_t)D,
-                        .yt = (ptrdiff_t)(B * H),
-                        .yb = (ptrdiff_t)H,
-                        .last_step_end = T};
-    int64_t *order = malloc(B * sizeof *order), *length = malloc(B * sizeof *length);
-    for (size_t b = 0; b < B; b++)
-        order[b] = (int64_t)b, length[b] = (int64_t)T;
-    if (c.cell_state)
-        r.c0 = calloc(B * H, sizeof(float)), r.cn = calloc(B * H, sizeof(float));
-    r.h0 = calloc(B * H, sizeof(float)), r.hn = calloc(B * H, sizeof(float)),
-    r.y = calloc(T * B * H, sizeof(float));
-    r.order = order, r.length = length, r.w_ih = p_ih, r.w_hh = p_hh;
-    lnrnn_pack(dtype, n, D, w_ih, (ptrdiff_t)D, 1, p_ih);
-    lnrnn_pack(dtype, n, H, w_hh, (ptrdiff_t)H, 1, p_hh);
-    lnrnn_rnn_plan plan;
-    lnrnn_rnn_make_plan(&r, 1, &plan);
-    r.plan = &plan, r.scratch = malloc(plan.scratch.floats * sizeof(float));
-    lnrnn_rnn_forward(&r);
-    write_floats(r.y, T * B * H);
+    driver_layer l = {.config = {.D = D,
+                                 .H = H,
+                                 .cell = cell,
+                                 .norm = LNRNN_NORM_LAYER,
+                                 .eps = 1e-5f,
+                                 .dtype = dtype,
+                                 .placement = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT,
+                                 .cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE}};
+    make_layer(&l, T, B, read_floats);
+    plan_layer(&l, 1);
+    lnrnn_rnn_forward(&l.call);
+    write_floats(l.call.y, T * B * H);
 }
 
 int main(int argc, char **argv)

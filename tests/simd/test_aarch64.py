@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from compilers import CFLAGS, GCC_AARCH64, QEMU, ROOT, emulates_aarch64
+from compilers import GCC_AARCH64, QEMU, ROOT, emulates_aarch64, linked
 from helpers import using_isa
 from lnrnn import _core, reference
 
@@ -15,14 +15,15 @@ pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARC
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    program = tmp_path_factory.mktemp("aarch64") / "driver"
-    others = sorted(p for room in ("runtime", "norm", "rnn") for p in (ROOT / "pyx" / room).glob("*.c"))
-    kernels = [ROOT / "pyx/isa/neon.c", ROOT / "pyx/isa/scalar.c"]
-    units = [*kernels, *others, ROOT / "tests/simd/aarch64_driver.c"]
-    sources = [str(unit) for unit in units]
-    flags = [*CFLAGS, "-O1", "-static", f"-I{ROOT / 'include'}", f"-I{ROOT / 'pyx'}"]
-    subprocess.run([GCC_AARCH64, *flags, *sources, "-lm", "-o", str(program)], check=True)
+def driver():
+    program = linked(
+        "aarch64",
+        [GCC_AARCH64],
+        "aarch64",
+        ROOT / "tests/simd/aarch64_driver.c",
+        flags=("-O1",),
+        link=("-static",),
+    )
 
     def run(*arguments, isa="neon", dtype=np.float32, **arrays):
         """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""

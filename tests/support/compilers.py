@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "pyx"))
-from build_flags import CFLAGS, ISAS  # noqa: E402
+from build_flags import CFLAGS, ISAS, ONCE, Unit, units  # noqa: E402
 
-__all__ = ["CFLAGS", "GCC_AARCH64", "ISAS", "QEMU", "ROOT", "built", "emulates_aarch64", "native_compiler"]
+__all__ = [
+    "CFLAGS",
+    "GCC_AARCH64",
+    "ISAS",
+    "ONCE",
+    "QEMU",
+    "ROOT",
+    "built",
+    "emulates_aarch64",
+    "linked",
+    "native_compiler",
+]
 
+KEPT = ROOT / "build/tests"
 GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 
@@ -46,17 +59,51 @@ def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Pat
     """The program that `source` and the headers in include/ make with these flags. It is kept in
     build/tests under a hash of the compiler, the flags and every text, so that a second run finds it
     there."""
-    command = [*compiler, *CFLAGS, *flags, f"-I{ROOT / 'include'}"]
+    words = [*CFLAGS, *flags, f"-I{ROOT / 'include'}", str(source), "-lm"]
+    return _kept(name, compiler, words, [source, *(ROOT / "include").rglob("*.h")], KEPT)
+
+
+def linked(
+    name: str,
+    compiler: list[str],
+    machine: str,
+    main: Path,
+    *,
+    flags: tuple[str, ...] = (),
+    link: tuple[str, ...] = (),
+    folder: Path = KEPT,
+) -> Path:
+    """The program of `main` and all C of pyx/ for a machine ("aarch64", "x86_64"), without OpenMP; kept as
+    those of `built`, and each object too. flags: the compiler's, after those of build_flags.py; link: the
+    linker's."""
+    headers = [header for room in ("include", "pyx") for header in (ROOT / room).rglob("*.h")]
+    own = [*(ROOT / "tests/simd").glob("*.h")]
+    named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])
+
+    def compiled(unit: Unit) -> str:
+        include = [f"-I{ROOT / path}" for path in unit.include]
+        source = ROOT / unit.source
+        words = [*unit.flags, *flags, *include, "-c", str(source)]
+        read = [source, *(own if unit is named else []), *headers]
+        return str(_kept(f"{name}.{unit.name}", compiler, words, read, folder))
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, [*units(machine, []), named]))
+    return _kept(f"{name}-{main.stem}", compiler, [*objects, *link, "-lm"], [], folder)
+
+
+def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
+    """What a compiler makes of `texts`, which its words name."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256(repr((version, command)).encode())
-    for path in (source, *sorted((ROOT / "include").rglob("*.h"))):
+    key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
+    for path in sorted(texts):
         key.update(path.read_bytes())
-    program = ROOT / "build/tests" / f"{name}-{key.hexdigest()[:16]}"
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        for old in program.parent.glob(f"{name}-*"):
+    made = folder / f"{name}-{key.hexdigest()[:16]}"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{name}-*"):
             old.unlink(missing_ok=True)
-        unfinished = program.with_name(f"{program.name}.{os.getpid()}")
-        subprocess.run([*command, str(source), "-lm", "-o", str(unfinished)], check=True)
-        unfinished.replace(program)  # two runs at a time each see a whole program
-    return program
+        unfinished = made.with_name(f"{made.name}.{os.getpid()}")
+        subprocess.run([*compiler, *words, "-o", str(unfinished)], check=True)
+        unfinished.replace(made)  # two runs at a time each see a whole program
+    return made

@@ -198,13 +198,19 @@ def nudged(rng, value):
     return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 
 
+# As pyproject.toml has them for the suite's own process.
+WARNINGS = ["-W", "error"]
+for setting in ("shape", "dtype"):
+    WARNINGS += ["-W", f"ignore:Setting the {setting} on a NumPy array:DeprecationWarning"]
+
+
 def run_python(code, timeout=120, **environment):
     """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
     here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=timeout, env=env
+        [sys.executable, *WARNINGS, "-c", code], capture_output=True, text=True, timeout=timeout, env=env
     )
 
 

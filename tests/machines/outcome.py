@@ -1,0 +1,30 @@
+"""How a part of `make machines` ends when it does not pass, and how it runs commands."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+__all__ = ["Missing", "Wrong", "done", "needs"]
+
+
+class Missing(Exception):
+    """What the part needs is not installed."""
+
+
+class Wrong(Exception):
+    """What came out is not what has to."""
+
+
+def needs(*commands: str) -> None:
+    absent = [command for command in commands if not shutil.which(command)]
+    if absent:
+        raise Missing(f"needs {' and '.join(absent)}")
+
+
+def done(command: list[str], **options) -> str:
+    """What a command prints. Wrong, with the end of all it has said, if it fails."""
+    ran = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    if ran.returncode:
+        raise Wrong(f"exit {ran.returncode} of {' '.join(map(str, command))}\n{ran.stdout[-3000:]}")
+    return ran.stdout

@@ -1,0 +1,75 @@
+/* One recurrent layer for the programs that run the C of pyx/ without Python: its arrays, its parameters and
+ * its plan. Memory is not given back: the programs end. */
+#include <stdlib.h>
+
+#include "lnrnn.h"
+
+/* n numbers, from wherever the program has them. */
+typedef float *number_source(size_t n);
+
+typedef struct {
+    lnrnn_rnn_config config;
+    lnrnn_rnn_plan plan;
+    lnrnn_rnn_call call;
+    const float *w_ih, *w_hh; /* (G*H, D), (G*H, H) */
+} driver_layer;
+
+static void *zeros(size_t n, size_t size)
+{
+    void *p = calloc(n + 1, size);
+    if (!p)
+        exit(3);
+    return p;
+}
+
+static uint32_t *packed(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs)
+{
+    uint32_t *p = zeros(lnrnn_packed_size(dtype, n, k), sizeof *p);
+    lnrnn_pack(dtype, n, k, w, rs, cs, p);
+    return p;
+}
+
+/* l->config has what the caller sets, but no parameters. Takes x (T, B, D), w_ih, w_hh, and gain and bias of
+ * each site, in this order. States begin at 0; sequences have T steps. plan_layer has to follow. */
+static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbers)
+{
+    lnrnn_rnn_config *c = &l->config;
+    lnrnn_rnn_configure(c);
+    const size_t n = c->outputs, D = c->D, H = c->H;
+    const float *x = numbers(T * B * D);
+    int64_t *order = zeros(B, sizeof *order), *length = zeros(B, sizeof *length);
+    for (size_t b = 0; b < B; b++)
+        order[b] = (int64_t)b, length[b] = (int64_t)T;
+    l->w_ih = numbers(n * D), l->w_hh = numbers(n * H);
+    for (int i = 0; i < LNRNN_SITES; i++) {
+        c->site[i].gain = numbers(c->site[i].width);
+        c->site[i].bias = numbers(c->site[i].width);
+    }
+    lnrnn_rnn_configure(c);
+    l->call = (lnrnn_rnn_call){.config = c,
+                               .T = T,
+                               .B = B,
+                               .x = x,
+                               .xt = (ptrdiff_t)(B * D),
+                               .xb = (ptrdiff_t)D,
+                               .y = zeros(T * B * H, sizeof(float)),
+                               .yt = (ptrdiff_t)(B * H),
+                               .yb = (ptrdiff_t)H,
+                               .h0 = zeros(B * H, sizeof(float)),
+                               .hn = zeros(B * H, sizeof(float)),
+                               .c0 = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
+                               .cn = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
+                               .order = order,
+                               .length = length,
+                               .last_step_end = T,
+                               .w_ih = packed(c->dtype, n, D, l->w_ih, (ptrdiff_t)D, 1),
+                               .w_hh = packed(c->dtype, n, H, l->w_hh, (ptrdiff_t)H, 1)};
+}
+
+/* To be called once l->call points to all that it will read and write. */
+static void plan_layer(driver_layer *l, int threads)
+{
+    lnrnn_rnn_make_plan(&l->call, threads, &l->plan);
+    l->call.plan = &l->plan;
+    l->call.scratch = zeros(l->plan.scratch.floats, sizeof(float));
+}
