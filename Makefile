@@ -38,9 +38,9 @@ demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
 	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
 
-# Two processes, for two cores; a file's tests stay together.
+# Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile) $(ARGS)
+	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 lint: types style spelling
 

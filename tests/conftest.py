@@ -25,6 +25,14 @@ settings.register_profile(
 settings.load_profile("lnrnn")
 
 
+# Files that take half a minute in few tests come first, so that of several processes none is left with one.
+LONG = ("test_aarch64.py", "test_all.py", "test_memory_checks.py", "test_typing.py", "test_threads.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_generate_tests(metafunc):
     if "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", available_isas(), indirect=True)
