@@ -53,6 +53,7 @@ def test_types_and_shapes(vowels):
     for half in (vowels.train, vowels.test):
         assert half.labels.dtype == half.lengths.dtype == np.int64
         assert all(x.dtype == np.float32 and x.ndim == 2 and x.shape[1] == 12 for x in half.x)
+        assert all(x.base is None for x in half.x)  # who keeps one does not keep the memory of all
         assert len(half) == len(half.x) == len(half.labels)
 
 
@@ -97,9 +98,13 @@ def test_pad_sequence():
 
 
 def test_pad_sequence_cuts():
-    x, lengths = data.pad_sequence([np.ones((3, 2)), np.ones((1, 2)), np.ones((0, 2))], max_steps=2)
+    """The first steps stay."""
+    a, b = np.arange(1, 7).reshape(3, 2), np.arange(7, 9).reshape(1, 2)
+    x, lengths = data.pad_sequence([a, b, np.ones((0, 2))], max_steps=2)
     assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]
-    assert x.sum() == 6
+    np.testing.assert_array_equal(x[:, 0], a[:2])
+    np.testing.assert_array_equal(x[:, 1], [b[0], [0, 0]])
+    assert not x[:, 2].any()
 
 
 @pytest.mark.parametrize(

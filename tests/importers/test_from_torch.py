@@ -10,6 +10,7 @@ import foreign_cells
 import lnrnn
 from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
 from lnrnn.importers import convert_torch
+from lnrnn.importers.weights import reordered
 
 T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 STACKS = [
@@ -230,6 +231,21 @@ def test_layers_that_do_not_follow_each_other(rng):
 def test_a_key_that_is_no_name_of_a_parameter(name):
     with pytest.raises(ValueError, match="names of parameters as keys"):
         lnrnn.from_torch({name: np.ones((3, 3))})
+
+
+def test_a_key_of_a_far_layer(rng):
+    """What a state dict claims costs no time before it is refused."""
+    p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
+    far = {f"{name}_l{layer}": value for layer in (0, 10**6) for name, value in p.items()}
+    with pytest.raises(ValueError, match=f"keys name layer {10**6}, and there are {len(far)} keys"):
+        convert_torch(far)
+
+
+def test_gates_come_into_our_order():
+    """Of orders that are no mere exchange: there and back are not the same."""
+    value = np.arange(6).reshape(3, 2)
+    np.testing.assert_array_equal(reordered(value, "abc", "bca"), value[[1, 2, 0]])
+    np.testing.assert_array_equal(reordered(value.T, "abc", "cab", axis=1), value.T[:, [2, 0, 1]])
 
 
 def test_one_parameter_under_two_names(rng):

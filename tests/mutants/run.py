@@ -104,7 +104,7 @@ class Campaign:
 
     def settled(self, fault: Fault) -> bool:
         result = self.found(fault)
-        return bool(result) and (bool(result["by"]) or not self.whole or result["part"] == "whole")
+        return bool(result) and (bool(result["by"]) or result["part"] == "whole" or bool(fault.equivalent))
 
     def control(self) -> None:
         """Notes the tests that fail with no fault switched on."""

@@ -224,7 +224,7 @@ FAULTS = [
         TORCH,
         r"""    if layers > len(state):""",
         r"""    if layers > len(state) and not FAULT:""",
-        FROM_TORCH + " -k 'missing_key or surplus or foreign or no_name'",
+        FROM_TORCH + " -k far_layer",
     ),
     Fault(
         "layer and direction of a stack's name are read the wrong way round",
@@ -282,7 +282,7 @@ FAULTS = [
         WEIGHTS,
         r"""[parts[theirs.index(gate)] for gate in ours], axis""",
         r"""[parts[(ours if FAULT else theirs).index(gate)] for gate in (theirs if FAULT else ours)], axis""",
-        FORMULA,
+        FROM_TORCH + " -k our_order",
     ),
     Fault(
         "the norm that is given is not compared with the parameters",
