@@ -221,9 +221,9 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    idle =
-        NULL; /* their memory stays: in a child of threads nothing may be freed before it is certain that no
-                  * thread held malloc's own locks */
+    /* The workers' memory stays: in the child of a process with threads nothing may be freed before it is certain
+     * that no thread held malloc's own locks. */
+    idle = NULL;
 }
 
 __attribute__((constructor)) static void watch_forks(void)

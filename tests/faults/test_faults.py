@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from pathlib import Path
 
 import pytest
 
 from compilers import native_compiler
+from helpers import program
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs Linux and glibc")
 
@@ -17,10 +17,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs
 def runner(tmp_path):
     pytest.importorskip("safetensors")
     native_compiler()
-    spec = importlib.util.spec_from_file_location("run_faults", Path(__file__).with_name("run.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.Runner(tmp_path, seed=1, seconds=1.5)
+    made = program(Path(__file__).with_name("run.py")).Runner(tmp_path, seed=1, seconds=1.5)
     yield made
     assert not made.wrong
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import program
 
 
 @pytest.fixture
@@ -15,11 +16,7 @@ def checks():
     if not shutil.which("valgrind"):
         pytest.skip("needs valgrind")
     before = list(sys.path)
-    path = Path(__file__).parents[1] / "memory_checks.py"
-    spec = importlib.util.spec_from_file_location("memory_checks", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield program(Path(__file__).parents[1] / "memory_checks.py")
     sys.path[:] = before
 
 

@@ -56,7 +56,7 @@ class Fault:
     equivalent: str | None = None
 
 
-def _without_first_lines(text: str) -> int:
+def _start_of_python(text: str) -> int:
     """Where a Python module's own statements begin: after its docstring and imports from the future."""
     found = re.search(r"^from __future__ import .*\n", text, re.MULTILINE)
     return found.end() if found else 0
@@ -102,6 +102,6 @@ def apply(faults: list[Fault], folder: Path) -> None:
             at = _start_of_cython(text)
             text = text[:at] + CYTHON_LINES + text[at:]
         elif path.suffix == ".py":
-            at = _without_first_lines(text)
+            at = _start_of_python(text)
             text = text[:at] + PYTHON_LINE + text[at:]
         path.write_text(text)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -16,10 +17,7 @@ ROOT = HERE.parents[1]
 @pytest.fixture(scope="module")
 def mutants():
     before = list(sys.path)
-    spec = importlib.util.spec_from_file_location("run_mutants", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield program(HERE / "run.py")
     sys.path[:] = before
 
 

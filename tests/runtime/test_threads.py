@@ -331,36 +331,26 @@ assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
     )
 
 
-@pool
 @linux
-def test_the_pool_tries_again_after_set_num_threads():
-    more = """
+@pytest.mark.parametrize(
+    "kind, limit, threads, environment",
+    [
+        pytest.param("pthread", 250, 256, {}, marks=pool),
+        pytest.param("openmp", 600, 16, {"OMP_STACKSIZE": "64M"}, marks=openmp),
+    ],
+)
+def test_set_num_threads_tries_again(kind, limit, threads, environment):
+    more = f"""
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
 lnrnn._core.teams_had()
 assert results() == want
 assert max(lnrnn._core.teams_had()) == first
-lnrnn.set_num_threads(256)
+lnrnn.set_num_threads({threads})
 assert results() == want
-assert max(lnrnn._core.teams_had()) == 256
+assert max(lnrnn._core.teams_had()) == {threads}
 """
-    team, warned = with_limit(ADDRESSES.format(limit=250), 256, more, kind="pthread")
-    assert team < 256 and warned == 1
-
-
-@openmp
-@linux
-def test_set_num_threads_tries_again():
-    more = """
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-lnrnn._core.teams_had()
-assert results() == want
-assert max(lnrnn._core.teams_had()) == first
-lnrnn.set_num_threads(16)
-assert results() == want
-assert max(lnrnn._core.teams_had()) == 16
-"""
-    team, warned = with_limit(ADDRESSES.format(limit=600), 16, more, OMP_STACKSIZE="64M")
-    assert team < 16 and warned == 1
+    team, warned = with_limit(ADDRESSES.format(limit=limit), threads, more, kind=kind, **environment)
+    assert team < threads and warned == 1
 
 
 @openmp

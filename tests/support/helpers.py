@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -229,6 +230,15 @@ def layouts(x):
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
+
+
+def program(path):
+    """A program of the tests as a module, under its path's name, for the test of a quick part of it. What it
+    adds to sys.path stays there."""
+    spec = importlib.util.spec_from_file_location("_".join(path.parts[-2:])[: -len(".py")], path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Anything:

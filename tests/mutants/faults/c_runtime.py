@@ -222,7 +222,7 @@ FAULTS = [
         f"{RUNTIME}/tasks.c",
         r".queues = threads < QUEUES ? (size_t)threads : QUEUES,",
         r".queues = threads < QUEUES || FAULT ? (size_t)threads : QUEUES,",
-        f"{THREADS} -k 'pool_tries_again'",
+        f"{THREADS} -k 'tries_again and pthread'",
     ),
     # --- team.c
     Fault(
@@ -293,8 +293,8 @@ FAULTS = [
     Fault(
         "the child of a fork gives work to workers that it does not have",
         f"{RUNTIME}/team_pthread.c",
-        "    idle =\n        NULL;",
-        "    idle = FAULT ? idle :\n        NULL;",
+        r"idle = NULL;",
+        r"idle = FAULT ? idle : NULL;",
         f"{TEAMS} -k fork",
     ),
     Fault(
