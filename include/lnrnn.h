@@ -230,26 +230,35 @@ typedef struct {
 } lnrnn_rnn_plan;
 
 typedef struct {
-    double *mean, *var; /* (T, width) of the active sequences, written */
+    double *mean, *var; /* (T, width) of the active rows, written */
 } lnrnn_site_statistics;
+
+/* A sequence, or a part of one, that goes through time by itself: steps first .. first + length - 1 of x and y
+ * at place `sequence` of their second axis, from the state in row `state` of h0 and c0. */
+typedef struct {
+    int64_t sequence, first, length;
+    int64_t end;   /* y is set to 0 from its last step up to this one */
+    int64_t state; /* its row of h0, c0, hn, cn */
+    int64_t start; /* steps that it has taken before; changes results under batch norm only */
+} lnrnn_row;
 
 typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
-    size_t T, B;                 /* steps, sequences */
+    size_t T, B;                 /* the most steps of a row, rows */
     const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the ISA of the plan */
-    const float *x;              /* (T, B, D), the last axis contiguous */
+    const float *x;              /* (steps, sequences, D), the last axis contiguous */
     ptrdiff_t xt, xb;            /* its strides */
-    float *y;                    /* (T, B, H), the last axis contiguous; 0 past the end of a sequence */
+    float *y;                    /* (steps, sequences, H), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;  /* (B, H); c0, cn: LSTM, NULL in the others */
-    float *hn, *cn;        /* (B, H): the state at each sequence's own end; may be h0, c0 */
-    const int64_t *order;  /* (B) the sequences, longest first */
-    const int64_t *length; /* (B) their lengths in that order, 0 .. T */
-    size_t start;          /* steps before this call; changes results under batch norm only */
-    size_t last_step_end;  /* start + T of the last call that uses the plan; SIZE_MAX: not known */
+    const float *h0, *c0;  /* (states, H); c0, cn: LSTM, NULL in the others */
+    float *hn, *cn;        /* (states, H): the state at each row's own end; may be h0, c0 */
+    const lnrnn_row *rows; /* (B), longest first; no two write the same state or the same steps of y. With
+                            * statistics of the batch the same start in all */
+    size_t last_step_end;  /* the last step that a call of the plan takes, start included; SIZE_MAX: not
+                            * known */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
-    int64_t *count; /* batch norm in training, else NULL: (T) active sequences, written */
+    int64_t *count; /* batch norm in training, else NULL: (T) active rows, written */
     /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
     float *tape;
     /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
@@ -259,12 +268,12 @@ typedef struct {
     float *scratch; /* plan->scratch.floats floats, which keep their values until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, start,
- * part and resumed alone; which pointers are NULL may not change. threads: the most that
+/* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, in what
+ * `rows` has beside the lengths, in part and resumed alone; which pointers are NULL may not change. threads: the most that
  * may be used; the plan takes fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
- * else as it was. The parts change no bit of the result. hn, and the zeros past the end of a sequence, are
+ * else as it was. The parts change no bit of the result. hn, and the zeros past the end of a row, are
  * complete only when it returns 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
@@ -276,12 +285,13 @@ typedef struct {
 } lnrnn_site_gradients;
 
 typedef struct {
-    const float *gy; /* (T, B, H), the last axis contiguous; read only inside the lengths */
+    const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn;                 /* (B, H) gradients of hn, cn, or NULL */
-    const uint32_t *w_ih_t, *w_hh_t;        /* packed (D, G*H), (H, G*H): the transposes, float */
-    float *gx;                              /* (T, B, D) contiguous; written only inside the lengths */
-    float *gh0, *gc0;                       /* (B, H) */
+    const float *ghn, *gcn;          /* (states, H) gradients of hn, cn, or NULL */
+    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float */
+    float *gx;                       /* as x; written only where rows have steps */
+    ptrdiff_t gxt, gxb;
+    float *gh0, *gc0;                       /* (states, H) */
     float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     const float **rows;                     /* 2 * sum of lengths pointers */

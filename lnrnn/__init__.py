@@ -28,7 +28,8 @@ from .norm.layers import BatchNorm, LayerNorm
 from .rnn.models import GRU, LSTM, RNN
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, LayerNormSpec
-from .runtime import cpu_info, get_num_threads, set_num_threads
+from .rnn.stream import Stream, StreamState
+from .runtime import cpu_info, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,8 @@ __all__ = [
     "Network",
     "RNN",
     "SequenceTooLongError",
+    "Stream",
+    "StreamState",
     "batch_norm",
     "batch_norm_backward",
     "cpu_info",
@@ -53,6 +56,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "load",
+    "num_threads",
     "rms_norm",
     "set_num_threads",
     "sigmoid",

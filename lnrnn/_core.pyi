@@ -1,9 +1,10 @@
 """The compiled module. Private: its callers have checked every argument."""
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from enum import IntEnum
 from os import PathLike
-from typing import Any, TypeGuard
+from typing import Any
 
 from numpy import ndarray
 
@@ -58,6 +59,10 @@ def team() -> str: ...
 def use_team(name: str) -> None: ...
 def cores() -> int: ...
 def get_num_threads() -> int: ...
+
+own_num_threads: ContextVar[int | None]
+
+def use_own_num_threads() -> None: ...
 def set_num_threads(n: int) -> None: ...
 def cores_of(cpus: int, groups: str | PathLike[str], root: str | PathLike[str]) -> int: ...
 def teams_had() -> tuple[int, int]: ...
@@ -116,13 +121,12 @@ class Layer:
         hn: ndarray,
         c0: ndarray | None = None,
         cn: ndarray | None = None,
-        order: ndarray,
-        length: ndarray,
-        start: int = 0,
+        rows: ndarray,
         statistics: Statistics | None = None,
         tape: ndarray | None = None,
+        threads: int = 0,
     ) -> None: ...
-    def tape(self, rows: int) -> ndarray: ...
+    def tape(self, steps: int) -> ndarray: ...
     def backward(
         self,
         *,
@@ -130,8 +134,7 @@ class Layer:
         y: ndarray,
         h0: ndarray,
         c0: ndarray | None = None,
-        order: ndarray,
-        length: ndarray,
+        rows: ndarray,
         statistics: Statistics | None,
         tape: ndarray,
         gy: ndarray,
@@ -143,16 +146,17 @@ class Layer:
         gw_ih: ndarray,
         gw_hh: ndarray,
         sites: Sites,
+        threads: int = 0,
     ) -> None: ...
 
 class Parts: ...  # the compiled module's own
+class Workspace: ...  # the compiled module's own
 
-class Step:
-    def __init__(
-        self, layer: Layer, x: ndarray, y: ndarray, h: ndarray, c: ndarray | None = None
-    ) -> None: ...
+class Lanes:
+    states: list[ndarray]
+    steps: ndarray
+    def __init__(self, layers: tuple[Layer, ...], lanes: int, refused_from: int) -> None: ...
+    def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
+    def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
 
-def advance(steps: tuple[Step, ...], run: Any, y: ndarray) -> None: ...
-def put(states: list[ndarray], new: Sequence[ndarray | None], run: Any, step: int | None) -> None: ...
-def takes_floats(y: Any, like: ndarray) -> TypeGuard[ndarray]: ...
 def packed(w: ndarray, transpose: bool, dtype: WeightType) -> ndarray: ...

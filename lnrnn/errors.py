@@ -16,12 +16,15 @@ Choice = TypeVar("Choice")
 class SequenceTooLongError(ValueError):
     """A batch-normalised network met a time step for which it has no statistics.
 
-    Attributes: `sequence` (its place in the batch), `length` (its steps), `known_steps` (the longest known).
+    Attributes: `sequence` (its place in the batch, or the lane of a stream), `length` (its steps),
+    `known_steps` (the longest known).
     """
 
-    def __init__(self, sequence: int, length: int, known_steps: int, hint: str) -> None:
+    def __init__(
+        self, sequence: int, length: int, known_steps: int, hint: str, what: str = "sequence"
+    ) -> None:
         super().__init__(
-            f"sequence {sequence} has {length} steps, but statistics are known for {known_steps} only; {hint}"
+            f"{what} {sequence} has {length} steps, but statistics are known for {known_steps} only; {hint}"
         )
         self.sequence, self.length, self.known_steps = sequence, length, known_steps
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any
 
@@ -57,8 +58,30 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads a call may use."""
+    """How many threads a call of the caller's may use."""
     return _core.get_num_threads()
+
+
+@contextmanager
+def num_threads(n: int) -> Iterator[None]:
+    """with lnrnn.num_threads(n): calls inside use up to `n` threads (1 <= n <= 1024), and nobody else's do.
+
+    It holds for the thread or the asynchronous task that enters it (it is a context variable, as of
+    contextvars), and goes before `set_num_threads`, which is for the whole process; a call's own threads=
+    goes before both. Results do not depend on it.
+    """
+    n = integer("n", n, 1, 1024)
+    _core.use_own_num_threads()
+    before = _core.own_num_threads.set(n)
+    try:
+        yield
+    finally:
+        _core.own_num_threads.reset(before)
+
+
+def thread_limit(threads: int | None) -> int:
+    """The argument `threads` of a call, checked; 0: as set."""
+    return 0 if threads is None else integer("threads", threads, 1, 1024)
 
 
 def cpu_info() -> dict[str, Any]:

@@ -23,9 +23,10 @@ except ImportError:
 from .errors import bad_type, bad_value, choice
 from .rnn import models
 from .rnn.architecture import Architecture
-from .rnn.batches import as_caller, checked_batch, longest_first, refuse_packed, states, time_first
+from .rnn.batches import as_caller, checked_batch, refuse_packed, states, time_first
 from .rnn.cells import Nonlinearity
 from .rnn.network import architecture
+from .rnn.rows import padded
 from .rnn.sites import norm_sites
 from .rnn.specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
 from .rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
@@ -202,11 +203,11 @@ class Twin(torch.nn.Module):
     def _refuse(self, ends: np.ndarray, T: int, B: int, learning: bool) -> None:
         """Raises SequenceTooLongError for a sequence that has no statistics, or for those of which there is
         no room."""
-        order, ends = longest_first(ends, T, B)
+        table = padded(ends, T, B).table
         if learning:
-            refuse_beyond(self.norm.max_steps, order, ends)
+            refuse_beyond(self.norm.max_steps, table)
         elif self.sides:
-            self._statistics("_l0").refuse_overrun(order, ends, self._overrun)
+            self._statistics("_l0").refuse_overrun(table, self._overrun)
 
     def _start(self, h0: Any, x: Tensor, unbatched: bool) -> list[Tensor]:
         """What an argument says of h, or of h and c: (num_layers * directions, B, H), zeros for None."""

@@ -9,7 +9,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uintptr_t
+from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strcpy
 
@@ -17,6 +17,7 @@ from lnrnn_c cimport *
 
 import os
 import warnings
+from contextvars import ContextVar
 from time import perf_counter
 
 import numpy as np
@@ -74,8 +75,26 @@ def caches():
     return found.l1, found.l2, found.l3
 
 
+# What `num_threads` of lnrnn/runtime.py sets for its caller alone; calls look it up once somebody has used it.
+own_num_threads = ContextVar("lnrnn.num_threads", default=None)
+cdef bint some_have_their_own = False
+
+
+def use_own_num_threads():
+    global some_have_their_own
+    some_have_their_own = True
+
+
+cdef int allowed_threads() except -1:
+    """How many threads a call may use that is not told how many."""
+    if not some_have_their_own:
+        return num_threads
+    own = own_num_threads.get()
+    return num_threads if own is None else own
+
+
 def get_num_threads():
-    return num_threads
+    return allowed_threads()
 
 
 def set_num_threads(int n):
@@ -167,6 +186,14 @@ cdef inline const int64_t *indices(object array, size_t size) except? NULL:
     return <const int64_t *>pointer(array, cnp.NPY_INT64, size, False)
 
 
+cdef Py_ssize_t axis(object array, int k) except -1:
+    """The length of that axis."""
+    cdef cnp.ndarray a = <cnp.ndarray?>array
+    if cnp.PyArray_NDIM(a) <= k:
+        raise AssertionError(f"broken promise: {array.dtype} {array.shape}, wanted more than {k} axes")
+    return cnp.PyArray_DIMS(a)[k]
+
+
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
     """A float32 array (n0, n1, n2) whose last axis is contiguous: data, and the two strides in elements."""
@@ -195,8 +222,9 @@ def map_f32(int function, x, y):
     cdef size_t n = x.size
     cdef const float *px = floats(x, n)
     cdef float *py = out_floats(y, n)
+    cdef int threads = allowed_threads()
     with nogil:
-        lnrnn_map(function, n, px, py, num_threads)
+        lnrnn_map(function, n, px, py, threads)
 
 
 include "enums.pxi"
@@ -205,3 +233,4 @@ include "arrays.pxi"
 include "layer_norm.pxi"
 include "batch_norm.pxi"
 include "recurrent.pxi"
+include "stream.pxi"

@@ -18,7 +18,7 @@ cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *
     if not channels(gain, real_kind(b.dtype), b.C) or not channels(bias, real_kind(b.dtype), b.C):
         return False
     b.x, b.gain, b.bias = data(x), data(gain), data(bias)
-    b.threads = 1 if b.N * b.C * b.L < SHORT else num_threads
+    b.threads = 1 if b.N * b.C * b.L < SHORT else allowed_threads()
     return True
 
 

@@ -42,7 +42,7 @@ cdef inline bint row_parameter(object p, int kind, cnp.ndarray x, object shape, 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     """-> y, or None. Not centred: RMS norm, whose eps may be None: the epsilon of the computation."""
-    cdef int dtype, kind, threads = num_threads
+    cdef int dtype, kind, threads = allowed_threads()
     cdef Py_ssize_t n, size
     cdef double e
     if not ordinary(x):
@@ -81,7 +81,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
 
 def layer_norm_backward(gy, x, shape, gain, bias, eps):
     """-> gx, ggain or None, gbias or None; or None."""
-    cdef int dtype, kind, axes, threads = num_threads
+    cdef int dtype, kind, axes, threads = allowed_threads()
     cdef Py_ssize_t n, size
     cdef double e
     cdef room r

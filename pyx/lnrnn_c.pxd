@@ -119,6 +119,9 @@ cdef extern from "lnrnn.h" nogil:
         double *mean
         double *var
 
+    ctypedef struct lnrnn_row:
+        int64_t sequence, first, length, end, state, start
+
     ctypedef struct lnrnn_rnn_call:
         const lnrnn_rnn_config *config
         const lnrnn_rnn_plan *plan
@@ -133,9 +136,8 @@ cdef extern from "lnrnn.h" nogil:
         const float *c0
         float *hn
         float *cn
-        const int64_t *order
-        const int64_t *length
-        size_t start, last_step_end
+        const lnrnn_row *rows
+        size_t last_step_end
         lnrnn_site_statistics statistics[3]
         int64_t *count
         float *tape
@@ -158,6 +160,7 @@ cdef extern from "lnrnn.h" nogil:
         const uint32_t *w_ih_t
         const uint32_t *w_hh_t
         float *gx
+        ptrdiff_t gxt, gxb
         float *gh0
         float *gc0
         float *gw_ih

@@ -127,30 +127,29 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
 
-    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, order, length, size_t start,
-                        size_t ends, statistics, tape, bint writable=True):
+    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, bint writable=True):
         """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must
         live as long as r."""
-        cdef ptrdiff_t T = x.shape[0], B = x.shape[1], D = self.config.D, H = self.config.H
+        cdef ptrdiff_t steps = axis(x, 0), sequences = axis(x, 1), states = axis(h0, 0)
+        cdef ptrdiff_t D = self.config.D, H = self.config.H, R = axis(rows, 0)
         cdef float *px = NULL
-        cdef size_t n
+        cdef size_t n, T
         cdef int index
         cdef tuple kept = self.pack()
         memset(r, 0, sizeof(r[0]))
         r.config = &self.config
         r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
-        r.T, r.B = T, B
-        strided(x, T, B, D, False, &px, &r.xt, &r.xb)
+        strided(x, steps, sequences, D, False, &px, &r.xt, &r.xb)
         r.x = px
-        strided(y, T, B, H, writable, &r.y, &r.yt, &r.yb)
-        r.h0, r.hn = floats(h0, B * H), <float *>pointer(hn, cnp.NPY_FLOAT32, B * H, writable)
+        strided(y, steps, sequences, H, writable, &r.y, &r.yt, &r.yb)
+        r.h0, r.hn = floats(h0, states * H), <float *>pointer(hn, cnp.NPY_FLOAT32, states * H, writable)
         if self.config.cell_state:
-            r.c0, r.cn = floats(c0, B * H), <float *>pointer(cn, cnp.NPY_FLOAT32, B * H, writable)
+            r.c0, r.cn = floats(c0, states * H), <float *>pointer(cn, cnp.NPY_FLOAT32, states * H, writable)
             if c0 is None or cn is None:
                 raise AssertionError("broken promise: an LSTM without c")
-        r.order, r.length = indices(order, B), indices(length, B)
-        sorted_by_length(r.order, r.length, T, B)
-        r.start, r.last_step_end = start, ends
+        r.rows, r.B = table_of(rows), R
+        check_rows(r, steps, sequences, states)
+        T = r.T
         if statistics is not None:
             for side, value in statistics.items():
                 if side == "count":
@@ -165,26 +164,24 @@ cdef class Layer:
             r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept
 
-    def forward(self, *, x, y, h0, hn, c0=None, cn=None, order, length, size_t start=0, statistics=None,
-                tape=None):
-        """x (T, B, D), h0, and of an LSTM c0, (B, H) -> y (T, B, H), hn, cn (B, H).
+    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, statistics=None, tape=None, int threads=0):
+        """x (T, B, D), h0, and of an LSTM c0, (states, H) -> y (T, B, H), hn, cn (states, H).
 
-        order (B): the sequences, longest first; length (B): their lengths in that order; no other thread can
-        change them. start: steps before this call. statistics: side -> (mean, var), arrays (T, values), and
-        "count" -> (T): make batch norm use and report those of the batch. tape: written, for backward.
+        rows (R, 6): lnrnn_row of lnrnn.h, longest first; no other thread can change them. statistics: side ->
+        (mean, var), arrays (steps of the longest row, values), and "count" -> (steps): make batch norm use and report those
+        of the batch. tape: written, for backward. threads: the most that are used; 0: as set for all calls.
         """
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef Parts parts
         cdef bint finished = False
-        ends = start + (length[0] if length.shape[0] else 0)
-        kept = self.describe(&r, x, y, h0, hn, c0, cn, order, length, start, ends, statistics, tape)
-        lnrnn_rnn_make_plan(&r, num_threads, &plan)
+        kept = self.describe(&r, x, y, h0, hn, c0, cn, rows, statistics, tape)
+        lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
         scratch = aligned(plan.scratch.floats)
         r.plan, r.scratch = &plan, out_floats(scratch, plan.scratch.floats)
-        if tape is None and plan.group < r.B and length[0] != length[r.B - 1]:
-            order, length = dealt(order, length, plan.group)
-            r.order, r.length = indices(order, r.B), indices(length, r.B)
+        if tape is None and plan.group < r.B and r.rows[0].length != r.rows[r.B - 1].length:
+            rows = dealt(rows, plan.group)
+            r.rows = table_of(rows)
         parts = Parts()
         r.part = parts.size
         while True:
@@ -194,19 +191,19 @@ cdef class Layer:
                 return
             r.part, r.resumed = parts.next(), 1
 
-    def tape(self, size_t rows):
-        """An empty tape for `rows` active steps."""
-        return aligned(lnrnn_tape_width(&self.config) * rows)
+    def tape(self, size_t steps):
+        """An empty tape for so many steps of rows."""
+        return aligned(lnrnn_tape_width(&self.config) * steps)
 
-    def backward(self, *, x, y, h0, c0=None, order, length, statistics, tape, gy, ghn, gcn=None, gx, gh0,
-                 gc0=None, gw_ih, gw_hh, dict sites):
+    def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, gy, ghn, gcn=None, gx, gh0,
+                 gc0=None, gw_ih, gw_hh, dict sites, int threads=0):
         """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0,
         gw_ih, gw_hh are written, and sites: by side float64 arrays for gain and bias, None for what is not
         asked."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
-        cdef size_t T = x.shape[0], B = x.shape[1]
+        cdef size_t T = axis(x, 0), B = axis(x, 1), states = axis(h0, 0)
         cdef size_t D = self.config.D, H = self.config.H, n = self.config.outputs
         cdef size_t need
         cdef int index
@@ -215,27 +212,28 @@ cdef class Layer:
         cdef bint finished = False
         memset(&g, 0, sizeof(g))
         # A tape belongs to the caller, who may make its arrays writeable again.
-        order, length = np.array(order), np.array(length)
-        kept = self.describe(&r, x, y, h0, h0, c0, c0, order, length, 0, 0, statistics, tape, False)
+        rows = np.array(rows)
+        kept = self.describe(&r, x, y, h0, h0, c0, c0, rows, statistics, tape, False)
         for index in range(LNRNN_SITES):
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
                                 and (r.count == NULL or r.statistics[index].mean == NULL)):
                 raise AssertionError("broken promise: a tape without its records or statistics")
         turned = self.pack_transposed()
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
-        g.gy, g.ghn, g.gcn = pgy, floats(ghn, B * H), floats(gcn, B * H)
+        g.gy, g.ghn, g.gcn = pgy, floats(ghn, states * H), floats(gcn, states * H)
         g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
-        g.gx, g.gh0, g.gc0 = out_floats(gx, T * B * D), out_floats(gh0, B * H), out_floats(gc0, B * H)
+        g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
+        g.gh0, g.gc0 = out_floats(gh0, states * H), out_floats(gc0, states * H)
         g.gw_ih, g.gw_hh = out_floats(gw_ih, n * D), out_floats(gw_hh, n * H)
         for side, (gain, bias) in sites.items():
             index = self.site_of(side)
             n = self.config.site[index].width
             g.site[index].gain, g.site[index].bias = out_doubles(gain, n), out_doubles(bias, n)
         cdef size_t active = active_steps(&r)
-        rows = np.empty(3 * active, np.uintp)
-        g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>rows)
+        places = np.empty(3 * active, np.uintp)
+        g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>places)
         g.gx_rows = <float **>g.rows + 2 * active
-        lnrnn_rnn_make_plan(&r, num_threads, &plan)
+        lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
         r.plan = &plan
         need = lnrnn_rnn_backward_work(&r)
         work = aligned(need)
@@ -252,145 +250,62 @@ cdef class Layer:
             sites["ih"][1][...] = sites["hh"][1]
 
 
-cdef int sorted_by_length(const int64_t *order, const int64_t *length, size_t T, size_t B) except -1:
-    """Every sequence once, and lengths that do not rise?"""
+cdef inline const lnrnn_row *table_of(object rows) except? NULL:
+    return <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
+
+
+cdef int check_rows(lnrnn_rnn_call *r, int64_t steps, int64_t sequences, int64_t states) except -1:
+    """Rows within these arrays, longest first, no two with one state? Sets T and last_step_end."""
     cdef size_t i, wrong = 0
     cdef char some[512]
     cdef char *seen = &some[0]
-    if B > sizeof(some):
-        seen = <char *>malloc(B)
+    cdef const lnrnn_row *row
+    if states > <int64_t>sizeof(some):
+        seen = <char *>malloc(states)
     if seen == NULL:
         raise MemoryError
-    memset(seen, 0, B)
-    for i in range(B):
-        if order[i] < 0 or <size_t>order[i] >= B or seen[order[i]]:
+    memset(seen, 0, states)
+    r.T = r.rows[0].length if r.B else 0
+    r.last_step_end = 0
+    for i in range(r.B):
+        row = &r.rows[i]
+        if (row.sequence < 0 or row.sequence >= sequences or row.first < 0 or row.length < 0 or row.first > steps
+                or row.length > steps - row.first or row.end < row.first + row.length or row.end > steps
+                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0
+                or (i and row.length > r.rows[i - 1].length)):
             wrong += 1
-        else:
-            seen[order[i]] = 1
-        if length[i] < 0 or <size_t>length[i] > (<size_t>length[i - 1] if i else T):
-            wrong += 1
+            break
+        seen[row.state] = 1
+        r.last_step_end = max(r.last_step_end, <size_t>(row.start + row.length))
     if seen != &some[0]:
         free(seen)
     if wrong:
-        raise AssertionError("broken promise: an order of sequences, or lengths, that cannot be")
+        raise AssertionError("broken promise: rows that cannot be")
     return 0
 
 
 cdef size_t active_steps(const lnrnn_rnn_call *r) noexcept:
-    """Those of all sequences: the sum of their lengths."""
+    """Those of all rows: the sum of their lengths."""
     cdef size_t i, n = 0
     for i in range(r.B):
-        n += <size_t>r.length[i]
+        n += <size_t>r.rows[i].length
     return n
 
 
-cdef tuple dealt(order, length, size_t group):
-    """The sequences in groups that cost about the same, each group longest first: one sequence to each group
-    in turn, longest first, the turns alternately from the first group and from the last."""
-    place = np.arange(order.shape[0])
+cdef object dealt(rows, size_t group):
+    """The rows in groups that cost about the same, each group longest first: one row to each group in turn,
+    longest first, the turns alternately from the first group and from the last."""
+    place = np.arange(rows.shape[0])
     to, turn = place // group, place % group
     places = np.lexsort((np.where(turn % 2, -to, to), turn))
-    dealt_order, dealt_length = np.empty_like(order), np.empty_like(length)
-    dealt_order[places], dealt_length[places] = order, length
-    return dealt_order, dealt_length
+    found = np.empty_like(rows)
+    found[places] = rows
+    return found
 
 
 cdef added(a, b):
     """The sum of two arrays; None is nothing."""
     return b if a is None else a if b is None else a + b
-
-
-cdef class Step:
-    """One step of a Layer on buffers that stay: a call allocates nothing.
-
-    x (1, B, D) is read, y (1, B, H) written, h and for an LSTM c (B, H) read and written. The arrays are
-    kept.
-    """
-
-    cdef lnrnn_rnn_call r
-    cdef lnrnn_rnn_plan plan
-    cdef Layer layer
-    cdef object buffers, scratch
-    cdef tuple kept
-    cdef int threads
-    cdef const char *packed_for
-
-    def __init__(self, Layer layer, x, y, h, c=None):
-        cdef size_t B = x.shape[1]
-        self.layer = layer
-        self.buffers = (x, y, h, c, np.arange(B, dtype=np.int64), np.ones(B, np.int64))
-        self.prepare()
-
-    cdef int prepare(self) except -1:
-        cdef lnrnn_rnn_call r
-        cdef lnrnn_rnn_plan plan
-        x, y, h, c, order, length = self.buffers
-        kept = self.layer.describe(&r, x, y, h, h, c, c, order, length, 0, <size_t>-1, None, None)
-        lnrnn_rnn_make_plan(&r, num_threads, &plan)
-        scratch = aligned(plan.scratch.floats)
-        r.scratch = out_floats(scratch, plan.scratch.floats)
-        self.r, self.plan, self.kept, self.scratch = r, plan, kept, scratch
-        self.packed_for = lnrnn_isa_name()
-        self.threads = num_threads
-        return 0
-
-    cdef int ready(self) except -1:
-        """To be called before `run`, which then cannot fail."""
-        if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:
-            self.prepare()
-        return 0
-
-    cdef void run(self, size_t step, float *y) noexcept:
-        # A stream belongs to one thread. A second one that uses it at the same time may get a wrong result,
-        # but no freed memory: these references keep it.
-        cdef lnrnn_rnn_call r = self.r
-        cdef lnrnn_rnn_plan plan = self.plan
-        kept, scratch = self.kept, self.scratch
-        r.plan, r.start = &plan, step
-        if y != NULL:
-            r.y = y
-        with nogil:
-            lnrnn_rnn_forward(&r)
-
-
-def advance(tuple steps, run, y):
-    """One step of a stream: all layers, the first one first, and run.step + 1; or an error, and then nothing has changed.
-    No signal is handled in between, so that none interrupts it. The last layer writes y, a contiguous array of B * H
-    values, instead of the one that it keeps."""
-    cdef Py_ssize_t i, last = len(steps) - 1
-    cdef size_t step = run.step
-    cdef Step one = <Step?>steps[last]
-    cdef float *py = out_floats(y, one.r.B * one.layer.config.H)
-    cdef object after = step + 1  # an object, made before anything changes
-    for i in range(last + 1):
-        (<Step?>steps[i]).ready()
-    for i in range(last + 1):
-        (<Step>steps[i]).run(step, py if i == last else NULL)
-    run.step = after
-
-
-def put(list states, list new, run, step):
-    """Copies new states, None for zeros, to those of a stream, and sets run.step unless step is None: all of it, or on
-    an error nothing, and uninterrupted, as `advance`. Contiguous float32 arrays."""
-    cdef Py_ssize_t i
-    cdef size_t n
-    for i in range(len(states)):
-        n = cnp.PyArray_SIZE(<cnp.ndarray?>states[i])
-        out_floats(states[i], n)
-        floats(new[i], n)
-    for i in range(len(states)):
-        n = cnp.PyArray_NBYTES(<cnp.ndarray>states[i])
-        if new[i] is None:
-            memset(data(states[i]), 0, n)
-        else:
-            memcpy(data(states[i]), data(new[i]), n)
-    if step is not None:
-        run.step = step
-
-
-def takes_floats(y, like):
-    """Is y a plain array, C-contiguous, aligned and writeable, of float32 and of the shape of `like`?"""
-    return plain(y, cnp.NPY_FLOAT32) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>y) and alike(y, like)
 
 
 cdef inline const uint32_t *words(object array) except? NULL:

@@ -1,4 +1,4 @@
-"""A batch of sequences as the engine wants it: time first, float32, lengths checked, longest first.
+"""A batch of sequences as the engine wants it: time first, float32, lengths checked.
 
 What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any
 time, so shapes are read from a view of its own and lengths from a copy.
@@ -7,7 +7,6 @@ time, so shapes are read from a view of its own and lengths from a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -68,21 +67,26 @@ def checked_batch(
     return batch, given.reshape(B).astype(np.int64), unbatched
 
 
-def longest_first(lengths: Array | None, T: int, B: int) -> tuple[Array, Array]:
-    """-> the order of B sequences, longest first and otherwise as they came, and their lengths in it,
-    int64."""
-    if lengths is None:
-        return _whole(T, B)
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    return order, np.ascontiguousarray(lengths[order])
-
-
-@lru_cache(16)
-def _whole(T: int, B: int) -> tuple[Array, Array]:
-    order, ends = np.arange(B, dtype=np.int64), np.full(B, T, np.int64)
-    order.setflags(write=False)
-    ends.setflags(write=False)
-    return order, ends
+def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tuple[Array, Array]:
+    """-> values (N, 1, D) float32, offsets (B + 1,) int64, a copy."""
+    x = real("values", values)[...]
+    if x.ndim != 2 or x.shape[1] != input_size:
+        raise bad_value("values", f"(N, input_size) with input_size {input_size}", x)
+    x = np.require(x, FLOAT32, ["C", "A"])
+    given = np.array(real("offsets", offsets))
+    if given.dtype.kind not in "iu" and given.size:
+        raise bad_type("offsets", "an array of integers", given)
+    if given.ndim != 1 or not given.size:
+        raise bad_value("offsets", "of shape (B + 1,)", given)
+    found: Array = given.astype(np.int64)
+    falls = np.flatnonzero(np.diff(found) < 0)
+    if len(falls):
+        k = int(falls[0])
+        raise ValueError(f"offsets must not fall, got {found[k]} and then {found[k + 1]}, of sequence {k}")
+    if found[0] < 0 or found[-1] > len(x):
+        wrong = int(found[0] if found[0] < 0 else found[-1])
+        raise bad_value("offsets", f"between 0 and the {len(x)} rows of values", wrong)
+    return x[:, None], found
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:

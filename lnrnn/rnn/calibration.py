@@ -11,7 +11,8 @@ from .._core import Layer
 from ..errors import bad_type
 from . import engine
 from .architecture import Architecture
-from .batches import checked_batch, longest_first
+from .batches import checked_batch
+from .rows import padded
 from .snapshot import Snapshot
 from .statistics import StepStatistics, blank, refuse_beyond
 
@@ -35,7 +36,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Array]:
     T, B = int(lengths.max(initial=0)), len(lengths)
     if T == 0:
         raise ValueError("batches must hold at least one sequence of at least one step, got none")
-    refuse_beyond(made.batch_norm.max_steps, *longest_first(lengths, T, B))
+    refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)
     x, at = np.zeros((T, B, made.input_size), np.float32), 0
     for part, n in parts:
         x[: min(len(part), T), at : at + len(n)] = part[:T]
@@ -53,7 +54,7 @@ def statistics(snapshot: Snapshot, x: Array, lengths: Array) -> dict[str, StepSt
         return seen[-1], None
 
     start = engine.state_arrays(made, "h0", None, B, False)
-    engine.run(snapshot, x, *longest_first(lengths, T, B), start, note)
+    engine.run(snapshot, x, padded(lengths, T, B), start, note)
     room = made.batch_norm.max_steps or 0 if made.batch_norm else 0
     nothing = StepStatistics.empty(made.sides, max(T, room))
     return {end: nothing.updated(batch, None) for end, batch in zip(made.suffixes, seen, strict=True)}

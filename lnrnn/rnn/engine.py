@@ -17,6 +17,7 @@ from .._core import Layer
 from ..errors import shaped
 from .architecture import Architecture
 from .batches import FLOAT32, states
+from .rows import Rows
 from .snapshot import Snapshot
 from .statistics import StepStatistics
 
@@ -39,22 +40,31 @@ def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatche
 
 
 def run(
-    snapshot: Snapshot, x: Array, order: Array, ends: Array, start: Sequence[Array], note: Note | None = None
+    snapshot: Snapshot,
+    x: Array,
+    rows: Rows,
+    start: Sequence[Array],
+    note: Note | None = None,
+    threads: int = 0,
+    out: Array | None = None,
 ) -> tuple[Array, list[Array]]:
     """All layers and directions.
 
-    x (T, B, D) float32; order, ends: see batches.longest_first; start: see `state_arrays`.
+    x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
+    out: where to write y, float32, the last axis contiguous, without memory in common with x.
     -> y (T, B, directions * H), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
     """
     made = snapshot.architecture
     T, B, _ = x.shape
     directions, H = made.directions, made.hidden_size
     end = [np.empty_like(s) for s in start]
-    c0 = cn = statistics = tape = None
+    statistics = tape = None
     y = x
     for k, layer in enumerate(snapshot.layers()):
         d = k % directions
-        if d == 0:
+        if d == 0 and out is not None and k >= len(made.suffixes) - directions:
+            x, y = y, out
+        elif d == 0:
             x = y
             wide = directions * H
             y = (
@@ -63,14 +73,17 @@ def run(
                 else np.empty((T, B, wide), FLOAT32)
             )
         part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]
-        if len(start) > 1:
-            c0, cn = start[1][k], end[1][k]
         if note is not None:
             statistics, tape = note(layer, x, part)
+        before = [rows.begin(s[k], d == 1) for s in start]
+        after = [e[k] for e in end] if rows.parts is None else [np.empty_like(s) for s in before]
         layer.forward(
-            x=x, y=part, h0=start[0][k], hn=end[0][k], c0=c0, cn=cn,
-            order=order, length=ends, statistics=statistics, tape=tape,
+            x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
+            statistics=statistics, tape=tape, threads=threads,
         )  # fmt: skip
+        if rows.parts is not None:
+            for e, found in zip(end, after, strict=True):
+                e[k] = rows.finish(found, d == 1)
     return y, end
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import bad_type, bad_value, choice, integer, real, shaped
+from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
 from .architecture import Architecture, argument_names
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, longest_first
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, checked_ragged
 from .cells import Cell
+from .rows import by_state, call_rows, ragged
 from .snapshot import DTYPES, Dtype, Snapshot, frozen
 from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
 from .statistics import StepStatistics, named_shapes
@@ -190,31 +192,68 @@ class Network(Closed, Generic[State]):
 
     # --- computing ------------------------------------------------------------------------------------------
 
-    def __call__(self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None) -> tuple[Array, State]:
+    def __call__(
+        self,
+        x: ArrayLike,
+        h0: Any = None,
+        lengths: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        *,
+        threads: int | None = None,
+    ) -> tuple[Array, State]:
         """Whole sequences at inference.
 
         x (T, B, D), or (B, T, D) with batch_first, or (T, D) for one sequence. h0, the state to begin with:
         (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; with a cell state a
         pair (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a
-        length is not read.
+        length is not read. resets (T, B), or (B, T) with batch_first, or (T,): booleans; where one is True
+        the state starts anew, at 0, before that step, as if another sequence began there, in every layer and
+        direction; so do batch norm's steps. Past a length they are ignored. threads: how many this call may
+        use; None: as set (set_num_threads).
         -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own
-        end, which for a sequence of length 0 is its h0.
+        end, which for a sequence of length 0 is its h0. With resets h0 enters the first part of a sequence
+        (unless it is reset at step 0), and the last in a reverse direction; h comes from the last part, and
+        in a reverse direction from the first.
 
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
         snapshot = self._snapshot
         made = snapshot.architecture
         x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
-        T, B, _ = x.shape
-        order, ends = longest_first(lengths, T, B)
-        start = engine.state_arrays(made, "h0", h0, B, unbatched)
-        snapshot.refuse_overrun(order, ends)
-        y, end = engine.run(snapshot, x, order, ends, start)
+        rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
+        start = engine.state_arrays(made, "h0", h0, x.shape[1], unbatched)
+        snapshot.refuse_overrun(rows.table)
+        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
         return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
+
+    def ragged(
+        self, values: ArrayLike, offsets: ArrayLike, h0: Any = None, *, threads: int | None = None
+    ) -> tuple[Array, State]:
+        """Sequences of any lengths at inference, one after the other in one array without padding: the
+        layout of Arrow's lists.
+
+        values (N, D); offsets (B + 1,): integers that do not fall, within 0 .. N: sequence i is values[
+        offsets[i] : offsets[i + 1]]. h0, threads: as in a call.
+        -> y (N, directions * H), laid out as values, 0 where no sequence is; h, or (h, c), as of a call.
+
+        The same bits as in a call, and no time is spent on padding. Raises what a call does.
+        """
+        snapshot = self._snapshot
+        made = snapshot.architecture
+        x, offsets = checked_ragged(values, offsets, made.input_size)
+        rows = ragged(offsets)
+        start = engine.state_arrays(made, "h0", h0, len(offsets) - 1, False)
+        snapshot.refuse_overrun(by_state(rows.table))
+        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
+        y = y[:, 0]
+        y[: offsets[0]] = 0
+        y[offsets[-1] :] = 0
+        return y, as_state(end)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
         """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
-        array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
+        array, or s(x_t, out=y_t), which allocates nothing. Each of the batch_size sequences may go its own
+        way: s(x_t, rows=[3, 17]). See Stream."""
         if self.bidirectional:
             raise ValueError(
                 "a bidirectional network cannot stream: its second direction starts at the sequence's end"
@@ -223,17 +262,21 @@ class Network(Closed, Generic[State]):
         return Stream(self._snapshot, batch_size)
 
     def forward_train(
-        self, x: ArrayLike, h0: Any = None, lengths: ArrayLike | None = None
+        self,
+        x: ArrayLike,
+        h0: Any = None,
+        lengths: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
         For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no
         inner bias), and for batch norm, which normalises step t with the statistics of the sequences that
-        live at t and updates the running ones. Other networks are trained with lnrnn.torch; here they raise
-        ValueError.
+        live at t and updates the running ones (with resets: of the parts that live at t after their
+        beginning). Other networks are trained with lnrnn.torch; here they raise ValueError.
         """
         state: State
-        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths)
+        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets)
         if seen:  # last of all: who interrupts the call finds the statistics as they were
             # Added to those that are there now: of batches that several threads train with, none is lost.
             self._change(lambda old: engine.with_batch(old, seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -41,6 +42,7 @@ class Snapshot:
     dtype: Dtype
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _layers: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
+    _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def changed(self, **what: Any) -> Snapshot:
         return replace(self, **what)
@@ -52,10 +54,26 @@ class Snapshot:
             found |= {name + suffix: array for name, array in statistics.arrays.items()}
         return found
 
-    def refuse_overrun(self, order: Array, ends: Array) -> None:
-        """Raises SequenceTooLongError for a sequence that has no statistics. order, ends: longest first."""
+    def refuse_overrun(self, table: Array, what: str = "sequence") -> None:
+        """Raises SequenceTooLongError for a sequence that has no statistics. table: of rows.Rows; what: its
+        sequences are called."""
         for statistics in self.statistics.values():
-            statistics.refuse_overrun(order, ends, self.overrun)
+            statistics.refuse_overrun(table, self.overrun, what)
+
+    def fingerprint(self) -> str:
+        """Of all that results depend on but the kernels: equal for equal networks, in other processes and on
+        other machines too. 64 hexadecimal digits of SHA-256."""
+        found = self._fingerprint
+        if found is None:
+            made = self.architecture
+            said = {name: value for name, value in made.arguments.items() if name != "batch_first"}
+            digest = hashlib.sha256(repr((made.cell.name, said, self.overrun, self.dtype)).encode())
+            for name, array in sorted(self.state().items()):
+                digest.update(f"{name} {array.dtype.name} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).data)
+            found = digest.hexdigest()
+            object.__setattr__(self, "_fingerprint", found)
+        return found
 
     def layers(self) -> tuple[Any, ...]:
         """The compiled form of every layer and direction."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import SequenceTooLongError
 from ..state import MOST_COUNTED
+from .rows import LENGTH, SEQUENCE, START
 from .sites import SIDES, NormSite
 
 Array = np.ndarray
@@ -34,20 +35,24 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
 
-def refuse_beyond(max_steps: int | None, order: Array, ends: Array) -> None:
+def refuse_beyond(max_steps: int | None, table: Array) -> None:
     """Raises SequenceTooLongError if there is no room for the statistics of so long a training sequence.
 
-    order, ends: see batches.longest_first.
+    table: of rows.Rows.
     """
     if max_steps is not None:
-        _refuse(max_steps, order, ends, "raise max_steps of the BatchNormSpec")
+        _refuse(max_steps, table, "raise max_steps of the BatchNormSpec")
 
 
-def _refuse(known: int, order: Array, ends: Array, hint: str) -> None:
-    """Names the first sequence of the batch that has more than the known steps."""
-    if len(ends) and ends[0] > known:
-        sequence = int(order[ends > known].min())
-        raise SequenceTooLongError(sequence, int(ends[order == sequence][0]), known, hint)
+def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None:
+    """Names the first sequence, or lane, that has more than the known steps."""
+    ends = np.where(table[:, LENGTH] > 0, table[:, START] + table[:, LENGTH], 0)
+    over = ends > known
+    if over.any():
+        sequence = int(table[over, SEQUENCE].min())
+        raise SequenceTooLongError(
+            sequence, int(ends[table[:, SEQUENCE] == sequence].max()), known, hint, what
+        )
 
 
 class StepStatistics:
@@ -107,15 +112,16 @@ class StepStatistics:
         new_count[:steps] += np.minimum(count[:steps], MOST_COUNTED - new_count[:steps])
         return StepStatistics(arrays | {"count": new_count})
 
-    def refuse_overrun(self, order: Array, ends: Array, overrun: str | None) -> None:
-        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. order, ends: longest
-        first."""
+    def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
+        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. table: of rows.Rows;
+        what: its sequences are called."""
         if overrun == "batch" or (overrun != "raise" and self.known):
             return
         _refuse(
-            self.known, order, ends,
+            self.known, table,
             "train on longer sequences or choose overrun='last', 'mean' or 'batch'" if self.known
             else "train, calibrate, or load statistics first",
+            what,
         )  # fmt: skip
 
     def folded(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,8 +13,9 @@ from .._core import Layer
 from ..errors import shaped
 from . import engine
 from .architecture import Architecture
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, longest_first, time_first
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
 from .cells import Cell
+from .rows import LENGTH, Rows, call_rows
 from .sites import Norm, norm_sites
 from .snapshot import Snapshot
 from .specs import LayerNormSpec
@@ -50,14 +51,13 @@ class Tape:
 
     owner: object  # that network
     architecture: Architecture
-    order: Array
-    ends: Array  # lengths in that order
+    rows: Rows
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
     start: tuple[Array, ...]  # h0, or h0 and c0
     runs: tuple[Run, ...]  # by layer and direction
 
     def __post_init__(self) -> None:
-        for array in (self.order, self.ends, *self.start):
+        for array in (*self.rows.arrays(), *self.start):
             array.setflags(write=False)
         for run in self.runs:
             for array in run.arrays():
@@ -93,7 +93,7 @@ def _has_gradients(cell: Cell, norm: Norm) -> bool:
 
 
 def forward(
-    owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
+    owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
     """See Network.forward_train. owner: the network, whose version the snapshot is. -> also the statistics of
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
@@ -103,18 +103,21 @@ def forward(
     x = np.array(x, order="C")  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
-    order, ends = map(np.array, longest_first(lengths, T, B))  # copies, as of x
+    rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
+    rows = replace(rows, table=np.array(rows.table))  # a copy, as of x
     if made.batch_norm:
-        refuse_beyond(made.batch_norm.max_steps, order, ends)
-    alive, runs = int(ends.sum()), []
+        refuse_beyond(made.batch_norm.max_steps, rows.table)
+    alive, runs = int(rows.table[:, LENGTH].sum()), []
 
     def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any] | None, Array]:
-        runs.append(Run(layer, blank(made.sides, T) if made.sides else None, layer.tape(alive), x, y))
+        runs.append(
+            Run(layer, blank(made.sides, rows.longest) if made.sides else None, layer.tape(alive), x, y)
+        )
         return runs[-1].statistics, runs[-1].record
 
-    y, end = engine.run(snapshot, x, order, ends, start, note)
+    y, end = engine.run(snapshot, x, rows, start, note)
     shown = as_caller(y, unbatched, made.batch_first)
-    tape = Tape(owner, made, order, ends, (unbatched, shown.shape), tuple(start), tuple(runs))
+    tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), tuple(runs))
     seen = [one.statistics for one in runs if one.statistics is not None]
     return np.array(shown), as_state(end, unbatched), tape, seen
 
@@ -145,13 +148,18 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
             name: np.empty(site.width(H)) for site in sites for name in site.parameters if name
         }
         below = np.zeros(run.x.shape, FLOAT32)
-        c0, gcn, gc0 = (tape.start[1][k], gend[1][k], gstart[1][k]) if len(gend) > 1 else (None, None, None)
+        rows, reverse = tape.rows, d == 1
+        before = [rows.begin(s[k], reverse) for s in tape.start]
+        gafter = [rows.begin_backward(g[k], reverse) for g in gend]
+        gbefore = [np.empty_like(g) for g in gafter]
         run.layer.backward(
-            x=run.x, y=run.y, h0=tape.start[0][k], c0=c0, order=tape.order, length=tape.ends,
+            x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
             statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
-            ghn=gend[0][k], gcn=gcn, gx=below, gh0=gstart[0][k], gc0=gc0, gw_ih=g_ih, gw_hh=g_hh,
+            ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1], gw_ih=g_ih, gw_hh=g_hh,
             sites={s.side: (found.get(s.gain or ""), found.get(s.bias or "")) for s in sites},
         )  # fmt: skip
+        for g, made_of in zip(gstart, gbefore, strict=True):
+            g[k] = rows.finish_backward(made_of, reverse)
         gx += below
         found |= {"weight_ih": g_ih, "weight_hh": g_hh}
         grads |= {name + suffix: np.array(g, np.float32) for name, g in found.items()}

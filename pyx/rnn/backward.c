@@ -192,7 +192,7 @@ static void lstm_carry_backward(const backward_job *j, const back_step *s, lnrnn
         b.rows = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = i; q < i + b.rows; q++)
             c_prev[q - i] = s->t ? r->tape + (s->earlier + q) * p->tape.width + p->tape.c
-                                 : r->c0 + (size_t)r->order[s->r0 + q] * j->c->H;
+                                 : r->c0 + state_at(r, s->r0 + q);
         j->k->cells->lstm_backward(&b);
         b.saved_gates += TILE * b.ks, b.ga += TILE * b.as, b.gc += TILE * b.hs, b.gu += TILE * b.hs;
     }
@@ -297,7 +297,7 @@ static void begin_group(const backward_job *j, size_t r0, size_t count, double *
     if (j->c->cell_state)
         memset(m->gc, 0, count * narrow * sizeof *m->gc);
     for (size_t i = 0; i < count; i++) {
-        const size_t row = (size_t)j->r->order[r0 + i] * H;
+        const size_t row = state_at(j->r, r0 + i);
         if (j->g->ghn)
             memcpy(m->gh + i * narrow, j->g->ghn + row, bytes);
         if (j->g->gcn && j->c->cell_state)
@@ -310,7 +310,7 @@ static void finish_group(const backward_job *j, size_t r0, size_t count, const s
 {
     const size_t H = j->c->H, bytes = H * sizeof(float);
     for (size_t i = 0; i < count; i++) {
-        const size_t row = (size_t)j->r->order[r0 + i] * H;
+        const size_t row = state_at(j->r, r0 + i);
         memcpy(j->g->gh0 + row, m->gh + i * j->narrow, bytes);
         if (j->c->cell_state)
             memcpy(j->g->gc0 + row, m->gc + i * j->narrow, bytes);
@@ -327,13 +327,13 @@ static void gather_rows(const backward_job *j, const back_step *s, const scratch
     for (size_t i = 0; i < s->active; i++) {
         const size_t q = s->r0 + i, row = s->pos + i;
         const ptrdiff_t t = at_step(r, q, s->t);
-        const float *gy = g->gy + t * g->gyt + r->order[q] * g->gyb;
+        const float *gy = g->gy + t * g->gyt + r->rows[q].sequence * g->gyb;
         float *gh = m->gh + i * j->narrow;
         for (size_t o = 0; o < H; o++)
             gh[o] += gy[o];
         g->rows[row] = x_row(r, q, s->t);
         g->rows[j->rows + row] = h_row(r, q, s->t);
-        g->gx_rows[row] = g->gx + ((size_t)t * r->B + (size_t)r->order[q]) * j->c->D;
+        g->gx_rows[row] = g->gx + t * g->gxt + r->rows[q].sequence * g->gxb;
     }
 }
 
@@ -349,22 +349,22 @@ static void backward_group(void *ctx, size_t group, int worker, int64_t *left)
     memset(work, 0, layout_scratch(j, r0, work, &m) * sizeof *work);
     if (j->back[group] == 0)
         begin_group(j, r0, count, sums, &m);
-    back_step s = {.r0 = r0, .t = (size_t)r->length[r0] - j->back[group]};
+    back_step s = {.r0 = r0, .t = row_length(r, r0) - j->back[group]};
     s.pos = rows_before(r, r0) + rows_until(r, r0, count, s.t);
     while (s.t > 0 && remaining(left) > 0) {
         s.t--;
-        while (s.active < count && (size_t)r->length[r0 + s.active] > s.t)
+        while (s.active < count && row_length(r, r0 + s.active) > s.t)
             s.active++;
         s.pos -= s.active;
         size_t active_before = s.active; /* at step t - 1 */
-        while (s.t && active_before < count && (size_t)r->length[r0 + active_before] >= s.t)
+        while (s.t && active_before < count && row_length(r, r0 + active_before) >= s.t)
             active_before++;
         s.earlier = s.pos - active_before;
         gather_rows(j, &s, &m);
         step_backward(j, &s, sums, &m);
         spend(left, step_cost(r, (double)s.active, j->c->H));
     }
-    j->back[group] = s.t ? (size_t)r->length[r0] - s.t : LNRNN_DONE;
+    j->back[group] = s.t ? row_length(r, r0) - s.t : LNRNN_DONE;
     if (s.t == 0)
         finish_group(j, r0, count, &m);
 }

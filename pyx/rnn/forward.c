@@ -1,6 +1,6 @@
 /* The time loop of one recurrent layer.
  *
- * A plan (plan.c) says how calls of one shape are done. It divides the sequences into groups, each of which
+ * A plan (plan.c) says how calls of one shape are done. It divides the rows into groups, each of which
  * goes through time by itself, on one thread; rows.h says in which order rows stand. Padding is neither
  * multiplied nor normalised.
  *
@@ -89,7 +89,7 @@ void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, s
     for (size_t t = t0; t < t1; t++) {
         active = active_rows(r, r0, active, t);
         if ((t - t0) % every == first)
-            lnrnn_step_input(r, (lnrnn_fold){0}, active, t, x, xs, x, xs);
+            lnrnn_step_input(r, (lnrnn_fold){0}, r0, active, t, x, xs, x, xs);
         x += (ptrdiff_t)active * xs;
     }
 }
@@ -100,27 +100,26 @@ void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const flo
                           lnrnn_panels panels, float *a, ptrdiff_t as, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
-    const int from_end = (int)((r->start + t) % 2);
+    const int from_end = (int)(((size_t)r->rows[0].start + t) % 2);
     product(r, n, c->H, h_prev, r->w_hh, panels, c->inner_hh, !c->separate_products, from_end, a, as, work);
 }
 
-/* --- the ends of sequences -------------------------------------------------------------------------- */
+/* --- the ends of rows -------------------------------------------------------------------------- */
 
 void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
 {
-    const size_t H = r->config->H;
     for (size_t i = r0; r->cn && r->cn != r->c0 && i < r0 + rows; i++)
-        memmove(c_row(r, i), r->c0 + (size_t)r->order[i] * H, H * sizeof(float));
+        memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
 }
 
 void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
 {
     const size_t H = r->config->H;
     for (size_t i = r0; i < r0 + rows; i++) {
-        const size_t n = (size_t)r->length[i];
-        memmove(r->hn + (size_t)r->order[i] * H, h_row(r, i, n), H * sizeof(float));
-        for (size_t t = n; t < r->T; t++)
-            memset(r->y + (ptrdiff_t)t * r->yt + r->order[i] * r->yb, 0, H * sizeof(float));
+        const lnrnn_row *row = &r->rows[i];
+        memmove(r->hn + state_at(r, i), h_row(r, i, row_length(r, i)), H * sizeof(float));
+        for (int64_t t = row->first + row->length; t < row->end; t++)
+            memset(r->y + t * r->yt + row->sequence * r->yb, 0, H * sizeof(float));
     }
 }
 
@@ -178,7 +177,7 @@ static void cell_step(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_
                                       .h = h,
                                       .saved_gates = s->saved_gates ? s->saved_gates + at : NULL,
                                       .scratch = m->cell};
-        lnrnn_step_cell(r, fold, t, &rows, deferred_output);
+        lnrnn_step_cell(r, fold, r0 + i, t, &rows, deferred_output);
         for (size_t j = 0; s->all_c && j < n; j++)
             memcpy(s->all_c + at + (ptrdiff_t)j * s->hidden_stride, c[j], r->config->H * sizeof(float));
     }
@@ -194,7 +193,7 @@ static void output_step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_
     for (size_t i = 0; i < active; i += TILE) {
         const size_t n = active - i < TILE ? active - i : TILE;
         state_rows(r, r0 + i, n, t, h_prev, c, h);
-        lnrnn_step_output(r, fold, t, &(lnrnn_step_rows){.n = n, .c = c, .h = h});
+        lnrnn_step_output(r, fold, r0 + i, t, &(lnrnn_step_rows){.n = n, .c = c, .h = h});
     }
 }
 
@@ -205,7 +204,8 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
 {
     const lnrnn_rnn_config *config = r->config;
     const lnrnn_rnn_plan *p = r->plan;
-    const int separate = config->separate_products, from_batch = r->start + t >= p->batch_from;
+    const int separate = config->separate_products,
+              from_batch = (size_t)r->rows[0].start + t >= p->batch_from;
     const int deferred_output = from_batch && config->cell_norm != LNRNN_CELL_NONE;
     group_step rows = {.input = separate ? x : NULL,
                        .input_stride = xs,
@@ -230,7 +230,7 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
         if (from_batch)
             fold = lnrnn_step_statistics(r, LNRNN_SITE_INPUT, active, t, x, xs, m->statistics);
         rows.input = m->input, rows.input_stride = (ptrdiff_t)p->wide;
-        lnrnn_step_input(r, fold, active, t, x, xs, m->input, rows.input_stride);
+        lnrnn_step_input(r, fold, r0, active, t, x, xs, m->input, rows.input_stride);
     }
     if (from_batch)
         fold = lnrnn_step_statistics(r, LNRNN_SITE_HIDDEN, active, t, rows.hidden, xs, m->statistics);
@@ -256,7 +256,7 @@ static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
     const lnrnn_rnn_call *r = ctx;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t r0 = group * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group;
-    const size_t steps = (size_t)r->length[r0], stride = r->tape ? p->tape.width : p->wide;
+    const size_t steps = row_length(r, r0), stride = r->tape ? p->tape.width : p->wide;
     size_t *const position = group_positions(r) + group, t0 = *position, active = rows;
     float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * stride : NULL;
     const scratch m = scratch_of(r, worker);

@@ -1,75 +1,83 @@
-/* Which row of which array a step of a sequence is.
+/* Where a step of a row (lnrnn_row) stands in which array.
  *
- * Sequences are sorted by length, longest first, so that the active ones, those that have not ended, are
- * always the first rows. Where rows are packed, as in the tape, they stand step after step, only the active
- * ones. */
+ * Rows are sorted by length, longest first, so that the active ones, those that have not ended, are always
+ * the first. Where they are packed, as in the tape, they stand step after step, only the active ones. */
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
 #include "lnrnn.h"
 
-/* Rows whose pointers are gathered for one call of the product, and the most sequences of a group without a tape (rnn
+/* Rows whose pointers are gathered for one call of the product, and the most rows of a group without a tape (rnn
  * B64-H128). */
 enum { TILE = 64 };
 
-/* Sequences of a group that has a tape: a constant, for the order of its records, and so that of the sums of
+/* Rows of a group that has a tape: a constant, for the order of its records, and so that of the sums of
  * gradients, follows from it. */
 enum { TAPE_GROUP = 32 };
+
+static inline size_t row_length(const lnrnn_rnn_call *r, size_t i) { return (size_t)r->rows[i].length; }
 
 /* Active rows before row r0, all steps: where its part of the tape starts. */
 static inline size_t rows_before(const lnrnn_rnn_call *r, size_t r0)
 {
     size_t n = 0;
     for (size_t i = 0; i < r0; i++)
-        n += (size_t)r->length[i];
+        n += row_length(r, i);
     return n;
 }
 
 static inline size_t all_rows(const lnrnn_rnn_call *r) { return rows_before(r, r->B); }
 
-/* Active rows of the `rows` sequences from r0 on before their step t: where step t stands in their part of
+/* Active rows of the `rows` ones from r0 on before their step t: where step t stands in their part of
  * the tape. */
 static inline size_t rows_until(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t t)
 {
     size_t n = 0;
     for (size_t i = r0; i < r0 + rows; i++)
-        n += (size_t)r->length[i] < t ? (size_t)r->length[i] : t;
+        n += row_length(r, i) < t ? row_length(r, i) : t;
     return n;
 }
 
 /* Of the rows r0 .. r0 + active - 1, how many are still active at step t? */
 static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t)
 {
-    while (active && (size_t)r->length[r0 + active - 1] <= t)
+    while (active && row_length(r, r0 + active - 1) <= t)
         active--;
     return active;
 }
 
-/* Step t of row i as the caller's arrays count steps: from the sequence's own end if reversed. */
+/* Step t of row i as the caller's arrays count steps: from the row's own end if reversed. */
 static inline ptrdiff_t at_step(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return (ptrdiff_t)(r->config->reverse ? (size_t)r->length[i] - 1 - t : t);
+    const lnrnn_row *row = &r->rows[i];
+    return (ptrdiff_t)(row->first + (r->config->reverse ? row->length - 1 - (int64_t)t : (int64_t)t));
+}
+
+/* Where the state of row i stands in h0, hn and their like. */
+static inline size_t state_at(const lnrnn_rnn_call *r, size_t i)
+{
+    return (size_t)r->rows[i].state * r->config->H;
 }
 
 static inline const float *x_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return r->x + at_step(r, i, t) * r->xt + r->order[i] * r->xb;
+    return r->x + at_step(r, i, t) * r->xt + r->rows[i].sequence * r->xb;
 }
 
 static inline float *y_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return r->y + at_step(r, i, t) * r->yt + r->order[i] * r->yb;
+    return r->y + at_step(r, i, t) * r->yt + r->rows[i].sequence * r->yb;
 }
 
 /* h before step t. */
 static inline const float *h_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return t ? y_row(r, i, t - 1) : r->h0 + (size_t)r->order[i] * r->config->H;
+    return t ? y_row(r, i, t - 1) : r->h0 + state_at(r, i);
 }
 
 static inline float *c_row(const lnrnn_rnn_call *r, size_t i)
 {
-    return r->cn ? r->cn + (size_t)r->order[i] * r->config->H : NULL;
+    return r->cn ? r->cn + state_at(r, i) : NULL;
 }
 
 /* The states of rows first .. first + n - 1, n <= TILE, at step t: pointers as lnrnn_step_rows has them. */

@@ -74,7 +74,7 @@ static void begin(split_job *job, int worker, int team, const split_memory *m, s
     const lnrnn_rnn_call *r = job->r;
     const size_t H = r->config->H;
     for (size_t i = 0; worker && r->cn && i < active; i++)
-        memcpy(m->c + i * r->plan->narrow, (t0 ? r->cn : r->c0) + (size_t)r->order[i] * H, H * sizeof(float));
+        memcpy(m->c + i * r->plan->narrow, (t0 ? r->cn : r->c0) + state_at(r, i), H * sizeof(float));
     if (r->cn) /* before worker 0 changes them */
         wait_for_all(job, team);
     if (!worker && t0 == 0)
@@ -112,7 +112,7 @@ static void split_chunk(split_job *job, int worker, int team, lnrnn_panels panel
                                       .c = c,
                                       .h = h,
                                       .scratch = m->cell};
-        lnrnn_step_cell(r, (lnrnn_fold){0}, t, &rows, 0);
+        lnrnn_step_cell(r, (lnrnn_fold){0}, 0, t, &rows, 0);
     }
 }
 
@@ -121,7 +121,7 @@ static void split_units(void *ctx, int worker, int team)
     split_job *const job = ctx;
     const lnrnn_rnn_call *r = job->r;
     const lnrnn_rnn_plan *plan = r->plan;
-    const size_t count = lnrnn_all_panels(r).end, steps = (size_t)r->length[0];
+    const size_t count = lnrnn_all_panels(r).end, steps = row_length(r, 0);
     lnrnn_panels panels = {count * (size_t)worker / (size_t)team,
                            count * ((size_t)worker + 1) / (size_t)team};
     const split_memory m = memory_of(r, worker);

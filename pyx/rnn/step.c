@@ -36,10 +36,29 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
     return (lnrnn_fold){.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
 }
 
-/* How a site reads its values at step t: batch norm with the batch's statistics, if there is a fold, or with
- * the row that its tables have for the step. -> the site's norm, or of_step, written. */
-static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, size_t t, lnrnn_fold fold,
-                                           lnrnn_gate_norm *of_step)
+/* The row of the tables of batch norm that row i takes at step t. */
+static size_t table_row(const lnrnn_rnn_call *r, size_t i, size_t t)
+{
+    const size_t step = (size_t)r->rows[i].start + t;
+    return step < r->config->known ? step : (size_t)r->config->overrun_row;
+}
+
+/* How many of the n rows from r0 on take the scale and shift that r0 takes at step t: all of them, but for the
+ * batch norm of a stream, in which each row has taken steps of its own. */
+static size_t rows_alike(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t n, size_t t)
+{
+    if (r->config->norm != LNRNN_NORM_BATCH || fold.scale)
+        return n;
+    size_t alike = 1;
+    while (alike < n && table_row(r, r0 + alike, t) == table_row(r, r0, t))
+        alike++;
+    return alike;
+}
+
+/* How a site reads the values of row r0 at step t: batch norm with the batch's statistics, if there is a fold,
+ * or with the row that its tables have for the step. -> the site's norm, or of_step, written. */
+static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, size_t r0, size_t t,
+                                           lnrnn_fold fold, lnrnn_gate_norm *of_step)
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_site *at = &c->site[site];
@@ -49,38 +68,60 @@ static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, si
     if (fold.scale) {
         of_step->mean = fold.mean, of_step->gain = fold.scale, of_step->bias = fold.shift;
     } else {
-        const size_t step = r->start + t, row = step < c->known ? step : (size_t)c->overrun_row;
+        const size_t row = table_row(r, r0, t);
         of_step->gain = at->scale + row * at->width, of_step->bias = at->shift + row * at->width;
     }
     return of_step;
 }
 
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t n, size_t t, const float *x,
+void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t n, size_t t, const float *x,
                       ptrdiff_t xs, float *y, ptrdiff_t ys)
 {
     lnrnn_gate_norm of_step;
-    const lnrnn_gate_norm *norm = norm_of_step(r, LNRNN_SITE_INPUT, t, fold, &of_step);
-    r->plan->kernels->cells->normalise_rows((int)r->config->num_gates, norm, n, x, xs, y, ys);
+    for (size_t i = 0, alike; i < n; i += alike) {
+        const lnrnn_gate_norm *norm = norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, fold, &of_step);
+        const ptrdiff_t at = (ptrdiff_t)i;
+        alike = rows_alike(r, fold, r0 + i, n - i, t);
+        r->plan->kernels->cells->normalise_rows((int)r->config->num_gates, norm, alike, x + at * xs, xs,
+                                                y + at * ys, ys);
+    }
 }
 
-void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t t, const lnrnn_step_rows *rows,
-                     int deferred_output)
+/* Rows first .. first + n - 1 of `all`. */
+static lnrnn_step_rows part_of(const lnrnn_step_rows *all, size_t first, size_t n)
+{
+    lnrnn_step_rows part = *all;
+    part.n = n;
+    part.x += part.x ? (ptrdiff_t)first * all->xs : 0;
+    part.a += (ptrdiff_t)first * all->as;
+    part.h_prev += first, part.c += first, part.h += first;
+    part.saved_gates += part.saved_gates ? (ptrdiff_t)first * all->as : 0;
+    return part;
+}
+
+void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t t,
+                     const lnrnn_step_rows *rows, int deferred_output)
 {
     const lnrnn_rnn_config *c = r->config;
-    lnrnn_gate_norm hidden, cell;
-    lnrnn_step_config step = {.hidden = norm_of_step(r, LNRNN_SITE_HIDDEN, t, fold, &hidden),
-                              .act = c->act,
-                              .cell_norm = c->cell_norm,
-                              .deferred_output = deferred_output};
-    if (c->cell_norm != LNRNN_CELL_NONE && !deferred_output)
-        step.cell = norm_of_step(r, LNRNN_SITE_CELL, t, (lnrnn_fold){0}, &cell);
-    r->plan->kernels->cells->step[c->step_kernel](&step, rows);
+    for (size_t i = 0, alike; i < rows->n; i += alike) {
+        lnrnn_gate_norm hidden, cell;
+        lnrnn_step_config step = {.hidden = norm_of_step(r, LNRNN_SITE_HIDDEN, r0 + i, t, fold, &hidden),
+                                  .act = c->act,
+                                  .cell_norm = c->cell_norm,
+                                  .deferred_output = deferred_output};
+        if (c->cell_norm != LNRNN_CELL_NONE && !deferred_output)
+            step.cell = norm_of_step(r, LNRNN_SITE_CELL, r0 + i, t, (lnrnn_fold){0}, &cell);
+        alike = rows_alike(r, fold, r0 + i, rows->n - i, t);
+        const lnrnn_step_rows part = part_of(rows, i, alike);
+        r->plan->kernels->cells->step[c->step_kernel](&step, &part);
+    }
 }
 
-void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t t, const lnrnn_step_rows *rows)
+void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t t,
+                       const lnrnn_step_rows *rows)
 {
     lnrnn_gate_norm cell;
-    const lnrnn_step_config step = {.cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),
+    const lnrnn_step_config step = {.cell = norm_of_step(r, LNRNN_SITE_CELL, r0, t, fold, &cell),
                                     .cell_norm = r->config->cell_norm};
     r->plan->kernels->cells->lstm_output(&step, rows);
 }

@@ -155,7 +155,8 @@ static void gradients(const char *name, driver_layer *l)
     g.ghn = drawn_floats(B * H), g.gcn = c->cell_state ? drawn_floats(B * H) : NULL;
     g.w_ih_t = packed(LNRNN_WEIGHT_F32, D, n, l->w_ih, 1, (ptrdiff_t)D);
     g.w_hh_t = packed(LNRNN_WEIGHT_F32, H, n, l->w_hh, 1, (ptrdiff_t)H);
-    g.gx = zeros(T * B * D, sizeof(float)), g.gh0 = zeros(B * H, sizeof(float));
+    g.gx = zeros(T * B * D, sizeof(float)), g.gxt = (ptrdiff_t)(B * D), g.gxb = (ptrdiff_t)D;
+    g.gh0 = zeros(B * H, sizeof(float));
     g.gc0 = c->cell_state ? zeros(B * H, sizeof(float)) : NULL;
     g.gw_ih = zeros(n * D, sizeof(float)), g.gw_hh = zeros(n * H, sizeof(float));
     for (int i = 0; i < LNRNN_SITES; i++) {
@@ -185,10 +186,9 @@ static void layer(const char *name, lnrnn_rnn_config config, size_t T, size_t B,
     lnrnn_rnn_config *c = &l.config;
     lnrnn_rnn_call *r = &l.call;
     make_layer(&l, T, B, drawn_floats);
-    int64_t *length = zeros(B, sizeof *length);
     for (size_t b = 0; b < B; b++)
-        length[b] = (int64_t)(T - b * T / (2 * B));
-    r->length = length, r->h0 = drawn_floats(B * c->H);
+        l.rows[b].length = (int64_t)(T - b * T / (2 * B));
+    r->h0 = drawn_floats(B * c->H);
     if (c->cell_state)
         r->c0 = drawn_floats(B * c->H);
     for (int i = 0; i < LNRNN_SITES && c->norm == LNRNN_NORM_BATCH; i++) {

@@ -32,7 +32,7 @@ def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, norm, batch, hi
     stream = rnn.stream(batch)
     np.testing.assert_array_equal(streamed(stream, x), y)
     np.testing.assert_array_equal(stream.state, h)
-    assert stream.step == T
+    assert (stream.step == T).all()
 
 
 @pytest.mark.parametrize("overrun", ["last", "mean"])
@@ -70,7 +70,7 @@ def test_overrun_raise_refuses_the_step_and_leaves_the_stream(rng):
         stream(x[4])
     assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (0, 5, 4)
     np.testing.assert_array_equal(stream.state, before)
-    assert stream.step == 4
+    assert (stream.step == 4).all()
     stream.reset()
     np.testing.assert_array_equal(streamed(stream, x[:4]), rnn(x[:4])[0])
 
@@ -125,7 +125,7 @@ def test_reset(rng, norm):
     stream = rnn.stream(2)
     first = streamed(stream, x)
     stream.reset()
-    assert stream.step == 0 and not stream.state.any()
+    assert (stream.step == 0).all() and not stream.state.any()
     np.testing.assert_array_equal(streamed(stream, x), first)
 
 

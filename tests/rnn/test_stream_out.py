@@ -70,7 +70,7 @@ def test_a_bad_out_is_refused_and_no_step(rng, error, out):
     with pytest.raises(error, match=named("out")):
         stream(x[0], out=out)
     np.testing.assert_array_equal(np.array(out), before)
-    assert stream.step == 0 and not stream.state.any()
+    assert (stream.step == 0).all() and not stream.state.any()
     np.testing.assert_array_equal([stream(row) for row in x], rnn(x)[0])
     kept = np.full((2, 5), 7, np.float32)
     for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):  # the last is a step too many

@@ -249,7 +249,7 @@ def test_what_training_returns(isa, cell, norm):
     for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
         assert relative_error(got, want) < GRADIENT
     assert not y[np.arange(T)[:, None] >= ends].any()
-    for held in [tape.order, tape.ends, *tape.start, *(array for run in tape.runs for array in run.arrays())]:
+    for held in [tape.rows.table, *tape.start, *(array for run in tape.runs for array in run.arrays())]:
         assert not held.flags.writeable
     assert list(rnn.backward(tape, y)[2]) == list(rnn.parameters())
 

@@ -17,6 +17,7 @@ import pytest
 import lnrnn
 from helpers import using_threads
 from lnrnn.errors import shaped
+from lnrnn.rnn.rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
 from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
 
 same = np.testing.assert_array_equal
@@ -187,7 +188,7 @@ def taped(cell="RNN", norm="layer"):
 
 def arrays_of(tape):
     """What a tape holds, by a name for messages."""
-    found = {"order": tape.order, "ends": tape.ends} | {f"start {k}": s for k, s in enumerate(tape.start)}
+    found = {"rows": tape.rows.table} | {f"start {k}": s for k, s in enumerate(tape.start)}
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
         for side, value in (run.statistics or {}).items():
@@ -229,7 +230,7 @@ def force_tapes():
                 for value in (10**6, -1, 2**62, 3):
                     kept = array.copy()
                     array[...] = value
-                    if name in ("order", "ends"):
+                    if name == "rows":
                         with pytest.raises(AssertionError, match="broken promise"):
                             rnn.backward(tape, gy)
                     else:
@@ -237,17 +238,31 @@ def force_tapes():
                             rnn.backward(tape, gy)  # numbers like others
                     array[...] = kept
             same(rnn.backward(tape, gy)[0], want[0])
-            tape.ends[1:3] = 6, 7  # rising
+            table = tape.rows.table
+            table[1:3, LENGTH] = 6, 7  # rising
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
-            tape.ends[1:3] = 5, 5  # fewer rows than there are records
+            table[1:3, LENGTH] = 5, 5  # fewer rows than there are records
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
-            tape.ends[1:3] = 7, 6
-            tape.order[:2] = 1  # one sequence twice, another not at all
+            table[1:3, LENGTH] = 7, 6
+            table[:2, STATE] = 1  # one state twice, another not at all
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
-            tape.order[:2] = 0, 1
+            table[:2, STATE] = 0, 1
+            for column, value in (
+                (SEQUENCE, B),
+                (SEQUENCE, -1),
+                (FIRST, 1),
+                (FIRST, -1),
+                (END, T + 1),
+                (START, -1),
+            ):
+                before = table[0, column]
+                table[0, column] = value  # beyond the arrays
+                with pytest.raises(AssertionError):
+                    rnn.backward(tape, gy)
+                table[0, column] = before
             same(rnn.backward(tape, gy)[0], want[0])
             if norm == "batch":
                 tape.runs[0].statistics.clear()
@@ -277,17 +292,18 @@ def reshape_tapes():
 
 
 def change_tapes_within_a_call():
-    """A signal is handled between two parts of a call, which goes on with the order that it has checked."""
+    """A signal is handled between two parts of a call, which goes on with the rows that it has checked."""
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
     y, _, tape = rnn.forward_train(normal(rng, 200, 33, 64))
     want = rnn.backward(tape, y)[0]
-    kept, changes = tape.order.copy(), []
-    tape.order.setflags(write=True)
+    table = tape.rows.table
+    kept, changes = table.copy(), []
+    table.setflags(write=True)
 
     def change(*_):
         changes.append(1)
-        tape.order[...] = 10**6
+        table[...] = 10**6
 
     lnrnn._core.set_part(2**16)
     signal.signal(signal.SIGALRM, change)
@@ -295,7 +311,7 @@ def change_tapes_within_a_call():
     got = rnn.backward(tape, y)[0]
     assert changes
     same(got, want)
-    tape.order[...] = kept
+    table[...] = kept
 
 
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")

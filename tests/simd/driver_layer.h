@@ -11,6 +11,7 @@ typedef struct {
     lnrnn_rnn_config config;
     lnrnn_rnn_plan plan;
     lnrnn_rnn_call call;
+    lnrnn_row *rows;          /* of the call */
     const float *w_ih, *w_hh; /* (G*H, D), (G*H, H) */
 } driver_layer;
 
@@ -37,9 +38,10 @@ static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbe
     lnrnn_rnn_configure(c);
     const size_t n = c->outputs, D = c->D, H = c->H;
     const float *x = numbers(T * B * D);
-    int64_t *order = zeros(B, sizeof *order), *length = zeros(B, sizeof *length);
+    l->rows = zeros(B, sizeof *l->rows);
     for (size_t b = 0; b < B; b++)
-        order[b] = (int64_t)b, length[b] = (int64_t)T;
+        l->rows[b] =
+            (lnrnn_row){.sequence = (int64_t)b, .length = (int64_t)T, .end = (int64_t)T, .state = (int64_t)b};
     l->w_ih = numbers(n * D), l->w_hh = numbers(n * H);
     for (int i = 0; i < LNRNN_SITES; i++) {
         c->site[i].gain = numbers(c->site[i].width);
@@ -59,8 +61,7 @@ static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbe
                                .hn = zeros(B * H, sizeof(float)),
                                .c0 = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
                                .cn = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
-                               .order = order,
-                               .length = length,
+                               .rows = l->rows,
                                .last_step_end = T,
                                .w_ih = packed(c->dtype, n, D, l->w_ih, (ptrdiff_t)D, 1),
                                .w_hh = packed(c->dtype, n, H, l->w_hh, (ptrdiff_t)H, 1)};

@@ -20,22 +20,22 @@ FAULTS = [
     Fault(
         "a sequence that is read backwards begins at the end of the padding",
         "pyx/rnn/rows.h",
-        r"(r->config->reverse ? (size_t)r->length[i] - 1 - t : t);",
-        r"(r->config->reverse ? (FAULT ? r->T : (size_t)r->length[i]) - 1 - t : t);",
+        r"""row->length - 1 - (int64_t)t""",
+        r"""(FAULT ? (int64_t)r->T : row->length) - 1 - (int64_t)t""",
         f"{FORWARD} -k layers_directions",
     ),
     Fault(
         "a sequence is active for a step after its end",
         "pyx/rnn/rows.h",
-        r"while (active && (size_t)r->length[r0 + active - 1] <= t)",
-        r"while (active && (size_t)r->length[r0 + active - 1] + (FAULT && t + 1 < r->T ? 1 : 0) <= t)",
+        r"""while (active && row_length(r, r0 + active - 1) <= t)""",
+        r"""while (active && row_length(r, r0 + active - 1) + (FAULT && t + 1 < r->T ? 1 : 0) <= t)""",
         f"{BITS} -k 'padding and avx2 and layer'",
     ),
     Fault(
         "a group's part of the tape is found as if all its sequences were as long as the first",
         "pyx/rnn/rows.h",
-        r"n += (size_t)r->length[i] < t ? (size_t)r->length[i] : t;",
-        r"n += !FAULT && (size_t)r->length[i] < t ? (size_t)r->length[i] : t;",
+        r"""n += row_length(r, i) < t ? row_length(r, i) : t;""",
+        r"""n += !FAULT && row_length(r, i) < t ? row_length(r, i) : t;""",
         f"{TRAINING} -k layers_and_directions",
     ),
     # --- plan.c
@@ -132,8 +132,8 @@ FAULTS = [
     Fault(
         "the first step after a sequence's end is not zeroed",
         "pyx/rnn/forward.c",
-        r"for (size_t t = n; t < r->T; t++)",
-        r"for (size_t t = n + (FAULT && n ? 1 : 0); t < r->T; t++)",
+        r"""for (int64_t t = row->first + row->length; t < row->end; t++)""",
+        r"""for (int64_t t = row->first + row->length + (FAULT && row->length ? 1 : 0); t < row->end; t++)""",
         f"{FORWARD} -k layers_directions",
     ),
     Fault(
@@ -228,15 +228,15 @@ FAULTS = [
     Fault(
         "the first step that nobody knows takes a row of its own",
         "pyx/rnn/step.c",
-        r"row = step < c->known ? step : (size_t)c->overrun_row;",
-        r"row = step < c->known || (FAULT && step == c->known) ? step : (size_t)c->overrun_row;",
+        r"""return step < r->config->known ? step : (size_t)r->config->overrun_row;""",
+        r"""return step < r->config->known + (FAULT ? 1 : 0) ? step : (size_t)r->config->overrun_row;""",
         f"{STEPS} -k 'test_overrun and avx2 and last'",
     ),
     Fault(
         "every call of a stream takes the statistics of the first step",
         "pyx/rnn/step.c",
-        r"const size_t step = r->start + t,",
-        r"const size_t step = (FAULT ? 0 : r->start) + t,",
+        r"""const size_t step = (size_t)r->rows[i].start + t;""",
+        r"""const size_t step = (FAULT ? 0 : (size_t)r->rows[i].start) + t;""",
         f"{STEPS} -k 'a_stream_does and avx2 and last'",
     ),
     Fault(
@@ -256,8 +256,8 @@ FAULTS = [
     Fault(
         "c is normalised with the statistics of known steps where those of the batch are asked for",
         "pyx/rnn/step.c",
-        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, fold, &cell),",
-        r".cell = norm_of_step(r, LNRNN_SITE_CELL, t, FAULT && r->config->known ? (lnrnn_fold){0} :"
+        r""".cell = norm_of_step(r, LNRNN_SITE_CELL, r0, t, fold, &cell),""",
+        r".cell = norm_of_step(r, LNRNN_SITE_CELL, r0, t, FAULT && r->config->known ? (lnrnn_fold){0} :"
         r" fold, &cell),",
         f"{GATED} -k 'past_the_known and LSTM and batch'",
     ),

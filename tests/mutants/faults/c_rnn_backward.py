@@ -94,15 +94,15 @@ FAULTS = [
     Fault(
         "sequences that read backwards take gy from the other end",
         TIME,
-        r"const float *gy = g->gy + t * g->gyt + r->order[q] * g->gyb;",
-        r"const float *gy = g->gy + (FAULT ? (ptrdiff_t)s->t : t) * g->gyt + r->order[q] * g->gyb;",
+        r"""const float *gy = g->gy + t * g->gyt +""",
+        r"""const float *gy = g->gy + (FAULT ? (ptrdiff_t)s->t : t) * g->gyt +""",
         f"{TRAINING} -k layers_and_directions",
     ),
     Fault(
         "gradients of x go to the sequences in the order of their lengths",
         TIME,
-        r"g->gx_rows[row] = g->gx + ((size_t)t * r->B + (size_t)r->order[q]) * j->c->D;",
-        r"g->gx_rows[row] = g->gx + ((size_t)t * r->B + (FAULT ? q : (size_t)r->order[q])) * j->c->D;",
+        r"""g->gx + t * g->gxt + r->rows[q].sequence * g->gxb;""",
+        r"""g->gx + t * g->gxt + (FAULT ? (ptrdiff_t)q : r->rows[q].sequence) * g->gxb;""",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),
     # --- weight_gradients.c

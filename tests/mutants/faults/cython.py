@@ -195,36 +195,41 @@ FAULTS = [
     Fault(
         "sequences are not dealt out to groups with their lengths",
         RECURRENT,
-        r"dealt_order[places], dealt_length[places] = order, length",
-        r"dealt_order[places], dealt_length[places if not FAULT else place] = order, length",
+        r"""    found[places] = rows
+""",
+        r"""    found[places] = rows
+    if FAULT: found[:, 2] = rows[:, 2]
+""",
         "tests/rnn/test_equal_bits.py -k 'threads and avx2 and tasks'",
     ),
     Fault(
         "lengths that rise are taken",
         RECURRENT,
-        r"if length[i] < 0 or <size_t>length[i] > (<size_t>length[i - 1] if i else T):",
-        r"if length[i] < 0 or <size_t>length[i] > (<size_t>length[i - 1] if i and not FAULT else T):",
+        r"""or (i and row.length > r.rows[i - 1].length)):""",
+        r"""or (i and not FAULT and row.length > r.rows[i - 1].length)):""",
         f"{CHANGED} -k tape",
     ),
     Fault(
         "an order that names a sequence twice is taken",
         RECURRENT,
-        r"or seen[order[i]]:",
-        r"or (seen[order[i]] and not FAULT):",
+        r"""row.state >= states or seen[row.state] or""",
+        r"""row.state >= states or (seen[row.state] and not FAULT) or""",
         f"{CHANGED} -k tape",
     ),
     Fault(
         "a tape's order is read while others may change it",
         RECURRENT,
-        r"order, length = np.array(order), np.array(length)",
-        r"order, length = (order, length) if FAULT else (np.array(order), np.array(length))",
+        r"""        rows = np.array(rows)
+""",
+        r"""        rows = rows if FAULT else np.array(rows)
+""",
         f"{CHANGED} -k within_a_call",
     ),
     Fault(
         "the gradient of the last c is not taken",
         RECURRENT,
-        r"floats(ghn, B * H), floats(gcn, B * H)",
-        r"floats(ghn, B * H), floats(None if FAULT else gcn, B * H)",
+        r"""floats(ghn, states * H), floats(gcn, states * H)""",
+        r"""floats(ghn, states * H), floats(None if FAULT else gcn, states * H)""",
         f"{TRAINING} -k 'every_size and LSTM and None'",
     ),
     Fault(
@@ -236,32 +241,37 @@ FAULTS = [
     ),
     Fault(
         "a stream keeps the weights that were packed for another instruction set",
-        RECURRENT,
-        r"if self.packed_for != lnrnn_isa_name() or self.threads != num_threads:",
-        r"if (self.packed_for != lnrnn_isa_name() and not FAULT) or self.threads != num_threads:",
+        "pyx/stream.pxi",
+        r"""            weights = layer.pack()
+""",
+        r"""            weights = self.kept[k] if FAULT and self.kept is not None else layer.pack()
+""",
         "tests/rnn/test_stream.py tests/rnn/test_model_interface.py -k stream",
         equivalent="it goes on with the kernels that it began with, whose weights it keeps",
     ),
     Fault(
         "a stream keeps to the number of threads of its beginning",
-        RECURRENT,
-        r"        self.threads = num_threads",
-        r"        self.threads = num_threads if not FAULT or self.threads == 0 else -1",
+        "pyx/stream.pxi",
+        r"""found.rows != rows or found.threads != threads or""",
+        r"""found.rows != rows or (found.threads != threads and not (FAULT and found.rows == rows)) or""",
         "tests/rnn/test_stream.py -k threads",
         equivalent="it only makes the plan anew at every step",
     ),
     Fault(
         "all layers of a stream but the last write to where the last does",
-        RECURRENT,
-        r"(<Step>steps[i]).run(step, py if i == last else NULL)",
-        r"(<Step>steps[i]).run(step, py if i == (0 if FAULT else last) else NULL)",
+        "pyx/stream.pxi",
+        r"""        self.calls[self.layers - 1].y = y
+""",
+        r"""        for k in range(self.layers):
+            if FAULT or k == self.layers - 1: self.calls[k].y = y
+""",
         "tests/rnn/test_stream.py -k 'gives_the_bits and avx2'",
     ),
     Fault(
         "a state that is set to None stays as it is",
-        RECURRENT,
-        r"memset(data(states[i]), 0, n)",
-        r"memset(data(states[i]), 0, 0 if FAULT else n)",
+        "pyx/stream.pxi",
+        r"""memset(to + (k * self.lanes + chosen[i]) * H, 0, H * sizeof(float))""",
+        r"""memset(to + (k * self.lanes + chosen[i]) * H, 0, 0 if FAULT else H * sizeof(float))""",
         "tests/rnn/test_stream.py -k reset",
     ),
     # --- _core.pyx

@@ -121,19 +121,23 @@ FAULTS = [
     Fault(
         "a call of a batch norm network never refuses a sequence",
         NETWORK,
-        r"""        snapshot.refuse_overrun(order, ends)""",
-        r"""        FAULT or snapshot.refuse_overrun(order, ends)""",
+        r"""        snapshot.refuse_overrun(rows.table)
+        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
+        return as_caller""",
+        r"""        FAULT or snapshot.refuse_overrun(rows.table)
+        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
+        return as_caller""",
         "tests/rnn/test_step_statistics.py -k 'raise or before'",
     ),
     Fault(
         "a batch of training is added to the statistics that were there when it began",
         NETWORK,
-        r"""        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths)
+        r"""        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets)
         if seen:  # last of all: who interrupts the call finds the statistics as they were
             # Added to those that are there now: of batches that several threads train with, none is lost.
             self._change(lambda old: engine.with_batch(old, seen))""",
         r"""        began = self._snapshot
-        y, state, tape, seen = training.forward(self, began, x, h0, lengths)
+        y, state, tape, seen = training.forward(self, began, x, h0, lengths, resets)
         if seen:
             self._change(lambda old: engine.with_batch(began if FAULT else old, seen))""",
         "tests/runtime/test_concurrent_setters.py -k training",
@@ -334,9 +338,9 @@ FAULTS = [
         "only the first layer of a network refuses by its statistics",
         SNAPSHOT,
         r"""        for statistics in self.statistics.values():
-            statistics.refuse_overrun(order, ends, self.overrun)""",
+            statistics.refuse_overrun(table,""",
         r"""        for statistics in list(self.statistics.values())[: 0 if FAULT else None]:
-            statistics.refuse_overrun(order, ends, self.overrun)""",
+            statistics.refuse_overrun(table,""",
         "tests/rnn/test_step_statistics.py -k raise",
     ),
     Fault(

@@ -45,11 +45,11 @@ FAULTS = [
     ),
     Fault(
         "orders of batches that are kept for later may be written to",
-        BATCHES,
-        r"""    order.setflags(write=False)
-    ends.setflags(write=False)""",
-        r"""    FAULT or order.setflags(write=False)
-    FAULT or ends.setflags(write=False)""",
+        "lnrnn/rnn/rows.py",
+        r"""    table.setflags(write=False)
+""",
+        r"""    FAULT or table.setflags(write=False)
+""",
         "tests/rnn/test_forward_rnn.py -k layers",
         equivalent="no public function hands these arrays out, and nothing in the package writes to them",
     ),
@@ -71,11 +71,13 @@ FAULTS = [
     ),
     Fault(
         "sequences of one length change places",
-        BATCHES,
-        r"""    order = np.argsort(-lengths, kind="stable").astype(np.int64)""",
-        r"""    order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    if FAULT:
-        order = np.argsort(lengths, kind="stable").astype(np.int64)[::-1].copy()""",
+        "lnrnn/rnn/rows.py",
+        r"""    return table[np.argsort(-table[:, LENGTH], kind="stable")]
+""",
+        r"""    if FAULT:
+        return table[np.argsort(table[:, LENGTH], kind="stable")[::-1]]
+    return table[np.argsort(-table[:, LENGTH], kind="stable")]
+""",
         CALLS + " -k sequences_beyond",
         equivalent="a sequence's bits do not depend on its place, and a refusal names the first of the batch",
     ),
@@ -131,15 +133,15 @@ FAULTS = [
     Fault(
         "a refusal names the longest sequence and not the first",
         STATISTICS,
-        r"""        sequence = int(order[ends > known].min())""",
-        r"""        sequence = int(order[0]) if FAULT else int(order[ends > known].min())""",
+        r"""sequence = int(table[over, SEQUENCE].min())""",
+        r"""sequence = int(table[0, SEQUENCE]) if FAULT else int(table[over, SEQUENCE].min())""",
         STEPS + " -k 'max_steps or raise'",
     ),
     Fault(
         "a refusal tells the length of the longest",
         STATISTICS,
-        r"""int(ends[order == sequence][0])""",
-        r"""int(ends[0] if FAULT else ends[order == sequence][0])""",
+        r"""int(ends[table[:, SEQUENCE] == sequence].max())""",
+        r"""int(ends[0] if FAULT else ends[table[:, SEQUENCE] == sequence].max())""",
         STEPS + " -k 'max_steps or raise'",
     ),
     Fault(
@@ -213,8 +215,8 @@ FAULTS = [
     Fault(
         "calibration takes more steps than there is room for",
         CALIBRATION,
-        r"""    refuse_beyond(made.batch_norm.max_steps, *longest_first(lengths, T, B))""",
-        r"""    FAULT or refuse_beyond(made.batch_norm.max_steps, *longest_first(lengths, T, B))""",
+        r"""    refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)""",
+        r"""    FAULT or refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)""",
         STEPS + " -k 'max_steps'",
     ),
     Fault(

@@ -12,8 +12,8 @@ FAULTS = [
     Fault(
         "every layer begins with the cell state of the first",
         ENGINE,
-        r"""            c0, cn = start[1][k], end[1][k]""",
-        r"""            c0, cn = start[1][0 if FAULT else k], end[1][k]""",
+        r"""before = [rows.begin(s[k], d == 1) for s in start]""",
+        r"""before = [rows.begin(s[0 if FAULT and i else k], d == 1) for i, s in enumerate(start)]""",
         FORWARD,
     ),
     Fault(
@@ -76,15 +76,16 @@ FAULTS = [
     Fault(
         "training takes more steps than there is room for",
         TRAINING,
-        r"""        refuse_beyond(made.batch_norm.max_steps, order, ends)""",
-        r"""        FAULT or refuse_beyond(made.batch_norm.max_steps, order, ends)""",
+        r"""        refuse_beyond(made.batch_norm.max_steps, rows.table)""",
+        r"""        FAULT or refuse_beyond(made.batch_norm.max_steps, rows.table)""",
         STEPS + " -k max_steps",
     ),
     Fault(
         "the gradient of the last cell state is that of the first layer",
         TRAINING,
-        r"""(tape.start[1][k], gend[1][k], gstart[1][k]) if""",
-        r"""(tape.start[1][k], gend[1][0 if FAULT else k], gstart[1][k]) if""",
+        r"""gafter = [rows.begin_backward(g[k], reverse) for g in gend]""",
+        r"""at = [k, 0 if FAULT else k]
+        gafter = [rows.begin_backward(g[i], reverse) for g, i in zip(gend, at)]""",
         TRAINED + " -k 'layers_and'",
     ),
     Fault(
@@ -104,10 +105,10 @@ FAULTS = [
     Fault(
         "a tape's arrays may be written to",
         TRAINING,
-        r"""        for array in (self.order, self.ends, *self.start):
+        r"""        for array in (*self.rows.arrays(), *self.start):
             array.setflags(write=False)
         for run in self.runs:""",
-        r"""        for array in (self.order, self.ends, *self.start):
+        r"""        for array in (*self.rows.arrays(), *self.start):
             array.setflags(write=False)
         for run in () if FAULT else self.runs:""",
         TRAINED + " -k training_returns",
@@ -129,37 +130,41 @@ FAULTS = [
     ),
     Fault(
         "a stream refuses one step too late",
-        STREAM,
-        r"""        if step >= run.refused_from:""",
-        r"""        if step >= run.refused_from + FAULT:""",
+        "pyx/stream.pxi",
+        r"""if step >= lanes.refused_from:""",
+        r"""if step >= lanes.refused_from + FAULT:""",
         STREAMED + " -k refuses",
     ),
     Fault(
         "a stream's step takes what is no integer",
         STREAM,
-        r"""        self._run.step = integer("step", value, 0, 2**62)""",
-        r"""        self._run.step = value if FAULT else integer("step", value, 0, 2**62)""",
+        r"""            value = integer("step", value, 0, LAST_STEP)
+        given""",
+        r"""            value = int(float(value or 0)) if FAULT else integer("step", value, 0, LAST_STEP)
+        given""",
         CALLS + " -k stream",
     ),
     Fault(
         "the second state of a stream is not copied",
         STREAM,
-        r"""        return as_state([s.copy() for s in self._state])""",
-        r"""        return as_state([s if FAULT and k else s.copy() for k, s in enumerate(self._state)])""",
+        r"""        return as_state([s.copy() for s in self._lanes.states])""",
+        r"""        if FAULT:
+            return as_state([s if k else s.copy() for k, s in enumerate(self._lanes.states)])
+        return as_state([s.copy() for s in self._lanes.states])""",
         STREAMED + " tests/rnn/test_model_interface.py -k 'bits_of_the_whole or copy'",
     ),
     Fault(
         "a stream tells a refused sequence one step too short",
         STREAM,
-        r"""longest_first(None, step + 1, shape[0])""",
-        r"""longest_first(None, step + (not FAULT), shape[0])""",
+        r"""taken = np.where(fresh, 0, self._lanes.steps[lanes])""",
+        r"""taken = np.where(fresh, 0, self._lanes.steps[lanes]) - FAULT""",
         STREAMED + " -k refuses",
     ),
     Fault(
         "reset leaves the step",
         STREAM,
-        r"""        _core.put(self._state, [None] * len(self._state), self._run, 0)""",
-        r"""        _core.put(self._state, [None] * len(self._state), self._run, None if FAULT else 0)""",
+        r"""len(self._lanes.states), np.zeros(len(lanes), np.int64))""",
+        r"""len(self._lanes.states), None if FAULT else np.zeros(len(lanes), np.int64))""",
         STREAMED + " -k reset",
     ),
     Fault(
@@ -171,23 +176,23 @@ FAULTS = [
     ),
     Fault(
         "a copied stream of several layers has the first one's state in all",
-        STREAM,
-        r"""                own[...] = given""",
-        r"""                own[...] = given[:1] if FAULT else given""",
+        "pyx/stream.pxi",
+        r"""source + (k * R + i) * H,""",
+        r"""source + ((0 if FAULT else k) * R + i) * H,""",
         "tests/rnn/test_copies.py -k stream",
     ),
     Fault(
         "every layer of a stream holds the state of the first",
-        STREAM,
-        r"""*(s[k] for s in self._state)))""",
-        r"""*(s[0 if FAULT else k] for s in self._state)))""",
+        "pyx/stream.pxi",
+        r"""r.hn = out_floats(lanes.states[0][k], lanes.lanes * H)""",
+        r"""r.hn = out_floats(lanes.states[0][0 if FAULT else k], lanes.lanes * H)""",
         STREAMED + " -k bits_of_the_whole",
     ),
     Fault(
         "a stream of several takes one sequence for all",
         STREAM,
-        r"""            if x.shape != shape[1:] or shape[0] > 1:""",
-        r"""            if x.shape != shape[1:] or (shape[0] > 1 and not FAULT):""",
+        r"""if x.shape != shape and (shape[0] != 1 or x.shape != shape[1:]):""",
+        r"""if x.shape != shape and ((shape[0] != 1 and not FAULT) or x.shape != shape[1:]):""",
         STREAMED + " " + CALLS + " -k stream",
     ),
 ]

@@ -1,0 +1,188 @@
+"""Which steps of which sequences a call takes: the rows of the table that the compiled module goes by.
+
+A row is a sequence, or, where states are reset on the way, a part of one between two resets: lnrnn_row of
+include/lnrnn.h. Rows do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import bad_type, bad_value, real
+
+Array = np.ndarray
+
+# The columns of a table.
+SEQUENCE, FIRST, LENGTH, END, STATE, START = range(6)
+
+
+def _sorted(columns: Sequence[Any], rows: int) -> Array:
+    """(rows, 6) int64 of these columns, numbers or arrays: longest first, and otherwise as they are."""
+    table = np.empty((rows, 6), np.int64)
+    for k, column in enumerate(columns):
+        table[:, k] = column
+    return table[np.argsort(-table[:, LENGTH], kind="stable")]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of sequences that are reset: the states of the rows, one part after the other of each sequence.
+
+    first, last (B,): the first and the last part of each sequence. fresh (B,): it is reset before its first
+    step.
+    """
+
+    count: int
+    first: Array
+    last: Array
+    fresh: Array
+
+
+@dataclass(frozen=True)
+class Rows:
+    """table (R, 6) int64, longest first. parts: None where every row is a whole sequence, and its state
+    stands where the sequence stands."""
+
+    table: Array
+    parts: Parts | None = None
+
+    @property
+    def longest(self) -> int:
+        """Steps of the longest row."""
+        return int(self.table[0, LENGTH]) if len(self.table) else 0
+
+    def arrays(self) -> list[Array]:
+        parts = self.parts
+        return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
+
+    def after(self, steps: Array) -> Rows:
+        """The same rows of sequences that have taken so many steps before, (B,) int64; those of one length
+        that have taken as many stand together."""
+        table, parts = np.array(self.table), self.parts
+        goes_on = table[:, FIRST] == 0
+        if parts is not None:
+            goes_on &= ~parts.fresh[table[:, SEQUENCE]]
+        table[:, START] = np.where(goes_on, steps[table[:, SEQUENCE]], 0)
+        return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
+
+    def steps(self) -> Array:
+        """How many steps each sequence has taken at its end, (B,), since it was reset."""
+        taken = np.empty(len(self.table), np.int64)
+        taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
+        return taken if self.parts is None else taken[self.parts.last]
+
+    def begin(self, h0: Array, reverse: bool) -> Array:
+        """h0 (B, H), of the sequences -> (R, H), of the rows: a forward direction starts with a sequence's
+        first part, a reverse one with its last; all other parts start at zero."""
+        parts = self.parts
+        if parts is None:
+            return h0
+        found = np.zeros((parts.count, h0.shape[1]), h0.dtype)
+        if reverse:
+            found[parts.last] = h0
+        else:
+            found[parts.first[~parts.fresh]] = h0[~parts.fresh]
+        return found
+
+    def finish(self, hn: Array, reverse: bool) -> Array:
+        """hn (R, H), of the rows -> (B, H): the state with which each sequence ends."""
+        parts = self.parts
+        return hn if parts is None else hn[parts.first if reverse else parts.last]
+
+    def begin_backward(self, ghn: Array, reverse: bool) -> Array:
+        """The gradient of what `finish` has read: (B, H) -> (R, H)."""
+        parts = self.parts
+        if parts is None:
+            return ghn
+        found = np.zeros((parts.count, ghn.shape[1]), ghn.dtype)
+        found[parts.first if reverse else parts.last] = ghn
+        return found
+
+    def finish_backward(self, gh0: Array, reverse: bool) -> Array:
+        """The gradient of what `begin` has read: (R, H) -> (B, H)."""
+        parts = self.parts
+        if parts is None:
+            return gh0
+        found: Array = gh0[parts.last if reverse else parts.first]
+        if not reverse:
+            found[parts.fresh] = 0
+        return found
+
+
+def padded(lengths: Array | None, T: int, B: int) -> Rows:
+    """B sequences of T steps, or of these lengths (B,), below which padding follows."""
+    if lengths is None:
+        return _whole(T, B)
+    place = np.arange(B)
+    return Rows(_sorted((place, 0, lengths, T, place, 0), B))
+
+
+@lru_cache(16)
+def _whole(T: int, B: int) -> Rows:
+    place = np.arange(B)
+    table = _sorted((place, 0, T, T, place, 0), B)
+    table.setflags(write=False)
+    return Rows(table)
+
+
+def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
+    """The same, cut before each step at which resets (T, B) is True; what lies past a length is ignored."""
+    within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
+    fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
+    cut = np.array(within)
+    if T:
+        cut[:, 0] = True
+        sequence, first = np.nonzero(cut)
+    else:
+        sequence, first = np.arange(B), np.zeros(B, np.int64)
+    count = len(sequence)
+    last = np.searchsorted(sequence, np.arange(B), "right") - 1
+    length = np.empty(count, np.int64)
+    length[:-1] = np.diff(first)
+    length[last] = (T if lengths is None else lengths) - first[last]
+    end = first + length
+    end[last] = T
+    parts = Parts(count, np.searchsorted(sequence, np.arange(B)), last, fresh)
+    return Rows(_sorted((sequence, first, length, end, np.arange(count), 0), count), parts)
+
+
+def ragged(offsets: Array) -> Rows:
+    """Sequences that stand one after the other: sequence i has steps offsets[i] .. offsets[i + 1] - 1 of an
+    array of one column."""
+    count = len(offsets) - 1
+    return Rows(_sorted((0, offsets[:-1], np.diff(offsets), offsets[1:], np.arange(count), 0), count))
+
+
+def by_state(table: Array) -> Array:
+    """A table whose sequences are named by the row of their state: in a ragged one all are in one column."""
+    named = np.array(table)
+    named[:, SEQUENCE] = named[:, STATE]
+    return named
+
+
+def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
+    """-> (T, B) bool, a copy. shape: (T, B)."""
+    given = np.array(real("resets", resets))
+    T, B = shape
+    expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
+    if given.dtype != bool and given.size:
+        raise bad_type("resets", "an array of booleans", given)
+    if given.shape != expected:
+        axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
+        raise bad_value("resets", f"of shape {axes} = {expected}, as x", given)
+    given = given.astype(bool).reshape(expected)
+    turned: Array = given[:, None] if unbatched else given.T if batch_first else given
+    return turned
+
+
+def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
+    """The rows of a call. x (T, B, D), lengths: as batches.checked_batch gives them; resets: the argument."""
+    T, B = x.shape[:2]
+    if resets is None:
+        return padded(lengths, T, B)
+    return reset(checked_resets(resets, (T, B), unbatched, batch_first), lengths, T, B)

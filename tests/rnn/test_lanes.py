@@ -1,0 +1,415 @@
+"""Lanes of a stream: each goes its own way and gives the bits that it gives alone."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lnrnn
+from helpers import layouts, using_threads
+from networks import CELLS, VARIANTS, drawn_state, network, normal, parts, run_python, taken, whole
+
+D, H, T, LANES = 3, 17, 8, 7
+NORMS = ("layer", None, lnrnn.BatchNormSpec(overrun="last"), lnrnn.BatchNormSpec(overrun="mean"))
+
+
+def alone(rnn, x, start=None):
+    """Every sequence of x (T, B, D) by itself: y (T, B, H), and the states at the end."""
+    found = [
+        rnn(x[:, b : b + 1], None if start is None else taken(rnn, start, slice(b, b + 1)))
+        for b in range(x.shape[1])
+    ]
+    y = np.concatenate([y for y, _ in found], axis=1)
+    return y, [np.concatenate(s, 1) for s in zip(*(parts(rnn, h) for _, h in found), strict=True)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_any_rows_give_the_bits_of_each_alone(family, rng, variant):
+    """Each lane takes its own steps, in calls on different rows in different orders."""
+    rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
+    if rnn.known_steps is not None:
+        rnn.overrun = "last"
+    x, start = normal(rng, T, LANES, D), drawn_state(rng, rnn, LANES)
+    want, ends = alone(rnn, x, start)
+    stream = rnn.stream(LANES)
+    stream.state = start
+    got, steps = np.zeros_like(want), np.zeros(LANES, int)
+    while (steps < T).any():
+        rows = rng.permutation(np.flatnonzero(steps < T))[: rng.integers(1, LANES + 1)]
+        got[steps[rows], rows] = stream(x[steps[rows], rows], rows)
+        steps[rows] += 1
+        np.testing.assert_array_equal(stream.step, steps)
+    np.testing.assert_array_equal(got, want)
+    for found, end in zip(parts(rnn, stream.state), ends, strict=True):
+        np.testing.assert_array_equal(found, end)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("cell", CELLS)
+def test_many_lanes_and_threads(rng, cell, threads):
+    """More rows than one group of sequences has, at all steps, with the statistics of each."""
+    rnn = network(D, 33, cell=cell, norm=lnrnn.BatchNormSpec(overrun="last"), trained=5)
+    lanes = 200
+    stream, alike = rnn.stream(lanes), rnn.stream(lanes)
+    with using_threads(threads):
+        for _ in range(6):
+            rows = rng.permutation(lanes)[: rng.integers(1, lanes + 1)]
+            x = normal(rng, len(rows), D)
+            y = stream(x, rows)
+            with using_threads(1):
+                for row, value, want in zip(rows[:9], x, y, strict=False):
+                    np.testing.assert_array_equal(alike(value, [row]), want)
+                alike(x[9:], rows[9:])
+    for a, b in zip(parts(rnn, stream.state), parts(rnn, alike.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_chunks_and_resets_give_the_bits_of_a_call(rng, cell, norm, batch_first):
+    rnn = network(D, H, cell=cell, num_layers=2, norm=norm, trained=4, batch_first=batch_first)
+    lengths = np.array([T, 0, 3, T, 1, 5, 7])
+    x, start = normal(rng, T, LANES, D), drawn_state(rng, rnn, LANES)
+    resets = rng.random((T, LANES)) < 0.3
+
+    def laid(a):
+        return a.swapaxes(0, 1) if batch_first else a
+
+    y, end = rnn(laid(x), start, lengths, laid(resets))
+    y = laid(y)
+    for size in (1, 3, T):
+        stream = rnn.stream(LANES)
+        stream.state = start
+        for at in range(0, T, size):
+            rows = rng.permutation(LANES)
+            n = np.clip(lengths - at, 0, min(size, T - at))[rows]
+            part = (slice(at, at + size), rows)
+            got = stream(laid(x[part]), rows, lengths=n, resets=laid(resets[part]))
+            np.testing.assert_array_equal(laid(got), y[part])
+        for a, b in zip(parts(rnn, stream.state), parts(rnn, end), strict=True):
+            np.testing.assert_array_equal(a, b)
+        last = np.where(resets & (np.arange(T)[:, None] < lengths), np.arange(T)[:, None], 0).max(0)
+        np.testing.assert_array_equal(stream.step, lengths - last)
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_resets_of_a_step(rng, norm):
+    rnn = network(D, H, cell="LSTM", norm=norm, trained=4)
+    x = normal(rng, T, LANES, D)
+    resets = rng.random((T, LANES)) < 0.4
+    stream = rnn.stream(LANES)
+    stream.state = start = drawn_state(rng, rnn, LANES)
+    got = [stream(x[t], resets=resets[t] if t % 2 else list(map(bool, resets[t]))) for t in range(T)]
+    np.testing.assert_array_equal(got, rnn(x, start, resets=resets)[0])
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_session_goes_away_and_comes_back(data):
+    """Its state, pickled, goes on in any lane of any stream of an equal network."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    cell = data.draw(st.sampled_from(CELLS))
+    norm = data.draw(st.sampled_from(NORMS))
+    rnn = network(D, H, cell=cell, norm=norm, num_layers=2, trained=4)
+    x = normal(rng, T, LANES, D)
+    want = rnn(x)[0]
+    streams = rnn.stream(LANES), pickle.loads(pickle.dumps(rnn)).stream(2 * LANES)
+    at = [0, np.arange(LANES)]
+    for t in range(T):
+        stream, rows = streams[at[0]], at[1]
+        np.testing.assert_array_equal(stream(x[t], rows), want[t])
+        if data.draw(st.booleans()):
+            state = pickle.loads(pickle.dumps(stream.get_state(rows)))
+            assert len(state) == LANES and (state.step == t + 1).all()
+            to = data.draw(st.integers(0, 1))
+            rows = rng.permutation(len(streams[to].step))[:LANES]
+            streams[to].set_state(rows, state)
+            at = [to, rows]
+
+
+def test_the_state_of_another_network_is_refused(rng):
+    rnn = network(D, H, cell="GRU")
+    stream = rnn.stream(3)
+    stream(normal(rng, 3, D))
+    state = stream.get_state([1])
+    others = [
+        network(D, H, cell="GRU", seed=1),
+        network(D, H, cell="GRU", norm=None),
+        rnn.to_dtype("bfloat16"),
+        network(D, H, cell="GRU", num_layers=2),
+    ]
+    changed = network(D, H, cell="GRU")
+    changed.weight_hh_l0 = np.nextafter(changed.weight_hh_l0, np.float32(1))
+    for other in [*others, changed]:
+        fresh = other.stream(3)
+        with pytest.raises(ValueError, match="another network"):
+            fresh.set_state([0], state)
+        assert not fresh.step.any()
+    for equal in (network(D, H, cell="GRU"), network(D, H, cell="GRU", batch_first=True)):
+        equal.stream(3).set_state([2], state)
+    for wrong in (None, state.state, rnn.stream(1)):
+        with pytest.raises(TypeError, match="get_state"):
+            stream.set_state([0], wrong)
+    with pytest.raises(ValueError, match=r"state.step must be of shape \(2,\)"):
+        stream.set_state([0, 1], state)
+
+
+def test_a_fingerprint_is_the_same_in_another_process():
+    code = """
+import lnrnn
+rnn = lnrnn.LSTM(3, 5, norm="batch", seed=4)
+rnn.calibrate([__import__("numpy").ones((2, 3, 3))])
+print(rnn.stream().get_state().fingerprint)
+"""
+    first, second = run_python(code), run_python(code, PYTHONHASHSEED="7", LNRNN_ISA="scalar")
+    assert first.stdout == second.stdout and len(first.stdout.strip()) == 64, first.stderr + second.stderr
+
+
+def test_some_lanes_are_reset(rng):
+    rnn = network(D, H, cell="LSTM", num_layers=2)
+    stream, x = rnn.stream(4), normal(rng, 4, D)
+    stream(x)
+    before = parts(rnn, stream.state)
+    stream.reset([2, 0])
+    np.testing.assert_array_equal(stream.step, [0, 1, 0, 1])
+    for s, kept in zip(parts(rnn, stream.state), before, strict=True):
+        assert not s[:, [0, 2]].any()
+        np.testing.assert_array_equal(s[:, [1, 3]], kept[:, [1, 3]])
+    stream.reset(3)
+    np.testing.assert_array_equal(stream.step, [0, 1, 0, 0])
+    stream.step = 5
+    np.testing.assert_array_equal(stream.step, [5] * 4)
+    stream.step = [1, 2, 3, 4]
+    np.testing.assert_array_equal(stream.step, [1, 2, 3, 4])
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+BAD_ROWS = [
+    (ValueError, [-1], "between 0 and 4"),
+    (ValueError, [5], "between 0 and 4"),
+    (ValueError, [0, 2**62], "between 0 and 4"),
+    (ValueError, [1, 3, 1], "lane 1 twice"),
+    (ValueError, [[0, 1]], "shape"),
+    (TypeError, [0.0], "integers"),
+    (TypeError, [True, False], "integers"),
+    (TypeError, "a", "real numbers"),
+    (TypeError, [None], "real numbers"),
+]
+
+
+def unchanged(rnn, stream, before, steps):
+    for a, b in zip(parts(rnn, stream.state), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(stream.step, steps)
+
+
+@pytest.mark.parametrize("error, rows, words", BAD_ROWS)
+def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
+    rnn = network(D, H)
+    stream = rnn.stream(5)
+    stream(normal(rng, 5, D))
+    before, state = parts(rnn, stream.state), stream.get_state()
+    count = np.size(np.array(rows, object))
+    for call in (
+        lambda: stream(normal(rng, count, D), rows),
+        lambda: stream(normal(rng, 4, count, D), rows),
+        lambda: stream.reset(rows),
+        lambda: stream.get_state(rows),
+        lambda: stream.set_state(rows, state),
+    ):
+        with pytest.raises(error, match=f"rows must .*{words}"):
+            call()
+        unchanged(rnn, stream, before, 1)
+
+
+@pytest.mark.parametrize(
+    "error, words, x, options",
+    [
+        (ValueError, r"x must be of shape \(2, 3\)", (3, D), {}),
+        (ValueError, r"x must be of shape \(2, 3\)", (D,), {}),
+        (ValueError, r"x must be \(T, R, input_size\) with R 2", (4, 3, D), {}),
+        (ValueError, "input_size 3", (4, 2, D + 1), {}),
+        (ValueError, "lengths must be None for a step", (2, D), dict(lengths=[1, 1])),
+        (ValueError, r"lengths must be of shape \(2,\)", (4, 2, D), dict(lengths=[1])),
+        (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, 5])),
+        (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, -1])),
+        (TypeError, "lengths must be an array of integers", (4, 2, D), dict(lengths=[1.0, 2.0])),
+        (ValueError, r"resets must be of shape \(2,\)", (2, D), dict(resets=[True])),
+        (TypeError, "resets must be an array of booleans", (2, D), dict(resets=[1, 0])),
+        (ValueError, r"resets must be of shape \(T, B\)", (4, 2, D), dict(resets=[True, False])),
+        (TypeError, "resets must be an array of booleans", (4, 2, D), dict(resets=np.zeros((4, 2)))),
+        (ValueError, r"out must be of shape \(2, 17\)", (2, D), dict(out=np.zeros((5, H), np.float32))),
+        (ValueError, r"out must be of shape \(4, 2, 17\)", (4, 2, D), dict(out=np.zeros((2, H), np.float32))),
+        (TypeError, "out must be of dtype float32", (4, 2, D), dict(out=np.zeros((4, 2, H)))),
+        (ValueError, "threads must be", (2, D), dict(threads=0)),
+        (TypeError, "threads must be", (4, 2, D), dict(threads=2.0)),
+    ],
+)
+def test_a_wrong_call_moves_no_lane(rng, error, words, x, options):
+    rnn = network(D, H)
+    stream = rnn.stream(5)
+    stream(normal(rng, 5, D))
+    before = parts(rnn, stream.state)
+    with pytest.raises(error, match=words):
+        stream(normal(rng, *x), [3, 1], **options)
+    unchanged(rnn, stream, before, 1)
+
+
+def test_overrun_raise_names_the_lane_before_any_moves(rng):
+    rnn = network(D, H, norm="batch", trained=3)
+    stream = rnn.stream(5)
+    for _ in range(3):
+        stream(normal(rng, 2, D), [4, 2])
+    stream(normal(rng, 1, D), [1])
+    before, steps = parts(rnn, stream.state), stream.step
+    for call in (
+        lambda: stream(normal(rng, 3, D), [1, 4, 2]),
+        lambda: stream(normal(rng, 3, 3, D), [1, 4, 2], lengths=[1, 0, 1]),
+        lambda: stream(normal(rng, 5, D)),
+    ):
+        with pytest.raises(lnrnn.SequenceTooLongError, match="lane 2 has 4 steps") as caught:
+            call()
+        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 4, 3)
+        unchanged(rnn, stream, before, steps)
+    # A lane that is reset, or that takes no step, is not refused.
+    stream(normal(rng, 2, D), [1, 4], resets=[False, True])
+    stream(normal(rng, 3, 2, D), [2, 0], lengths=[0, 3])
+    np.testing.assert_array_equal(stream.step, [3, 2, 3, 0, 1])
+
+
+def test_overrun_batch_keeps_all_lanes_together(rng):
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
+    stream = rnn.stream(4)
+    x, state = normal(rng, 5, 4, D), stream.get_state()
+    for refused in (
+        lambda: stream(x[0], [0, 1, 2, 3]),
+        lambda: stream(x[0], resets=[False] * 4),
+        lambda: stream(x, lengths=[5, 5, 5, 4]),
+        lambda: stream.reset([1]),
+        lambda: stream.set_state([1], state),
+        lambda: setattr(stream, "step", [1, 2, 3, 4]),
+    ):
+        with pytest.raises(ValueError, match="overrun='batch'"):
+            refused()
+    np.testing.assert_array_equal(stream(x), rnn(x)[0])
+    stream.reset()
+    np.testing.assert_array_equal([stream(row) for row in x], rnn(x)[0])
+
+
+# --- memory and threads -------------------------------------------------------------------------------------
+
+
+def test_rows_of_every_kind_and_out_in_every_layout(rng):
+    rnn = network(D, H)
+    x = normal(rng, 3, D)
+    want = rnn.stream(3)(x)
+    for rows in ([4, 0, 2], (4, 0, 2), np.array([4, 0, 2], np.uint8), np.array([4, 9, 0, 9, 2])[::2]):
+        np.testing.assert_array_equal(rnn.stream(5)(x, rows), want)
+        found = layouts(np.full((3, H), np.nan, np.float32))
+        found.pop("foreign byte order")
+        for name, out in found.items():
+            out = np.array(out) if not out.flags.writeable else out
+            assert rnn.stream(5)(x, rows, out=out) is out
+            np.testing.assert_array_equal(out, want, err_msg=name)
+    np.testing.assert_array_equal(rnn.stream(5)(x[0], 3), want[0])
+    assert rnn.stream(5)(x[:0], []).shape == (0, H)
+    assert rnn.stream(5)(np.zeros((4, 0, D)), []).shape == (4, 0, H)
+    chunk, y = normal(rng, 4, 3, D), np.zeros((3, 4, H), np.float32).swapaxes(0, 1)
+    assert rnn.stream(3)(chunk, out=y) is y
+    np.testing.assert_array_equal(y, rnn(chunk)[0])
+    square = network(H, H)
+    over = normal(rng, 4, 3, H)
+    want = square(over)[0]
+    assert square.stream(3)(over, out=over) is over
+    np.testing.assert_array_equal(over, want)
+
+
+@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
+def test_with_out_a_step_of_some_lanes_allocates_nothing(rng, norm):
+    rnn = network(D, 64, norm=norm, num_layers=2, trained=6)
+    stream, x, rows = rnn.stream(40), normal(rng, 9, D), rng.permutation(40)[:9]
+    out, resets = np.empty((9, 64), np.float32), np.zeros(9, bool)
+    stream.step = np.arange(40) % 9
+    least = []
+    for _ in range(3):
+        for _ in range(10):
+            stream(x, rows, out=out, resets=resets)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            stream(x, rows, out=out, resets=resets)
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            for _ in range(100):
+                stream(x, rows, out=out, resets=resets)
+            least.append(tracemalloc.get_traced_memory()[1] - before)
+        finally:
+            tracemalloc.stop()
+    assert min(least) < 512
+
+
+@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
+@pytest.mark.parametrize("hidden", [17, 300])
+def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
+    """Steps short enough to keep the interpreter's lock, and steps that let it go; rows of every number."""
+    rnn = network(D, hidden, norm=norm, num_layers=2, trained=4)
+    callers, lanes, steps = 4, 12, 60 if hidden < 100 else 12
+    x = normal(rng, steps, callers * lanes, D)
+    want = rnn(x)[0]
+    stream, got, failures = rnn.stream(callers * lanes), np.zeros_like(want), []
+    begin = threading.Barrier(callers)
+
+    def serve(k):
+        mine = np.random.default_rng(k)
+        own = np.arange(k * lanes, (k + 1) * lanes)
+        try:
+            begin.wait(30)
+            for t in range(steps):
+                order = mine.permutation(own)
+                cut = mine.integers(0, lanes + 1)
+                for rows in (order[:cut], order[cut:]):
+                    got[t, rows] = stream(x[t, rows], rows, threads=1 + k % 2)
+        except BaseException as error:  # a thread's error would be lost
+            failures.append(error)
+
+    threads = [threading.Thread(target=serve, args=(k,)) for k in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_nan_stays_in_its_lane(family, rng):
+    rnn = network(D, H, cell="LSTM", num_layers=2)
+    x = normal(rng, T, LANES, D)
+    want = rnn(x)[0]
+    x[3, 2] = np.nan
+    stream = rnn.stream(LANES)
+    got = np.array([stream(row) for row in x])
+    others = np.arange(LANES) != 2
+    np.testing.assert_array_equal(got[:, others], want[:, others])
+    assert np.isnan(got[3:, 2]).all()
+
+
+def test_a_copy_has_lanes_of_its_own(rng):
+    rnn = network(D, H, cell="LSTM")
+    stream = rnn.stream(3)
+    stream(normal(rng, 2, D), [0, 2])
+    again = pickle.loads(pickle.dumps(stream))
+    np.testing.assert_array_equal(again.step, [1, 0, 1])
+    for a, b in zip(parts(rnn, again.state), parts(rnn, stream.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    again(normal(rng, 3, D))
+    np.testing.assert_array_equal(stream.step, [1, 0, 1])
+    assert isinstance(whole(rnn, parts(rnn, stream.get_state().state)), tuple)

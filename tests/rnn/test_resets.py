@@ -1,0 +1,267 @@
+"""resets: a sequence that is reset gives what its parts give as sequences of their own; and rnn.ragged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lnrnn
+from helpers import layouts, using_threads
+from networks import CELLS, VARIANTS, drawn_state, network, normal, parts, taken, whole
+
+D, H, T, B = 3, 17, 9, 8
+
+
+def cuts(resets, lengths, b):
+    """The parts of sequence b: (first step, end) each."""
+    at = [0, *(t for t in range(1, lengths[b]) if resets[t, b]), lengths[b]]
+    return list(zip(at[:-1], at[1:], strict=True))
+
+
+def in_parts(rnn, x, start, lengths, resets):
+    """(y, ends) of a network with one layer, part by part; x time first."""
+    H = rnn.hidden_size
+    y = np.zeros((*x.shape[:2], rnn.num_directions * H), np.float32)
+    ends = [s.copy() for s in parts(rnn, start)]
+    for b in range(x.shape[1]):
+        pieces = cuts(resets, lengths, b)
+        for k, (first, end) in enumerate(pieces):
+            begin = taken(rnn, start, slice(b, b + 1))
+            found = [s.copy() for s in parts(rnn, begin)]
+            for s in found:
+                if k or (lengths[b] and resets[0, b]):
+                    s[0] = 0
+                if rnn.bidirectional and k < len(pieces) - 1:
+                    s[1] = 0
+            part, end_state = rnn(x[first:end, b : b + 1], whole(rnn, found))
+            y[first:end, b : b + 1] = part
+            for e, s in zip(ends, parts(rnn, end_state), strict=True):
+                if k == len(pieces) - 1:
+                    e[0, b] = s[0, 0]
+                if rnn.bidirectional and k == 0:
+                    e[1, b] = s[1, 0]
+    return y, ends
+
+
+def laid(rnn, a):
+    return a.swapaxes(0, 1) if rnn.batch_first else a
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_bits_of_the_parts(family, rng, variant, bidirectional):
+    rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
+    if rnn.known_steps is not None:
+        rnn.overrun = "last"
+    x, start = normal(rng, T, B, D), drawn_state(rng, rnn, B)
+    resets = rng.random((T, B)) < 0.3
+    resets[0] = np.arange(B) % 2
+    lengths = np.array([T, T, 0, 0, 1, 5, 7, T])
+    y, end = rnn(laid(rnn, x), start, lengths, laid(rnn, resets))
+    want, ends = in_parts(lnrnn_twin(rnn), x, start, lengths, resets)
+    np.testing.assert_array_equal(laid(rnn, y), want)
+    for got, e in zip(parts(rnn, end), ends, strict=True):
+        np.testing.assert_array_equal(got, e)
+
+
+def lnrnn_twin(rnn):
+    """The same network, time first."""
+    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
+    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names})
+    twin.load_state_dict(rnn.state_dict())
+    if rnn.overrun:
+        twin.overrun = rnn.overrun
+    return twin
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_layer_is_reset(rng, cell, bidirectional):
+    """Two layers in one network, and one layer after the other."""
+    rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
+    x, resets = normal(rng, T, B, D), rng.random((T, B)) < 0.3
+    lengths = rng.integers(0, T + 1, B)
+    inner, below = rnn.num_directions * H, x
+    for k in range(2):
+        one = getattr(lnrnn, cell)(D if k == 0 else inner, H, bidirectional=bidirectional)
+        one.load_state_dict(
+            {n.replace(f"_l{k}", "_l0"): v for n, v in rnn.state_dict().items() if f"_l{k}" in n}
+        )
+        below, _ = one(below, None, lengths, resets)
+    np.testing.assert_array_equal(rnn(x, None, lengths, resets)[0], below)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("cell, hidden, batch", [("LSTM", 33, 70), ("GRU", 300, 2), ("RNN", 64, 1)])
+def test_threads_do_not_matter(rng, cell, hidden, batch, threads):
+    rnn = network(D, hidden, cell=cell, norm="batch", trained=40)
+    x, resets = normal(rng, 40, batch, D), rng.random((40, batch)) < 0.1
+    want = rnn(x, resets=resets, threads=1)
+    got = rnn(x, resets=resets, threads=threads)
+    np.testing.assert_array_equal(got[0], want[0])
+
+
+def test_no_reset_is_no_change(rng):
+    rnn = network(D, H, cell="LSTM", num_layers=2, bidirectional=True)
+    x, start, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
+    want = rnn(x, start, lengths)
+    late = np.arange(T)[:, None] >= lengths
+    for resets in (np.zeros((T, B), bool), late, list(map(list, np.zeros((T, B), bool)))):
+        got = rnn(x, start, lengths, resets)
+        np.testing.assert_array_equal(got[0], want[0])
+        for a, b in zip(got[1], want[1], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_one_sequence_and_none(rng):
+    rnn = network(D, H)
+    x, resets = normal(rng, T, D), rng.random(T) < 0.5
+    np.testing.assert_array_equal(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
+    start = normal(rng, 1, B, H)
+    y, h = rnn(np.zeros((0, B, D)), start, resets=np.zeros((0, B), bool))
+    np.testing.assert_array_equal(h, start)
+    assert rnn(np.zeros((T, 0, D)), resets=np.zeros((T, 0), bool))[0].shape == (T, 0, H)
+
+
+def test_overrun_counts_from_the_reset(rng):
+    rnn = network(D, H, norm="batch", trained=4)
+    x, resets = normal(rng, T, 2, D), np.zeros((T, 2), bool)
+    resets[[3, 6]] = True
+    rnn(x, resets=resets)
+    resets[3, 1] = False
+    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
+        rnn(x, resets=resets)
+    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_training_is_that_of_the_parts(rng, cell, norm, bidirectional):
+    """Outputs and gradients: of a batch of the parts as sequences of their own, summed."""
+    rnn = network(D, H, cell=cell, norm=norm, bidirectional=bidirectional)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
+    start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
+    resets, lengths = rng.random((T, B)) < 0.3, rng.integers(0, T + 1, B)
+    pieces = [(b, k, cut) for b in range(B) for k, cut in enumerate(cuts(resets, lengths, b))]
+    counts = [sum(p[0] == b for p in pieces) for b in range(B)]
+    px, pg = (np.zeros((T, len(pieces), a.shape[2]), np.float32) for a in (x, gy))
+    shape = rnn.num_directions, len(pieces), H
+    pstart, pend = ([np.zeros(shape, np.float32) for _ in parts(rnn, None)] for _ in range(2))
+    for i, (b, k, (first, end)) in enumerate(pieces):
+        px[: end - first, i], pg[: end - first, i] = x[first:end, b], gy[first:end, b]
+        for d in range(rnn.num_directions):
+            at_start = k == (counts[b] - 1 if d else 0) and (d or not (lengths[b] and resets[0, b]))
+            at_end = k == (0 if d else counts[b] - 1)
+            for j in range(len(pstart)):
+                pstart[j][d, i] = parts(rnn, start)[j][d, b] if at_start else 0
+                pend[j][d, i] = parts(rnn, gend)[j][d, b] if at_end else 0
+    twin = type(rnn)(D, H, norm=norm, bidirectional=bidirectional, seed=0)
+    twin.load_state_dict(rnn.state_dict())
+    y, _, tape = rnn.forward_train(x, start, lengths, resets)
+    gx, gh0, grads = rnn.backward(tape, gy, gend)
+    of_parts = np.array([end - first for _, _, (first, end) in pieces])
+    py, _, ptape = twin.forward_train(px, whole(rnn, pstart), of_parts)
+    pgx, pgh0, pgrads = twin.backward(ptape, pg, whole(rnn, pend))
+    for i, (b, k, (first, end)) in enumerate(pieces):
+        np.testing.assert_array_equal(y[first:end, b], py[: end - first, i])
+        np.testing.assert_array_equal(gx[first:end, b], pgx[: end - first, i])
+        for d in range(rnn.num_directions):
+            if k == (counts[b] - 1 if d else 0):
+                for got, want in zip(parts(rnn, gh0), parts(rnn, pgh0), strict=True):
+                    fresh = not d and lengths[b] and resets[0, b]
+                    np.testing.assert_array_equal(got[d, b], 0 * want[d, i] if fresh else want[d, i])
+    for name, value in grads.items():
+        np.testing.assert_array_equal(value, pgrads[name], err_msg=name)
+    for name, value in rnn.state_dict().items():  # batch norm's statistics among them
+        np.testing.assert_array_equal(value, twin.state_dict()[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "error, words, resets",
+    [
+        (TypeError, "booleans", np.zeros((T, B))),
+        (TypeError, "booleans", np.zeros((T, B), int)),
+        (ValueError, "shape", np.zeros((B, T), bool)),
+        (ValueError, "shape", np.zeros(T, bool)),
+        (ValueError, "shape", True),
+        (TypeError, "real numbers", "yes"),
+    ],
+)
+def test_wrong_resets_are_refused(error, words, resets):
+    rnn = network(D, H)
+    for call in (rnn, rnn.forward_train):
+        with pytest.raises(error, match=f"resets must .*{words}"):
+            call(np.zeros((T, B, D)), resets=resets)
+
+
+# --- ragged -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_ragged_gives_the_bits_of_a_padded_call(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    name = data.draw(st.sampled_from(sorted(VARIANTS)))
+    rnn = network(
+        D, H, num_layers=data.draw(st.integers(1, 2)), bidirectional=data.draw(st.booleans()), trained=T,
+        batch_first=data.draw(st.booleans()), **VARIANTS[name],
+    )  # fmt: skip
+    lengths = np.array(data.draw(st.lists(st.integers(0, T), max_size=90)), int)
+    lengths = lengths[: data.draw(st.sampled_from([3, 90]))]
+    skipped = data.draw(st.integers(0, 2))
+    offsets = skipped + np.concatenate([[0], np.cumsum(lengths)])
+    values = normal(rng, offsets[-1] + data.draw(st.integers(0, 2)), D)
+    start = drawn_state(rng, rnn, len(lengths))
+    x = np.zeros((T, len(lengths), D), np.float32)
+    for b, n in enumerate(lengths):
+        x[:n, b] = values[offsets[b] : offsets[b + 1]]
+    with using_threads(data.draw(st.integers(1, 3))):
+        want, end = rnn(laid(rnn, x), start, lengths)
+        y, h = rnn.ragged(values, offsets, start)
+    assert y.shape == (len(values), rnn.num_directions * H)
+    for b, n in enumerate(lengths):
+        np.testing.assert_array_equal(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
+    assert not y[: offsets[0]].any() and not y[offsets[-1] :].any()
+    for a, b in zip(parts(rnn, h), parts(rnn, end), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_values_and_offsets_of_every_kind(rng):
+    rnn = network(D, H)
+    values, offsets = normal(rng, 9, D), np.array([0, 4, 4, 9])
+    want = rnn.ragged(values, offsets)[0]
+    for name, given_values in layouts(values).items():
+        for kind in (list, tuple, np.int32, np.uint8):
+            given_offsets = kind(offsets) if kind in (list, tuple) else offsets.astype(kind)
+            np.testing.assert_array_equal(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
+    assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
+
+
+@pytest.mark.parametrize(
+    "error, words, values, offsets",
+    [
+        (ValueError, "values must be .*input_size 3", np.zeros((4, D + 1)), [0, 4]),
+        (ValueError, "values must be", np.zeros(4), [0, 4]),
+        (TypeError, "values must be an array of real numbers", ["a"], [0, 1]),
+        (ValueError, "offsets must not fall, got 3 and then 2, of sequence 1", np.zeros((4, D)), [0, 3, 2]),
+        (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [0, 5]),
+        (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [-1, 4]),
+        (ValueError, "offsets must be of shape", np.zeros((4, D)), []),
+        (ValueError, "offsets must be of shape", np.zeros((4, D)), [[0, 4]]),
+        (TypeError, "offsets must be an array of integers", np.zeros((4, D)), [0.0, 4.0]),
+        (TypeError, "offsets must be an array of integers", np.zeros((4, D)), [False, True]),
+    ],
+)
+def test_wrong_values_or_offsets_are_refused(error, words, values, offsets):
+    with pytest.raises(error, match=words):
+        network(D, H).ragged(values, offsets)
+
+
+def test_a_ragged_sequence_that_is_too_long_is_named(rng):
+    rnn = network(D, H, norm="batch", trained=4)
+    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
+        rnn.ragged(normal(rng, 13, D), [0, 4, 4, 9, 13])
+    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 5, 4)
