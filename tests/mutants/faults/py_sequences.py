@@ -39,8 +39,10 @@ FAULTS = [
     Fault(
         "lengths may be fractions",
         BATCHES,
-        r"""    if given.dtype.kind not in "iu" and given.size:""",
-        r"""    if given.dtype.kind not in "iu" and given.size and not FAULT:""",
+        r"""    if given.dtype.kind not in "iu" and given.size:
+        raise bad_type("lengths", """,
+        r"""    if given.dtype.kind not in "iu" and given.size and not FAULT:
+        raise bad_type("lengths", """,
         CALLS + " -k calls",
     ),
     Fault(
