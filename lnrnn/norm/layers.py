@@ -194,14 +194,13 @@ class BatchNorm(_Norm):
         return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        tensors, eps = self._tensors, self.eps
+        tensors, eps, momentum = self._tensors, self.eps, self.momentum
         training, tracks = self.training, self.track_running_stats
         mean, var = tensors["running_mean"], tensors["running_var"]
         weight, bias = tensors["weight"], tensors["bias"]
         by_batch, updates = training or not tracks, training and tracks
         # Running statistics have num_features channels: x, where it fits them, has as many.
         features = self.num_features if by_batch else None
-        momentum = self.momentum if updates else None
         if updates:
             # The batch's statistics, times momentum, apart from the running ones: other threads may be
             # reading those.
