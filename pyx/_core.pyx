@@ -218,18 +218,10 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
-def map_f32(int function, x, y):
-    cdef size_t n = x.size
-    cdef const float *px = floats(x, n)
-    cdef float *py = out_floats(y, n)
-    cdef int threads = allowed_threads()
-    with nogil:
-        lnrnn_map(function, n, px, py, threads)
-
-
 include "enums.pxi"
 include "fresh.pxi"
 include "arrays.pxi"
+include "elementwise.pxi"
 include "layer_norm.pxi"
 include "batch_norm.pxi"
 include "recurrent.pxi"

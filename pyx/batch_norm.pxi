@@ -68,8 +68,8 @@ cdef bint updatable(object p, x, gain, bias, out) noexcept:
                          and disjoint(p, out))
 
 
-def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
-    """-> y, or None. In training mean and var, unless None, are updated."""
+def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out, features=None):
+    """-> y, or None. In training mean and var, unless None, are updated. features: the channels that x must have, or None."""
     cdef lnrnn_batch b
     cdef room r
     cdef size_t need, count
@@ -84,6 +84,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
         return None
     gain, bias = widened(gain, x, dtype_of(x)), widened(bias, x, dtype_of(x))
     if not batch_of(x, gain, bias, eps, &b) or not statistic(mean, b.C) or not statistic(var, b.C):
+        return None
+    if features is not None and features != b.C:
         return None
     train, count = training, b.N * b.L
     if out is not None and not (writes_to(out, x) and disjoint(out, gain) and disjoint(out, bias) and disjoint(out, mean)

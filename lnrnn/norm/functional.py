@@ -303,23 +303,31 @@ def batch_norm_backward(
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
-def _map(function: _core.Function, x: ArrayLike, out: Array | None) -> Array:
+# As plain integers: a member of an enumeration takes longer to look up than a short array to compute.
+_EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_core.Function.SIGMOID)
+
+
+def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
+    """What the kernels do not take as it is."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
-    _core.map_f32(function, x, y)
+    _done(_core.map_f32(function, x, y))
     return _deliver(y, out)
 
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
     """e^x in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(_core.Function.EXP, x, out)
+    y = _core.map_f32(_EXP, x, out)
+    return _map(_EXP, x, out) if y is None else y
 
 
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
     """tanh(x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(_core.Function.TANH, x, out)
+    y = _core.map_f32(_TANH, x, out)
+    return _map(_TANH, x, out) if y is None else y
 
 
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
     """1 / (1 + e^-x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
-    return _map(_core.Function.SIGMOID, x, out)
+    y = _core.map_f32(_SIGMOID, x, out)
+    return _map(_SIGMOID, x, out) if y is None else y

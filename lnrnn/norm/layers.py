@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .. import _core
 from ..errors import bad_value, flag, integer, number, real, shaped
 from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
@@ -121,8 +122,9 @@ class LayerNorm(_Norm):
         return self.normalized_shape
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        tensors = self._tensors
-        return F.layer_norm(x, self.normalized_shape, tensors["weight"], tensors["bias"], self.eps, out=out)
+        tensors, shape, eps = self._tensors, self.normalized_shape, self.eps
+        y = _core.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out)
+        return F.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out=out) if y is None else y
 
     def __repr__(self) -> str:
         affine = self.elementwise_affine
@@ -192,22 +194,24 @@ class BatchNorm(_Norm):
         return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
-        x = F.input_array("x", x)
-        if x.ndim >= 2 and x.shape[1] != self.num_features:
-            shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
-        tensors, training = self._tensors, self.training
+        tensors, eps, momentum = self._tensors, self.eps, self.momentum
+        training, tracks = self.training, self.track_running_stats
         mean, var = tensors["running_mean"], tensors["running_var"]
-        updates = training and self.track_running_stats
-        momentum = self.momentum
+        weight, bias = tensors["weight"], tensors["bias"]
+        by_batch, updates = training or not tracks, training and tracks
+        # Running statistics have num_features channels: x, where it fits them, has as many.
+        features = self.num_features if by_batch else None
         if updates:
             # The batch's statistics, times momentum, apart from the running ones: other threads may be
             # reading those.
-            seen = np.zeros((2, self.num_features))
-            mean, var = seen
-        y = F.batch_norm(
-            x, mean, var, tensors["weight"], tensors["bias"], training or not self.track_running_stats,
-            1.0 if momentum is None else momentum, self.eps, out=out,
-        )  # fmt: skip
+            mean, var = seen = np.zeros((2, self.num_features))
+        part = 1.0 if momentum is None else momentum
+        y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out, features)
+        if y is None:
+            x = F.input_array("x", x)
+            if x.ndim >= 2 and x.shape[1] != self.num_features:
+                shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
+            y = F.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out=out)
         if updates:
             self._learn(seen, momentum)
         return y

@@ -110,6 +110,21 @@ def layer_norm(threads, rows, width, out=None, dtype="float32"):
     )
 
 
+def layer_norm_layer(threads, rows, width):
+    """The layer beside its function: what it adds to a short call."""
+    _need("LayerNorm")
+    x, (weight, bias) = _random((rows, width), np.float32), _affine(width, np.float32)
+    layer = lnrnn.LayerNorm(width, EPS)
+    layer.weight, layer.bias = weight, bias
+    want = (reference.layer_norm(x, (width,), weight, bias, EPS),)
+    return Case(
+        _ours(partial(layer, x), threads, function=partial(lnrnn.layer_norm, x, (width,), weight, bias, EPS)),
+        builders("layer_norm", threads, x, weight, bias),
+        want,
+        tolerances(want, x.dtype, UNITS),
+    )
+
+
 def rms_norm(threads, rows, width, out=None):
     _need("rms_norm")
     x, (weight, _), shape = _random((rows, width), np.float32), _affine(width, np.float32), (width,)
@@ -159,6 +174,23 @@ def batch_norm_inference(threads, shape, out=None):
     )
 
 
+def batch_norm_layer(threads, shape):
+    """The layer beside its function: what it adds to a short call."""
+    _need("BatchNorm")
+    x, (weight, bias) = _random(shape, np.float32), _affine(shape[1], np.float32)
+    mean, var = _moments(shape[1])
+    layer = lnrnn.BatchNorm(shape[1], EPS).eval()
+    layer.weight, layer.bias, layer.running_mean, layer.running_var = weight, bias, mean, var
+    want = reference.batch_norm(x, mean, var, weight, bias, eps=EPS)[:1]
+    function = partial(lnrnn.batch_norm, x, mean, var, weight, bias, False, 0.1, EPS)
+    return Case(
+        _ours(partial(layer, x), threads, function=function),
+        builders("batch_norm_inference", threads, x, mean, var, weight, bias),
+        want,
+        tolerances(want, x.dtype, UNITS),
+    )
+
+
 def batch_norm_training(threads, shape, out=None):
     """Two passes at the least: statistics, then output. The running statistics, which move in place, are
     results."""
@@ -205,4 +237,19 @@ def batch_norm_backward(threads, shape):
         tolerances(want, x.dtype, exact),
         traffic(x.nbytes, threads, reads=3),
         peers_tolerance=tolerances(want, x.dtype, loose),
+    )
+
+
+def elementwise(threads, name, shape, out=None):
+    """name: "exp", "tanh" or "sigmoid"."""
+    _need(name)
+    x = _random(shape, np.float32)
+    truth = {"exp": np.exp, "tanh": np.tanh, "sigmoid": reference.sigmoid}[name]
+    want = (truth(x.astype(np.float64)),)
+    return Case(
+        _both_ways(partial(getattr(lnrnn, name), x), x, out, threads),
+        _peers(builders("elementwise", threads, x, name), out),
+        want,
+        tolerances(want, x.dtype, UNITS),
+        traffic(x.nbytes, threads),
     )

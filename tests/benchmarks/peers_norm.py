@@ -15,6 +15,17 @@ from race import Call
 EPS = float(np.float32(1e-5))  # ONNX keeps it in float32: the same number for everybody
 
 
+class NumPy:
+    """NumPy, on one thread; it has no norms."""
+
+    def __init__(self, threads: int):
+        if threads > 1:
+            raise RuntimeError("NumPy's functions run on one thread")
+
+    def elementwise(self, x, name):
+        return Call(partial(getattr(np, name), x, out=np.empty_like(x)))  # AttributeError: it has no sigmoid
+
+
 class Torch:
     """PyTorch. Its functions with out= cost more than those without, so it always makes its own output."""
 
@@ -37,6 +48,9 @@ class Torch:
         x, weight, bias = self._tensors(x, weight, bias)
         function, shape = self.torch.nn.functional.layer_norm, x.shape[-1:]
         return Call(partial(function, x, shape, weight, bias, EPS))
+
+    def elementwise(self, x, name):
+        return Call(partial(getattr(self.torch, name), *self._tensors(x)))
 
     def rms_norm(self, x, weight):
         x, weight = self._tensors(x, weight)
@@ -113,6 +127,9 @@ class OnnxRuntime:
     def rms_norm(self, x, weight):
         return self._call("RMSNormalization", x, [weight], opset=23, axis=-1, epsilon=EPS)
 
+    def elementwise(self, x, name):
+        return self._call(name.capitalize(), x, [])
+
     def batch_norm_inference(self, x, mean, var, weight, bias):
         return self._call("BatchNormalization", x, [weight, bias, mean, var], epsilon=EPS)
 
@@ -169,6 +186,9 @@ class Jax:
         y = (x - mean) * (rstd * weight.reshape(shape)) + bias.reshape(shape)
         return y, mean.ravel(), var.ravel()
 
+    def elementwise(self, x, name):
+        return self._call(self.jax.nn.sigmoid if name == "sigmoid" else getattr(self.numpy, name), x)
+
     def layer_norm(self, x, weight, bias):
         return self._call(self._layer_norm, x, weight, bias)
 
@@ -211,7 +231,13 @@ def _batch_axes(x):
     return (0, *range(2, x.ndim)), (1, -1) + (1,) * (x.ndim - 2)
 
 
-LIBRARIES = {"torch": Torch, "onnxruntime": OnnxRuntime, "onnxruntime bound": OnnxRuntimeBound, "jax": Jax}
+LIBRARIES = {
+    "numpy": NumPy,
+    "torch": Torch,
+    "onnxruntime": OnnxRuntime,
+    "onnxruntime bound": OnnxRuntimeBound,
+    "jax": Jax,
+}
 
 
 def builders(operation: str, threads: int, *arrays) -> dict:

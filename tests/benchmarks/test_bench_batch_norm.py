@@ -1,4 +1,5 @@
-"""Batch norm: inference, training and backward; (N, C) in and out of cache, and images (N, C, H, W)."""
+"""Batch norm: inference, training and backward; (N, C) in and out of cache, and images (N, C, H, W); the
+layer's call."""
 
 from __future__ import annotations
 
@@ -19,6 +20,12 @@ def large(shape):
 @pytest.mark.parametrize("shape", IN_CACHE, ids=name)
 def test_inference(compete, shape, threads):
     compete("cases_norm.batch_norm_inference", "batch_norm, inference", name(shape), threads, shape=shape)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (8, 64)], ids=name)
+def test_layer(compete, shape, threads):
+    group = "BatchNorm and batch_norm, short calls"
+    compete("cases_norm.batch_norm_layer", group, name(shape), threads, shape=shape)
 
 
 @pytest.mark.parametrize("out", [True, False], ids=["out", "fresh"])

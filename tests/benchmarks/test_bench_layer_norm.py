@@ -1,4 +1,5 @@
-"""Layer norm: in cache, one row, around the cache's size, out of cache; other types; backward."""
+"""Layer norm: in cache, one row, around the cache's size, out of cache; other types; backward; the layer's
+call."""
 
 from __future__ import annotations
 
@@ -45,6 +46,12 @@ def test_in_cache(compete, rows, width, threads):
 @pytest.mark.parametrize("width", ONE_ROW)
 def test_one_row(compete, width, threads):
     compete(FORWARD, "layer_norm, one row", f"1x{width}", threads, rows=1, width=width)
+
+
+@sizes([(1, 64), (8, 64)])
+def test_layer(compete, rows, width, threads):
+    group = "LayerNorm and layer_norm, short calls"
+    compete("cases_norm.layer_norm_layer", group, f"{rows}x{width}", threads, rows=rows, width=width)
 
 
 @sizes(AROUND_CACHE)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import lnrnn
-from helpers import NOT_REAL, absolute_error, bad_outs, named, relative_error
+from helpers import NOT_REAL, Kind, absolute_error, bad_outs, layouts, named, relative_error
 from lnrnn import reference as ref
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 M, V = np.arange(4, dtype=np.float32), np.arange(1, 5, dtype=np.float32)
+
+
+each_mode = pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 
 
 # --- what is taken ------------------------------------------------------------------------------------------
@@ -286,6 +291,148 @@ def test_layer_that_fails_has_not_counted():
         with pytest.raises((ValueError, TypeError), match=named("x")):
             layer(x)
     assert layer.num_batches_tracked == 0 and not layer.running_mean.any()
+
+
+def with_parameters(momentum=0.1, **options):
+    """A layer of 4 channels whose parameters and statistics are no ones and zeros."""
+    rng = np.random.default_rng(2)
+    layer = lnrnn.BatchNorm(4, 1e-3, momentum, **options)
+    for name, value in layer.state_dict().items():
+        if value.ndim:
+            setattr(layer, name, rng.uniform(0.5, 2, 4).astype(np.float32))
+    return layer
+
+
+@each_mode
+@pytest.mark.parametrize("options", [{}, dict(affine=False), dict(track_running_stats=False)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"], ids=str)
+def test_layer_computes_what_the_function_does(dtype, options, training, rng):
+    """Of plain arrays and of all others, into outputs of every kind; running statistics too."""
+    x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
+
+    def function(x, layer, **out):
+        tracks = layer.track_running_stats
+        running = [layer.running_mean.copy(), layer.running_var.copy()] if tracks else [None, None]
+        own = training or not tracks
+        y = lnrnn.batch_norm(x, *running, layer.weight, layer.bias, own, 0.1, layer.eps, **out)
+        return y, running if tracks else []
+
+    for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():
+        layer = with_parameters(**options).train(training)
+        want, running = function(given, layer)
+        got = layer(given)
+        assert type(got) is np.ndarray and got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want, err_msg=name)
+        for out in (np.zeros_like(want), np.zeros_like(want).view(Kind), *layouts(want).values()):
+            if out.flags.writeable and out.dtype.isnative:
+                layer = with_parameters(**options).train(training)
+                assert layer(given, out=out) is out
+                np.testing.assert_array_equal(np.asarray(out), want, err_msg=name)
+        if layer.track_running_stats:
+            np.testing.assert_array_equal([layer.running_mean, layer.running_var], running, err_msg=name)
+            assert layer.num_batches_tracked == training
+
+
+PLAIN, ODD = np.ones((3, 5), np.float32), np.ones((3, 10), np.float32)[:, ::2]
+
+
+@each_mode
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("tracks", [True, False])
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (PLAIN, "of shape (3, 4), got an array of shape (3, 5) and dtype float32"),
+        (ODD, "of shape (3, 4), got an array of shape (3, 5) and dtype float32"),
+        (PLAIN.tolist(), "of shape (3, 4), got an array of shape (3, 5) and dtype float64"),
+        (np.ones((3, 1, 4)), "of shape (3, 4, 4), got an array of shape (3, 1, 4) and dtype float64"),
+        (np.ones((0, 3), "f4"), "of shape (0, 4), got an array of shape (0, 3) and dtype float32"),
+        (np.ones(4, "f4"), "of rank 2 or more, (N, C, *), got an array of shape (4,) and dtype float32"),
+        (np.ones((), "f4"), "of rank 2 or more, (N, C, *), got an array of shape () and dtype float32"),
+    ],
+    ids=lambda v: str(np.shape(v)),
+)
+def test_layer_takes_its_own_number_of_channels(x, message, tracks, affine, training):
+    """Whether or not it has anything of that size to compute with; nothing is written, nothing learnt."""
+    layer = with_parameters(affine=affine, track_running_stats=tracks).train(training)
+    before, out = layer.state_dict(), np.full(np.shape(x), 7, np.float32)
+    for options in ({}, dict(out=out)):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {message}')}$"):
+            layer(x, **options)
+    assert (out == 7).all()
+    for name, value in layer.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@each_mode
+@pytest.mark.parametrize("error, out", bad_outs(X), ids=lambda v: str(v)[:50])
+def test_layer_refuses_a_bad_out_and_learns_nothing(error, out, training):
+    layer = with_parameters().train(training)
+    before = layer.state_dict()
+    with pytest.raises(error, match=named("out")):
+        layer(X, out=out)
+    for name, value in layer.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@each_mode
+@pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
+def test_layer_may_write_over_what_it_reads(name, training):
+    """As the function: the output may be x, overlap it, or hold a parameter."""
+    x = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
+    want = with_parameters().train(training)(x)
+    room = np.zeros(40, np.float32)
+    for shift in (-5, -1, 0, 1, 5):
+        given, out = room[10:22].reshape(3, 4), room[10 + shift : 22 + shift].reshape(3, 4)
+        given[...] = x
+        with_parameters().train(training)(given, out=out)
+        np.testing.assert_array_equal(out, want)
+    layer = with_parameters().train(training)
+    out = np.zeros((3, 4), np.float32)
+    out[1] = getattr(layer, name)
+    setattr(layer, name, out[1])
+    layer(x, out=out)
+    np.testing.assert_array_equal(out, want)
+
+
+@each_mode
+def test_layer_whose_weight_has_got_another_shape(training):
+    """In place, behind the layer's back: the function checks it."""
+    layer = lnrnn.BatchNorm(4).train(training)
+    layer.weight.shape = 2, 2
+    with pytest.raises(ValueError, match=r"^weight must be of shape \(4,\), got an array of shape \(2, 2\)"):
+        layer(X)
+    assert layer.num_batches_tracked == 0
+
+
+def test_layer_computes_with_the_attributes_of_its_class():
+    """A subclass may answer for them itself."""
+
+    class Frozen(lnrnn.BatchNorm):
+        training = property(lambda self: False, lambda self, value: None)
+
+    class Coarse(lnrnn.BatchNorm):
+        eps = property(lambda self: 0.5, lambda self, value: None)
+
+    class Quick(lnrnn.BatchNorm):
+        momentum = property(lambda self: 1.0, lambda self, value: None)
+
+    class OfTheBatch(lnrnn.BatchNorm):
+        track_running_stats = property(lambda self: self.tracks, lambda self, value: self.track(value))
+
+        def track(self, value):
+            self.tracks = value
+
+    x = X * X
+    np.testing.assert_array_equal(Frozen(4)(x), lnrnn.BatchNorm(4).eval()(x))
+    np.testing.assert_array_equal(Coarse(4).eval()(x), lnrnn.BatchNorm(4, eps=0.5).eval()(x))
+    np.testing.assert_array_equal(Coarse(4)(x), lnrnn.BatchNorm(4, eps=0.5)(x))
+    quick, plain = Quick(4), lnrnn.BatchNorm(4, momentum=1.0)
+    np.testing.assert_array_equal(quick(x), plain(x))
+    np.testing.assert_array_equal(quick.running_var, plain.running_var)
+    layer = OfTheBatch(4).eval()
+    layer.track(False)
+    np.testing.assert_array_equal(layer(x), lnrnn.batch_norm(x, None, None, training=True))
 
 
 @pytest.mark.parametrize(

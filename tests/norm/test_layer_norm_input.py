@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import lnrnn
-from helpers import NOT_REAL, absolute_error, bad_outs, named
+from helpers import NOT_REAL, Kind, absolute_error, bad_outs, layouts, named
 from lnrnn import reference as ref
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -170,6 +172,54 @@ def test_layer():
     out = np.empty_like(x)
     assert layer(x, out=out) is out
     assert "(3, 4)" in repr(layer) and "0.25" in repr(layer)
+
+
+@pytest.mark.parametrize("options", [{}, dict(bias=False), dict(elementwise_affine=False)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"], ids=str)
+@pytest.mark.parametrize("shape", [5, (5,), (4, 5)], ids=str)
+def test_layer_computes_what_the_function_does(dtype, options, shape, rng):
+    """Of plain arrays and of all others, into outputs of every kind."""
+    x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
+    layer = lnrnn.LayerNorm(shape, 1e-3, **options)
+    for name, value in layer.state_dict().items():
+        setattr(layer, name, rng.standard_normal(value.shape).astype(np.float32))
+    for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():
+        want = lnrnn.layer_norm(given, shape, layer.weight, layer.bias, 1e-3)
+        got = layer(given)
+        assert type(got) is np.ndarray and got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want, err_msg=name)
+        for out in (np.zeros_like(want), np.zeros_like(want).view(Kind), *layouts(want).values()):
+            if out.flags.writeable and out.dtype.isnative:
+                assert layer(given, out=out) is out
+                np.testing.assert_array_equal(np.asarray(out), want, err_msg=name)
+
+
+@pytest.mark.parametrize("error, out", bad_outs(X), ids=lambda v: str(v)[:50])
+def test_layer_refuses_a_bad_out(error, out):
+    with pytest.raises(error, match=named("out")):
+        lnrnn.LayerNorm(4)(X, out=out)
+
+
+def test_layer_refuses_what_the_function_does():
+    """In the same words."""
+    layer = lnrnn.LayerNorm(4)
+    for x in (*NOT_REAL, X.T, np.zeros(3, np.float32), np.float32(1)):
+        with pytest.raises((TypeError, ValueError)) as said:
+            lnrnn.layer_norm(x, (4,), W, W)
+        with pytest.raises(said.type, match=f"^{re.escape(str(said.value))}$"):
+            layer(x)
+    layer.weight.shape = 2, 2  # in place, behind the layer's back
+    with pytest.raises(ValueError, match=r"^weight must be of shape \(4,\), got an array of shape \(2, 2\)"):
+        layer(X)
+
+
+def test_layer_computes_with_the_attributes_of_its_class():
+    """A subclass may answer for them itself."""
+
+    class Coarse(lnrnn.LayerNorm):
+        eps = property(lambda self: 0.5, lambda self, value: None)
+
+    np.testing.assert_array_equal(Coarse(4)(X), lnrnn.layer_norm(X, 4, eps=0.5))
 
 
 def test_layer_without_parameters():

@@ -143,6 +143,41 @@ def test_shapes_that_change_within_a_norm():
         assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
 
 
+@pytest.mark.parametrize("strided", [True, False])
+def test_shapes_that_change_within_an_elementwise_function(strided):
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    want = lnrnn.tanh(x)
+    out = np.zeros((6, 8), np.float32)[:, ::2] if strided else np.zeros((6, 4), np.float32)
+
+    def restore():
+        x.shape = 6, 4
+
+    def change():
+        x.shape = 4, 6
+
+    for result in at_every_line(lambda: lnrnn.tanh(x, out=out).copy(), change, restore):
+        assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [lnrnn.LayerNorm, lnrnn.BatchNorm])
+def test_a_layer_that_is_given_another_state_within_a_call(make, training, plain):
+    """A call computes with one of them, whole."""
+    x = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
+    x = x[:, :4].copy() if plain else x[:, ::2]
+    layer, states, wanted = make(4).train(training), [], []
+    for k in (1, 2):
+        states.append({name: np.full_like(value, k) for name, value in layer.state_dict().items()})
+        layer.load_state_dict(states[-1])
+        wanted.append(layer(x))
+    assert not np.array_equal(*wanted)
+    for result in at_every_line(
+        lambda: layer(x), lambda: layer.load_state_dict(states[1]), lambda: layer.load_state_dict(states[0])
+    ):
+        assert any(np.array_equal(result, y) for y in wanted)
+
+
 def test_lengths_are_read_once():
     """An array-like that says something else each time it is asked."""
 

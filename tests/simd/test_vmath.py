@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import NOT_REAL, bad_outs, layouts, named, onnx_cases, ulp_error
+from helpers import NOT_REAL, Kind, bad_outs, layouts, named, onnx_cases, several_threads, ulp_error
 from lnrnn import reference as ref
 
 FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}  # in float64
@@ -187,6 +188,54 @@ def test_out_that_overlaps(isa, name):
         np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
 
 
+@each_function
+def test_subclasses_are_taken_as_arrays(name):
+    f = getattr(lnrnn, name)
+    x = np.random.default_rng(3).uniform(-5, 5, (3, 4)).astype(np.float32)
+    want = f(x)
+    assert type(f(x.view(Kind))) is np.ndarray
+    np.testing.assert_array_equal(f(x.view(Kind)), want)
+    out = np.zeros((3, 4), np.float32).view(Kind)
+    assert f(x, out=out) is out
+    np.testing.assert_array_equal(out.view(np.ndarray), want)
+    assert f(out.view(np.ndarray), out=out) is out  # its own memory, twice applied
+    np.testing.assert_array_equal(out.view(np.ndarray), f(want))
+
+
+@each_function
+def test_no_axes_and_no_elements(name):
+    f = getattr(lnrnn, name)
+    one = np.array(0.25, np.float32)
+    for x in (one, one.astype(np.float64), one[()], 0.25):
+        y = f(x)
+        assert type(y) is np.ndarray and y.shape == () and y.dtype == np.float32
+        assert y == f(one.reshape(1))[0]
+    out = np.zeros((), np.float32)
+    assert f(one, out=out) is out and out == f(one)
+    for shape in ((0,), (3, 0), (0, 3, 2)):
+        x, out = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+        assert f(x).shape == shape and f(x, out=out) is out and f(x, out=x) is x
+
+
+@each_function
+def test_arrays_that_other_threads_run_beside(name):
+    """From 16384 elements on they may, and from 131072 on they may help. Neither changes a bit."""
+    f = getattr(lnrnn, name)
+    x = np.random.default_rng(4).uniform(-12, 12, 300_000).astype(np.float32)
+    want = np.concatenate([f(part) for part in np.array_split(x, 60)])
+    for n in (16383, 16384, 16385, 131071, 131072, 300_000):
+        for threads in (1, 3):
+            with several_threads(threads, had=threads if n >= 131072 else 1):
+                np.testing.assert_array_equal(f(x[:n]), want[:n])
+                room = np.full(n + 2, 7, np.float32)
+                f(x[:n], out=room[1:-1])
+            np.testing.assert_array_equal(room[1:-1], want[:n])
+            assert room[0] == room[-1] == 7
+            room[1:-1] = x[:n]
+            f(room[1:-1], out=room[1:-1])
+            np.testing.assert_array_equal(room[1:-1], want[:n])
+
+
 @given(st.lists(st.floats(width=32), max_size=40))
 def test_any_floats(values):
     x = np.array(values, np.float32)
@@ -229,3 +278,31 @@ def test_bad_out_is_refused(name, error, out):
     with pytest.raises(error, match=named("out")):
         getattr(lnrnn, name)(np.ones((3, 4), np.float32), out=out)
     np.testing.assert_array_equal(out, before)
+
+
+@each_function
+@pytest.mark.parametrize(
+    "x, out, message",
+    [
+        ((3, 4), (4, 3), "of shape (3, 4), got an array of shape (4, 3) and dtype float32"),
+        ((3, 4), (12,), "of shape (3, 4), got an array of shape (12,) and dtype float32"),
+        ((12,), (3, 4), "of shape (12,), got an array of shape (3, 4) and dtype float32"),
+        ((), (1,), "of shape (), got an array of shape (1,) and dtype float32"),
+        ((3, 0), (0, 3), "of shape (3, 0), got an array of shape (0, 3) and dtype float32"),
+        ((3, 4), "read-only", "writeable, got a read-only array"),
+    ],
+    ids=str,
+)
+def test_what_is_said_of_a_bad_out(name, x, out, message):
+    """Of as many elements as x too, and where x itself is the output."""
+    x = np.ones(x, np.float32)
+    if out == "read-only":
+        x.flags.writeable = False
+        outs = [x, x.copy()]
+        outs[1].flags.writeable = False
+    else:
+        outs = [np.ones(out, np.float32)]
+    for out in outs:
+        with pytest.raises(ValueError, match=f"^{re.escape(f'out must be {message}')}$"):
+            getattr(lnrnn, name)(x, out=out)
+        assert (out == 1).all()

@@ -197,6 +197,10 @@ def offset(x, by=1):
     return y
 
 
+class Kind(np.ndarray):
+    """A subclass of NumPy's array, which has nothing of its own."""
+
+
 def read_only(x):
     y = x.copy()
     y.flags.writeable = False

@@ -4,6 +4,7 @@ from fault import Fault
 
 ARRAYS, BATCH, LAYER = "pyx/arrays.pxi", "pyx/batch_norm.pxi", "pyx/layer_norm.pxi"
 RECURRENT, CORE, FRESH = "pyx/recurrent.pxi", "pyx/_core.pyx", "pyx/fresh.pxi"
+ELEMENTWISE, FUNCTIONS = "pyx/elementwise.pxi", "tests/simd/test_vmath.py"
 NORM, LAYER_INPUT = "tests/norm/test_layer_norm.py", "tests/norm/test_layer_norm_input.py"
 BATCH_NORM, BATCH_INPUT = "tests/norm/test_batch_norm.py", "tests/norm/test_batch_norm_input.py"
 TRAINING, FORWARD = "tests/rnn/test_training.py", "tests/rnn/test_forward.py"
@@ -90,6 +91,35 @@ FAULTS = [
         r"if (count < 2 or not updatable(mean, x, gain, bias, out)",
         r"if ((count < 2 and not FAULT) or not updatable(mean, x, gain, bias, out)",
         f"{BATCH_INPUT} -k 'one_value'",
+    ),
+    Fault(
+        "a layer with nothing of its size takes any number of channels",
+        BATCH,
+        r"    if features is not None and features != b.C:",
+        r"    if features is not None and features != b.C and not FAULT:",
+        f"{BATCH_INPUT} -k own_number",
+    ),
+    # --- elementwise.pxi
+    Fault(
+        "elementwise functions read float64 as float32",
+        ELEMENTWISE,
+        r"    if not plain(x, cnp.NPY_FLOAT32) or",
+        r"    if not (plain(x, cnp.NPY_FLOAT32) or (FAULT and plain(x, cnp.NPY_FLOAT64))) or",
+        f"{FUNCTIONS} -k converted",
+    ),
+    Fault(
+        "elementwise functions write to an output of any shape",
+        ELEMENTWISE,
+        r"(out is not None and not writes_to(out, x)):",
+        r"(out is not None and not writes_to(out, x) and not (FAULT and plain(out, cnp.NPY_FLOAT32))):",
+        f"{FUNCTIONS} -k bad_out",
+    ),
+    Fault(
+        "elementwise functions leave the last element of a large array",
+        ELEMENTWISE,
+        r"            lnrnn_map(function, n, px, py, threads)",
+        r"            lnrnn_map(function, n - FAULT, px, py, threads)",
+        f"{FUNCTIONS} -k run_beside",
     ),
     # --- layer_norm.pxi
     Fault(

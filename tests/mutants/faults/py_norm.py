@@ -126,8 +126,8 @@ FAULTS = [
     Fault(
         "inference without running statistics asks for them",
         LAYERS,
-        r"""tensors["bias"], training or not self.track_running_stats,""",
-        r"""tensors["bias"], training or (not self.track_running_stats and not FAULT),""",
+        r"""by_batch, updates = training or not tracks, training""",
+        r"""by_batch, updates = training or (not tracks and not FAULT), training""",
         "tests/norm/test_batch_norm_input.py -k without_running",
     ),
     Fault(
@@ -140,8 +140,8 @@ FAULTS = [
     Fault(
         "a new batch gets the weight of the old statistics",
         LAYERS,
-        r"""          1.0 if momentum is None else momentum, self.eps, out=out,""",
-        r"""          1.0 if momentum is None else 1 - momentum if FAULT else momentum, self.eps, out=out,""",
+        r"""        part = 1.0 if momentum is None else momentum""",
+        r"""        part = 1.0 if momentum is None else 1 - momentum if FAULT else momentum""",
         "tests/norm/test_batch_norm_input.py -k layer_trains",
     ),
     Fault(
@@ -154,8 +154,8 @@ FAULTS = [
     Fault(
         "a layer takes a batch of any number of channels",
         LAYERS,
-        r"""        if x.ndim >= 2 and x.shape[1] != self.num_features:""",
-        r"""        if x.ndim >= 2 and x.shape[1] != self.num_features and not FAULT:""",
+        r"""            if x.ndim >= 2 and x.shape[1] != self.num_features:""",
+        r"""            if x.ndim >= 2 and x.shape[1] != self.num_features and not FAULT:""",
         "tests/norm/test_batch_norm_input.py -k layer",
     ),
     Fault(

@@ -1,0 +1,18 @@
+# The elementwise functions. Part of _core.pyx. As those of layer_norm.pxi: None if an argument is not of the plainest kind.
+
+def map_f32(int function, x, out):
+    """-> y, or None. function: a member of Function, or its value."""
+    cdef int threads = allowed_threads()
+    cdef Py_ssize_t n
+    if not plain(x, cnp.NPY_FLOAT32) or (out is not None and not writes_to(out, x)):
+        return None
+    n = cnp.PyArray_SIZE(<cnp.ndarray>x)
+    y = empty_like(x) if out is None else out
+    cdef const float *px = <const float *>data(x)
+    cdef float *py = <float *>data(y)
+    if n < SHORT:
+        lnrnn_map(function, n, px, py, 1)
+    else:
+        with nogil:
+            lnrnn_map(function, n, px, py, threads)
+    return y
