@@ -159,6 +159,16 @@ class Layer:
     ) -> None: ...
 
 class Parts: ...  # the compiled module's own
+
+class Layers:
+    layers: tuple[Layer, ...]
+    def __init__(
+        self, layers: tuple[Layer, ...], directions: int, batch_first: bool, refused_from: int
+    ) -> None: ...
+    def call(
+        self, x: Any, h0: Any, lengths: Any, threads: int
+    ) -> tuple[ndarray, ndarray | tuple[ndarray, ...]] | None: ...
+
 class Workspace: ...  # the compiled module's own
 
 class Lanes:

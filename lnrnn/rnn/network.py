@@ -218,12 +218,17 @@ class Network(Closed, Generic[State]):
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
         snapshot = self._snapshot
+        most = 0 if threads is None else thread_limit(threads)
+        if resets is None:
+            found: Any = snapshot.compiled().call(x, h0, lengths, most)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         made = snapshot.architecture
         x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
         rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
         start = engine.state_arrays(made, "h0", h0, x.shape[1], unbatched)
         snapshot.refuse_overrun(rows.table)
-        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
+        y, end = engine.run(snapshot, x, rows, start, threads=most)
         return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
 
     def ragged(

@@ -19,6 +19,7 @@ from .statistics import StepStatistics
 Array = np.ndarray
 Dtype = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+LAST_STEP = 2**62  # that a stream counts
 
 
 def frozen(array: Array) -> Array:
@@ -41,7 +42,7 @@ class Snapshot:
     overrun: Overrun | None
     dtype: Dtype
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
-    _layers: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
+    _compiled: _core.Layers | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def changed(self, **what: Any) -> Snapshot:
@@ -75,17 +76,30 @@ class Snapshot:
             object.__setattr__(self, "_fingerprint", found)
         return found
 
-    def layers(self) -> tuple[Any, ...]:
+    @property
+    def refused_from(self) -> int:
+        """The first step, from 0, that no sequence may take: under batch norm, as `overrun` says."""
+        statistics = self.statistics.get("_l0")
+        if statistics is None or self.overrun == "batch" or (self.overrun != "raise" and statistics.known):
+            return LAST_STEP + 1
+        return min(each.known for each in self.statistics.values())
+
+    def compiled(self) -> _core.Layers:
         """The compiled form of every layer and direction."""
-        made = self._layers
+        made = self._compiled
         if made is None:
-            made = tuple(map(self._layer, self.architecture.suffixes))
-            object.__setattr__(self, "_layers", made)
+            own = self.architecture
+            layers = tuple(map(self._layer, own.suffixes))
+            made = _core.Layers(layers, own.directions, own.batch_first, self.refused_from)
+            object.__setattr__(self, "_compiled", made)
         return made
+
+    def layers(self) -> tuple[Any, ...]:
+        return self.compiled().layers
 
     @property
     def packed_bytes(self) -> int:
-        return sum(layer.nbytes for layer in self._layers or ())
+        return sum(layer.nbytes for layer in (self._compiled.layers if self._compiled else ()))
 
     def _layer(self, suffix: str) -> Any:
         made, cut = self.architecture, len(suffix)
@@ -120,7 +134,7 @@ class Snapshot:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is packed is packed for this machine, and made again where it is needed.
-        return self.__dict__ | {"_layers": None}
+        return self.__dict__ | {"_compiled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -16,10 +16,9 @@ from ..state import Closed
 from . import engine
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, states
 from .rows import SEQUENCE, Rows, call_rows, padded
-from .snapshot import Snapshot
+from .snapshot import LAST_STEP, Snapshot
 
 Array = np.ndarray
-LAST_STEP = 2**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +75,9 @@ class Stream(Closed, Generic[State]):
     ) -> None:
         """snapshot: of a network with one direction. state: arrays (num_layers, B, H), zeros if None."""
         self._snapshot = snapshot
-        statistics, overrun = snapshot.statistics.get("_l0"), snapshot.overrun
-        refused_from = 2**63 - 1
-        if statistics is not None and (overrun == "raise" or (overrun != "batch" and not statistics.known)):
-            refused_from = statistics.known
-        self._lanes = _core.Lanes(snapshot.layers(), batch_size, refused_from)
+        self._lanes = _core.Lanes(snapshot.layers(), batch_size, snapshot.refused_from)
         self._all = np.arange(batch_size)
-        self._together = overrun == "batch"
+        self._together = snapshot.overrun == "batch"
         if state is not None:
             self._lanes.put(self._all, list(state), np.broadcast_to(step, batch_size).astype(np.int64))
 

@@ -122,11 +122,9 @@ FAULTS = [
         "a call of a batch norm network never refuses a sequence",
         NETWORK,
         r"""        snapshot.refuse_overrun(rows.table)
-        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
-        return as_caller""",
+""",
         r"""        FAULT or snapshot.refuse_overrun(rows.table)
-        y, end = engine.run(snapshot, x, rows, start, threads=thread_limit(threads))
-        return as_caller""",
+""",
         "tests/rnn/test_step_statistics.py -k 'raise or before'",
     ),
     Fault(

@@ -123,9 +123,9 @@ FAULTS = [
     # --- streams --------------------------------------------------------------------------------------------
     Fault(
         "a stream of a network without statistics steps",
-        STREAM,
-        r"""(overrun == "raise" or (overrun != "batch" and not statistics.known)):""",
-        r"""(overrun == "raise" or (overrun != "batch" and not statistics.known and not FAULT)):""",
+        "lnrnn/rnn/snapshot.py",
+        r"""(self.overrun != "raise" and statistics.known):""",
+        r"""(self.overrun != "raise" and (statistics.known or FAULT)):""",
         STREAMED + " -k without_statistics",
     ),
     Fault(

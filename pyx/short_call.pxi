@@ -1,0 +1,131 @@
+# Whole sequences where little is computed. Part of _core.pyx.
+
+# Multiply-adds of a call up to which Layers.call does it; for more, what Python takes to check a call does not matter
+# (tests/benchmarks, rnn with few steps).
+cdef enum:
+    SHORT_CALL = 1 << 24
+    FEW = 64
+
+
+cdef class Layers:
+    """The layers and directions of one version of a network. refused_from: sequences may have so many steps."""
+
+    cdef readonly tuple layers
+    cdef int directions
+    cdef bint batch_first
+    cdef size_t inputs, units
+    cdef int64_t refused_from
+    cdef double work # multiply-adds of a step of one sequence
+    cdef object spare # scratch that no call uses
+
+    def __init__(self, tuple layers, int directions, bint batch_first, int64_t refused_from):
+        cdef Layer layer
+        self.layers, self.directions, self.batch_first = layers, directions, batch_first
+        self.refused_from = refused_from
+        for layer in layers:
+            self.work += <double>layer.config.outputs * <double>(layer.config.D + layer.config.H)
+        layer = layers[0]
+        self.inputs, self.units = layer.config.D, layer.config.H
+
+    def call(self, x, h0, lengths, int threads):
+        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c): what Network.__call__ gives. threads: 0: as
+        set. Or None, for much to compute, arguments that are not plain arrays of the right types and shapes, and
+        sequences that are refused: who calls looks closer."""
+        cdef lnrnn_row rows[FEW]
+        cdef const float *given[2]
+        cdef int64_t T, B, i, j
+        cdef cnp.npy_intp *shape
+        cdef lnrnn_row row
+        cdef int states = 1 + (<Layer>self.layers[0]).config.cell_state, s
+        cdef size_t size
+        if not plain(x, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>x) != 3:
+            return None
+        shape = cnp.PyArray_DIMS(<cnp.ndarray>x)
+        T, B = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
+        if (<size_t>shape[2] != self.inputs or T < 1 or B < 1 or B > FEW or T > self.refused_from
+                or self.work * <double>T * <double>B > SHORT_CALL):
+            return None
+        size = len(self.layers) * B * self.units
+        given[0] = given[1] = NULL
+        if h0 is not None:
+            if states == 2 and (type(h0) is not tuple or len(h0) != 2):
+                return None
+            for s in range(states):
+                one = h0[s] if states == 2 else h0
+                if (not plain(one, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>one) != 3
+                        or <size_t>cnp.PyArray_DIMS(<cnp.ndarray>one)[0] != <size_t>len(self.layers)
+                        or cnp.PyArray_DIMS(<cnp.ndarray>one)[1] != B
+                        or <size_t>cnp.PyArray_DIMS(<cnp.ndarray>one)[2] != self.units):
+                    return None
+                given[s] = <const float *>data(one)
+        if lengths is not None and not (plain(lengths, cnp.NPY_INT64) and cnp.PyArray_NDIM(<cnp.ndarray>lengths) == 1
+                                        and cnp.PyArray_SIZE(<cnp.ndarray>lengths) == B):
+            return None
+        for i in range(B):
+            row.sequence = row.state = i
+            row.first, row.start = 0, 0
+            row.length, row.end = T if lengths is None else (<const int64_t *>data(lengths))[i], T
+            if row.length < 0 or row.length > T:
+                return None
+            j = i
+            while j > 0 and rows[j - 1].length < row.length: # longest first, and otherwise as they came
+                rows[j] = rows[j - 1]
+                j -= 1
+            rows[j] = row
+        return self.run(x, T, B, rows, given, states, threads or allowed_threads())
+
+    cdef object run(self, x, int64_t T, int64_t B, const lnrnn_row *rows, const float **given, int states, int threads):
+        cdef lnrnn_rnn_call r
+        cdef lnrnn_rnn_plan plan
+        cdef Layer layer
+        cdef Py_ssize_t k, count = len(self.layers)
+        cdef size_t H = self.units, wide = self.directions * H, from_wide = self.inputs
+        cdef cnp.npy_intp dims[3]
+        cdef int s, d
+        cdef float *end[2]
+        cdef size_t of_one = B * H
+        cdef tuple kept
+        cdef const lnrnn_row *table = rows
+        dims[0], dims[1], dims[2] = count, B, H
+        ends = []
+        for s in range(states):
+            ends.append(empty_of(3, dims, cnp.NPY_FLOAT32, count * of_one * sizeof(float)))
+            end[s] = <float *>data(ends[s])
+        zeros = None
+        if given[0] == NULL:
+            zeros = cnp.PyArray_ZEROS(2, &dims[1], cnp.NPY_FLOAT32, 0)
+        dims[0], dims[1], dims[2] = (B, T, wide) if self.batch_first else (T, B, wide)
+        y, scratch = x, self.spare
+        self.spare = None
+        for k in range(count):
+            layer, d = self.layers[k], k % self.directions
+            if d == 0:
+                source = y
+                from_wide = layer.config.D
+                y = empty_of(3, dims, cnp.NPY_FLOAT32, T * B * wide * sizeof(float))
+            kept = layer.pack()
+            memset(&r, 0, sizeof(r))
+            r.config, r.T, r.B = &layer.config, rows[0].length, B
+            r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
+            r.x, r.y = <const float *>data(source), <float *>data(y) + d * H
+            if self.batch_first:
+                r.xt, r.xb, r.yt, r.yb = from_wide, T * from_wide, wide, T * wide
+            else:
+                r.xt, r.xb, r.yt, r.yb = B * from_wide, from_wide, B * wide, wide
+            r.h0 = <const float *>data(zeros) if zeros is not None else given[0] + k * of_one
+            r.hn = end[0] + k * of_one
+            if states == 2:
+                r.c0 = <const float *>data(zeros) if zeros is not None else given[1] + k * of_one
+                r.cn = end[1] + k * of_one
+            r.rows, r.last_step_end = table, rows[0].length
+            lnrnn_rnn_make_plan(&r, threads, &plan)
+            if scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>scratch) < plan.scratch.floats:
+                scratch = aligned(plan.scratch.floats)
+            r.plan, r.scratch = &plan, <float *>data(scratch)
+            if self.work * <double>T * <double>B < WORTH_RELEASING:
+                lnrnn_rnn_forward(&r)
+            else:
+                with nogil:
+                    lnrnn_rnn_forward(&r)
+        self.spare = scratch
+        return y, ends[0] if states == 1 else tuple(ends)
