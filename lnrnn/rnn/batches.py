@@ -72,7 +72,8 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     x = real("values", values)[...]
     if x.ndim != 2 or x.shape[1] != input_size:
         raise bad_value("values", f"(N, input_size) with input_size {input_size}", x)
-    x = np.require(x, FLOAT32, ["C", "A"])
+    # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+    x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
     given = np.array(real("offsets", offsets))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("offsets", "an array of integers", given)
@@ -86,7 +87,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     if found[0] < 0 or found[-1] > len(x):
         wrong = int(found[0] if found[0] < 0 else found[-1])
         raise bad_value("offsets", f"between 0 and the {len(x)} rows of values", wrong)
-    return x[:, None], found
+    return x, found
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from lnrnn import _core
 # Kinds in the turn in which a worker takes them; a kind is the module fuzz_KIND.
 SMALL = (
     "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
-    "norms", "networks", "streams", "npy",
+    "norms", "networks", "streams", "npy", "lanes", "lanes",
 )  # fmt: skip
 TURN = (*SMALL * 5, "layers", "layers", "threads")
 BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case

@@ -238,6 +238,9 @@ def test_values_and_offsets_of_every_kind(rng):
             given_offsets = kind(offsets) if kind in (list, tuple) else offsets.astype(kind)
             np.testing.assert_array_equal(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
     assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
+    want = rnn.ragged(values[:1], [0, 1])[0]
+    for name, given_values in layouts(values[:1]).items():  # one row may have any stride
+        np.testing.assert_array_equal(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
 
 
 @pytest.mark.parametrize(
