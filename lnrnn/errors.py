@@ -101,8 +101,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array, without a copy where there is memory already: also a torch tensor of bfloat16, which
-    NumPy knows only through ml_dtypes."""
+    """value as an array, without a copy where there is memory already: also one that says it by DLPack alone,
+    and a torch tensor of bfloat16, which NumPy knows only through ml_dtypes."""
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import torch
 
@@ -115,6 +115,8 @@ def _array(value: Any) -> np.ndarray:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return array
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
     return np.asarray(value)
 
 

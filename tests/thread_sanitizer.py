@@ -30,7 +30,7 @@ TESTS = (
     "tests/rnn/test_lanes.py",
     "tests/rnn/test_short_calls.py",
 )
-# The sanitizer does not support threads that a child of a fork starts, and has a thread and memory of its own.
+# The sanitizer does not support threads that a child of a fork starts, and has a thread of its own.
 NOT = "not fork and not workers_start and not allocates"
 # Units of a step divided among two threads, which meet at the barrier.
 CONTROL = """

@@ -166,7 +166,7 @@ class Lanes:
             assert not y[n:, i].any(), f"{self.said}: y past the length of row {i}"
 
     def move(self) -> None:
-        """Some sessions change lanes, pickled or not, in a copied stream or not; or all begin with a state."""
+        """Some sessions change lanes, pickled or not, in a copied stream or not; or all begin anew."""
         rows = self.some()
         to = self.rng.permutation(self.count)[: len(rows)]
         state = self.stream.get_state(rows)

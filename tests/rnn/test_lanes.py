@@ -333,6 +333,39 @@ def test_rows_of_every_kind_and_out_in_every_layout(rng):
     np.testing.assert_array_equal(over, want)
 
 
+class Exporter:
+    """Memory that is told by DLPack and in no other way."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **how):
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries(rng):
+    """In without a copy, out into their memory."""
+    rnn = network(D, H)
+    x, rows = normal(rng, 2, D), [3, 0]
+    want = rnn.stream(4)(x, rows)
+    np.testing.assert_array_equal(rnn.stream(4)(Exporter(x), rows), want)
+    np.testing.assert_array_equal(rnn(Exporter(x[None]))[0][0], want)
+    with pytest.raises(TypeError, match="x must be an array of real numbers"):
+        rnn.stream(4)(Exporter(np.array(["a", "b"])), rows)
+    np.testing.assert_array_equal(np.from_dlpack(rnn.stream(4)(x, rows)), want)
+    torch = pytest.importorskip("torch")
+    out = torch.zeros(2, H)
+    assert rnn.stream(4)(torch.from_numpy(x), rows, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), want)
+    chunk = torch.from_numpy(np.stack([x, x]))
+    np.testing.assert_array_equal(
+        rnn.stream(4)(chunk, torch.tensor(rows)), rnn.stream(4)(chunk.numpy(), rows)
+    )
+
+
 @pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
 def test_with_out_a_step_of_some_lanes_allocates_nothing(rng, norm):
     rnn = network(D, 64, norm=norm, num_layers=2, trained=6)
