@@ -3,7 +3,7 @@
 from libc.stdlib cimport qsort
 
 # Multiply-adds of a call from which other Python threads may run beside it: for less, waiting for the interpreter's lock
-# again takes longer than the call (tests/benchmarks/lanes.py).
+# again takes longer than the call (tests/benchmarks/lanes.py lock).
 cdef enum:
     WORTH_RELEASING = 1 << 20
 

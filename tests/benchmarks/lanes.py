@@ -1,0 +1,219 @@
+"""How many live sessions fit on one core, and from what work on a step pays for letting go of Python's lock.
+
+    python tests/benchmarks/lanes.py sessions [--hidden 128] [--frame 32] [--isa NAME]
+    python tests/benchmarks/lanes.py lock [--hidden 128]
+
+sessions: an LSTM without a norm, of as many inputs as units, one step of every session each frame (in
+milliseconds), from Python. Contenders: a stream of lnrnn with a lane for each, its weights float32 and int8,
+in calls on all lanes and in calls on lanes in a drawn order (rows); ONNX Runtime's operator, called for one
+session after the other, and for a batch of all whose states are kept together by hand. For each, the most
+sessions whose frames take less than the frame in 999 of 1000: found by doubling and halving. Every answer is
+checked first.
+
+lock: eight Python threads, each with its own lanes of one stream, steps of so many lanes: the rate of steps
+with the interpreter's lock kept, and with it let go. Compiled in is WORTH_RELEASING of pyx/stream.pxi; prints
+the multiply-adds of each call beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+import lnrnn  # noqa: E402
+from lnrnn import _core  # noqa: E402
+
+FRAMES = 1000
+
+
+def session(hidden: int, seed: int = 0) -> lnrnn.LSTM:
+    return lnrnn.LSTM(hidden, hidden, norm=None, seed=seed)
+
+
+# --- contenders: for n sessions, a function of x (n, inputs) -> h (n, hidden) -------------------------------
+
+
+def ours(dtype: str, rows: bool):
+    def make(rnn, n):
+        stream, out = rnn.to_dtype(dtype).stream(n), np.empty((n, rnn.hidden_size), np.float32)
+        if not rows:
+            return lambda x: stream(x, out=out)
+        order = np.random.default_rng(0).permutation(n)
+        given, back = np.empty_like(out), np.empty_like(out)
+
+        def call(x):
+            np.take(x, order, axis=0, out=given[:, : x.shape[1]])
+            stream(given[:, : x.shape[1]], order, out=out)
+            back[order] = out
+            return back
+
+        return call
+
+    return make
+
+
+def operator(rnn, batch: int):
+    """ONNX Runtime's LSTM of one step, states in and out, on one thread: f(x, h, c) -> h, c."""
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    hidden, inputs = rnn.hidden_size, rnn.input_size
+    p = rnn.parameters()
+    order = [0, 3, 1, 2]  # ONNX's i, o, f, c of torch's i, f, g, o
+    turned = {k: np.concatenate([np.split(v, 4)[g] for g in order])[None] for k, v in p.items()}
+    constants = {
+        "w": turned["weight_ih_l0"], "r": turned["weight_hh_l0"],
+        "b": np.concatenate([turned["bias_ih_l0"], turned["bias_hh_l0"]], 1),
+    }  # fmt: skip
+
+    def value(name, *shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    node = helper.make_node("LSTM", ["x", "w", "r", "b", "", "h", "c"], ["", "hn", "cn"], hidden_size=hidden)
+    state = 1, batch, hidden
+    graph = helper.make_graph(
+        [node], "step", [value("x", 1, batch, inputs), value("h", *state), value("c", *state)],
+        [value("hn", *state), value("cn", *state)],
+        [numpy_helper.from_array(v, name) for name, v in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return lambda x, h, c: made.run(["hn", "cn"], {"x": x, "h": h, "c": c})
+
+
+def batched(rnn, n):
+    run, state = operator(rnn, n), [np.zeros((1, n, rnn.hidden_size), np.float32)] * 2
+
+    def call(x):
+        state[:] = run(x[None], *state)
+        return state[0][0]
+
+    return call
+
+
+def one_each(rnn, n):
+    """Models are shared as far as ONNX Runtime lets: one session, and states for each."""
+    run = operator(rnn, 1)
+    states = [[np.zeros((1, 1, rnn.hidden_size), np.float32)] * 2 for _ in range(n)]
+
+    def call(x):
+        for k in range(n):
+            states[k] = run(x[None, k : k + 1], *states[k])
+        return np.concatenate([h[0] for h, _ in states])
+
+    return call
+
+
+CONTENDERS = {
+    "lnrnn": ours("float32", False),
+    "lnrnn, rows": ours("float32", True),
+    "lnrnn, int8": ours("int8", False),
+    "onnxruntime, batched by hand": batched,
+    "onnxruntime, one by one": one_each,
+}
+
+
+def check(rnn, make, name) -> None:
+    x = np.random.default_rng(1).standard_normal((5, 7, rnn.input_size), dtype=np.float32)
+    call = make(rnn, 7)
+    got = np.array([np.array(call(row)) for row in x])
+    off = np.abs(got - rnn(x)[0]).max()
+    if off > (1e-2 if "int8" in name else 1e-5):
+        raise SystemExit(f"{name}: wrong by {off}")
+
+
+def late(call, x, frame: float) -> float:
+    """The 99.9th percentile of a frame's seconds; early, where it is over without doubt."""
+    took = []
+    for k in range(FRAMES):
+        begin = time.perf_counter()
+        call(x[k % len(x)])
+        took.append(time.perf_counter() - begin)
+        if sum(t > frame for t in took) > 1 + FRAMES // 1000:
+            return float(min(t for t in took if t > frame))
+    return float(np.quantile(took, 0.999))
+
+
+def sessions(hidden: int, milliseconds: float) -> None:
+    rnn, frame = session(hidden), milliseconds / 1e3
+    lnrnn.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    print(f"LSTM, {hidden} units, a frame of {milliseconds:g} ms, one thread, {_core.isa()}")
+    for name, make in CONTENDERS.items():
+        try:
+            check(rnn, make, name)
+        except ImportError as error:
+            print(f"{name}: {error}")
+            continue
+
+        def fits(n, make=make):
+            x = rng.standard_normal((4, n, hidden), dtype=np.float32)
+            return late(make(rnn, n), x, frame) < frame
+
+        good, bad = 0, 64
+        while fits(bad):
+            good, bad = bad, 2 * bad
+        while bad - good > max(good // 50, 1):
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if fits(middle) else (good, middle)
+        print(f"{name}: {good} sessions", flush=True)
+
+
+def lock(hidden: int) -> None:
+    rnn, callers = session(hidden), 8
+    lnrnn.set_num_threads(1)
+    for lanes in (1, 2, 4, 8, 16, 32, 64):
+        stream = rnn.stream(callers * lanes)
+        x = np.random.default_rng(0).standard_normal((lanes, hidden), dtype=np.float32)
+        counts, end = [0] * callers, threading.Event()
+
+        def work(k, stream=stream, x=x, lanes=lanes, counts=counts, end=end):
+            rows, out = np.arange(k * lanes, (k + 1) * lanes), np.empty((lanes, hidden), np.float32)
+            while not end.is_set():
+                stream(x, rows, out=out)
+                counts[k] += 1
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(callers)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        end.set()
+        for thread in threads:
+            thread.join()
+        work_of_one = lanes * 4 * hidden * 2 * hidden
+        calls = sum(counts) / 2
+        print(
+            f"{lanes:3} lanes, {work_of_one:>9,} multiply-adds: {calls:>9,.0f} calls a second, "
+            f"{lanes * calls:>11,.0f} lanes, of the slowest caller {min(counts) / 2:,.0f} calls"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("sessions", "lock"))
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--frame", type=float, default=32.0, help="milliseconds")
+    parser.add_argument("--isa")
+    options = parser.parse_args()
+    if options.isa:
+        _core.use_isa(options.isa)
+    if options.what == "lock":
+        lock(options.hidden)
+    else:
+        sessions(options.hidden, options.frame)
+
+
+if __name__ == "__main__":
+    main()
