@@ -212,6 +212,33 @@ class Network(Closed, Generic[State]):
         y, end = engine.run(snapshot, x, order, ends, start)
         return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
 
+    def ragged(
+        self, values: ArrayLike, offsets: ArrayLike, *, threads: int | None = None
+    ) -> tuple[Array, State]:
+        """Sequences one after the other in one array: values (N, I), offsets (B + 1,) integers that do not
+        fall, so that sequence b is values[offsets[b]:offsets[b + 1]]. -> y (N, directions * H), laid out as
+        values; h, or (h, c), (num_layers * directions, B, H), at each sequence's own end."""
+        x, at = np.asarray(values, FLOAT32), np.asarray(offsets)
+        lengths = np.diff(at)
+        order = np.argsort(-lengths, kind="stable")
+        y = np.zeros((len(x), self.num_directions * self.hidden_size), FLOAT32)
+        shape = (self.num_layers * self.num_directions, len(lengths), self.hidden_size)
+        end = [np.zeros(shape, FLOAT32) for _ in range(self._cell.states)]
+        for first in range(0, len(order), 64):
+            rows = order[first : first + 64]
+            batch = np.zeros((lengths[rows[0]], len(rows), self.input_size), FLOAT32)
+            for k, row in enumerate(rows):
+                batch[: lengths[row], k] = x[at[row] : at[row + 1]]
+            given = batch.swapaxes(0, 1) if self.batch_first else batch
+            found, state = self(given, lengths=lengths[rows])
+            parts: Any = state if isinstance(state, tuple) else (state,)
+            for k, row in enumerate(rows):
+                own = found[k, : lengths[row]] if self.batch_first else found[: lengths[row], k]
+                y[at[row] : at[row + 1]] = own
+            for whole, part in zip(end, parts, strict=True):
+                whole[:, rows] = part
+        return y, as_state(end)
+
     def stream(self, batch_size: int = 1) -> Stream[State]:
         """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
         array, or s(x_t, out=y_t), which allocates nothing. See Stream."""
