@@ -29,6 +29,7 @@ from .rnn.models import GRU, LSTM, RNN
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, LayerNormSpec
 from .runtime import cpu_info, get_num_threads, set_num_threads
+from .scoring.scorer import Scorer
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "LayerNormSpec",
     "Network",
     "RNN",
+    "Scorer",
     "SequenceTooLongError",
     "batch_norm",
     "batch_norm_backward",

@@ -1,0 +1,188 @@
+"""Columns of Arrow: lists of steps to sequences.Sequences, and results to lists.
+
+float32 values without nulls inside are used where they are, for a list<fixed_size_list<float, D>> and a
+list<list<float>> alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..packages import require
+from .sequences import Array, Into, Sequences
+
+
+def pyarrow() -> Any:
+    return require("pyarrow", "reading Arrow data", "pyarrow")
+
+
+def is_column(value: Any) -> bool:
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(value, (pa.Array, pa.ChunkedArray))
+
+
+def is_table(value: Any) -> bool:
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(value, (pa.RecordBatch, pa.Table))
+
+
+def check_type(kind: Any, width: int, name: str) -> None:
+    """Raises TypeError for a type that is no list of steps, ValueError for steps of another width.
+
+    kind: of the column. A column without values (type null) is one of nulls. Steps that are lists of any
+    length are checked row by row.
+    """
+    types = pyarrow().types
+    if types.is_null(kind):
+        return
+    step = kind.value_type if _is_list(types, kind) else None
+    if step is not None and types.is_fixed_size_list(step) and _is_number(types, step.value_type):
+        if step.list_size != width:
+            raise ValueError(f"column {name!r} has {step.list_size} numbers a step, the model takes {width}")
+        return
+    if step is not None and _is_list(types, step) and _is_number(types, step.value_type):
+        return
+    if step is not None and _is_number(types, step) and width == 1:
+        return
+    wanted = f"list<fixed_size_list<float, {width}>> or list<list<float>>" + (
+        " or list<float>" if width == 1 else ""
+    )
+    raise TypeError(f"column {name!r} must be {wanted}, got {kind}")
+
+
+def sequences(column: Any, width: int, name: str) -> Sequences:
+    """column: an Array or ChunkedArray (whose chunks are joined, a copy if there are several) of rows that
+    are lists of steps. width: numbers of a step. name: of the column, for errors as `check_type` has them."""
+    pa = pyarrow()
+    check_type(column.type, width, name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    rows = len(column)
+    if pa.types.is_null(column.type):
+        return Sequences(np.zeros((0, width), np.float32), np.zeros(rows + 1, np.int64), np.ones(rows, bool))
+    null = _nulls(column)
+    offsets, steps = _lists(pa, column)
+    first, steps = int(offsets[0]), steps.slice(offsets[0], offsets[-1] - offsets[0])
+    offsets = offsets - first
+    values, wrong = _numbers(pa, steps, width)
+    return Sequences.of(values, offsets, null, _bad_rows(offsets, null, wrong))
+
+
+def result(given: Sequences, found: Array, into: Into, like: Any) -> Any:
+    """The results of `run` as an Array with nulls where rows have none: fixed_size_list<float, W>, and for
+    "all" a list of such, a large one where the column, of type `like`, is one."""
+    pa = pyarrow()
+    absent = pa.array(given.absent)
+    width = found.shape[1]
+    numbers = pa.array(np.ascontiguousarray(found).reshape(-1), pa.float32())
+    if into != "all":
+        return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
+    steps = pa.FixedSizeListArray.from_arrays(numbers, width)
+    if _is_large(pa.types, like):
+        return pa.LargeListArray.from_arrays(pa.array(given.offsets, pa.int64()), steps, mask=absent)
+    return pa.ListArray.from_arrays(pa.array(given.offsets, pa.int32()), steps, mask=absent)
+
+
+def result_type(into: Into, width: int, like: Any) -> Any:
+    """The type of what `result` gives."""
+    pa = pyarrow()
+    each = pa.list_(pa.float32(), width)
+    if into != "all":
+        return each
+    return pa.large_list(each) if _is_large(pa.types, like) else pa.list_(each)
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _is_large(types: Any, kind: Any) -> bool:
+    return bool(types.is_large_list(kind) or types.is_large_list_view(kind))
+
+
+def _is_number(types: Any, kind: Any) -> bool:
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
+
+
+def _nulls(column: Any) -> Array:
+    """(B,) bool."""
+    if not column.null_count:
+        return np.zeros(len(column), bool)
+    found: Array = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
+    """Lists of any kind: offsets (B + 1,) int64, and the Array that they point into."""
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        return (column.offset + np.arange(len(column) + 1, dtype=np.int64)) * size, column.values
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        lengths = np.where(_nulls(column), 0, column.sizes.to_numpy())
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), column.flatten()
+    return column.offsets.to_numpy().astype(np.int64), column.values
+
+
+def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
+    """An Array of steps -> (N, width) float32, and what is wrong with a step, by its place; its numbers are
+    any then."""
+    wrong: dict[int, str] = {}
+    count = len(steps)
+    if _is_number(pa.types, steps.type):
+        numbers, starts = steps, None
+    else:
+        offsets, numbers = _lists(pa, steps)
+        for step in np.flatnonzero(_nulls(steps)).tolist():
+            wrong[step] = "is null"
+        sizes = np.diff(offsets)
+        for step in np.flatnonzero(sizes != width).tolist():
+            wrong.setdefault(step, f"has {sizes[step]} numbers, the model takes {width}")
+        numbers = numbers.slice(offsets[0], offsets[-1] - offsets[0])
+        starts = offsets[:-1] - offsets[0] if (sizes != width).any() else None
+    flat = _flat(pa, numbers)
+    holes = _nulls(numbers) if numbers.null_count else None
+    if starts is None:
+        values = flat.reshape(count, width)
+        empty = None if holes is None else holes.reshape(count, width).any(1)
+    else:
+        # Steps of the wrong width have no place in an array of this one: they become steps of zeros.
+        right = sizes == width
+        places = starts[right, None] + np.arange(width)
+        values, empty = np.zeros((count, width), np.float32), np.zeros(count, bool)
+        values[right] = flat[places]
+        if holes is not None:
+            empty[right] = holes[places].any(1)
+    if empty is not None:
+        for step in np.flatnonzero(empty).tolist():
+            wrong.setdefault(step, "holds a null")
+    return values, wrong
+
+
+def _flat(pa: Any, numbers: Any) -> Array:
+    """An Array of numbers as float32: where it is, if it is that without nulls."""
+    if pa.types.is_boolean(numbers.type):
+        numbers = numbers.cast(pa.uint8())
+    found: Array = numbers.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+        return found.astype(np.float32, copy=False)
+
+
+def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
+    """What is wrong with rows, by row: of each the first of its steps that is wrong."""
+    found: dict[int, str] = {}
+    places = sorted(wrong)
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    for place, row in zip(places, rows.tolist(), strict=True):
+        if not null[row]:
+            found.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
+    return found

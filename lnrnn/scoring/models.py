@@ -1,0 +1,54 @@
+"""Models that a process has loaded: each file once, for all that score with it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+
+from ..io import load
+from ..rnn.models import Model
+
+KEPT = 4  # models at a time
+
+_LOADED: dict[tuple[object, ...], Model] = {}
+_LOCK = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # A fork waits, or a child might find the lock held by a thread that it does not have.
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+def loaded(path: str) -> Model:
+    """The model that `save` wrote to path, as lnrnn.load gives it: from memory, if this process has loaded
+    this file before. Raises what lnrnn.load raises, and ValueError under overrun="batch", where a result
+    would depend on the rows around it."""
+    with _LOCK:
+        key = (path, *_identity(path)) if os.path.isfile(path) else None
+        model = _LOADED.pop(key, None) if key else None
+        if model is None:
+            model = load(path)
+            if model.overrun == "batch":
+                raise ValueError(
+                    f"{path} has overrun='batch': a row's result would depend on the rows computed "
+                    "with it; set overrun to 'raise', 'last' or 'mean' and save it again"
+                )
+        if key:
+            _LOADED[key] = model
+            while len(_LOADED) > KEPT:
+                del _LOADED[next(iter(_LOADED))]
+        return model
+
+
+def digest(path: str) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """What changes when another file takes path's name, or when it is written to."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
