@@ -12,31 +12,46 @@ from ..rnn.models import Model
 KEPT = 4  # models at a time
 
 _LOADED: dict[tuple[object, ...], Model] = {}
+_DIGESTS: dict[tuple[object, ...], str] = {}  # of the same files
 _LOCK = threading.Lock()
 if hasattr(os, "register_at_fork"):
     # A fork waits, or a child might find the lock held by a thread that it does not have.
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-def loaded(path: str) -> Model:
+def loaded(path: str, sha256: str | None = None) -> Model:
     """The model that `save` wrote to path, as lnrnn.load gives it: from memory, if this process has loaded
-    this file before. Raises what lnrnn.load raises, and ValueError under overrun="batch", where a result
-    would depend on the rows around it."""
+    this file before.
+
+    sha256: what the file's digest must be, or the model is another one: ValueError. Raises what lnrnn.load
+    raises, and ValueError under overrun="batch", where a result would depend on the rows around it.
+    """
     with _LOCK:
-        key = (path, *_identity(path)) if os.path.isfile(path) else None
-        model = _LOADED.pop(key, None) if key else None
-        if model is None:
-            model = load(path)
-            if model.overrun == "batch":
-                raise ValueError(
-                    f"{path} has overrun='batch': a row's result would depend on the rows computed "
-                    "with it; set overrun to 'raise', 'last' or 'mean' and save it again"
-                )
-        if key:
-            _LOADED[key] = model
-            while len(_LOADED) > KEPT:
-                del _LOADED[next(iter(_LOADED))]
+        if not os.path.isfile(path):
+            return load(path)  # which says what is wrong
+        key = path, *_identity(path)
+        model = _LOADED.pop(key, None) or _checked(path)
+        if sha256 is not None:
+            found = _DIGESTS.get(key) or digest(path)
+            if found != sha256 or key != (path, *_identity(path)):
+                raise ValueError(f"{path} is not the model that it was: its SHA-256 was {sha256}")
+            _DIGESTS[key] = found
+        _LOADED[key] = model
+        while len(_LOADED) > KEPT:
+            oldest = next(iter(_LOADED))
+            del _LOADED[oldest]
+            _DIGESTS.pop(oldest, None)
         return model
+
+
+def _checked(path: str) -> Model:
+    model = load(path)
+    if model.overrun == "batch":
+        raise ValueError(
+            f"{path} has overrun='batch': a row's result would depend on the rows that are computed with it; "
+            "set overrun to 'raise', 'last' or 'mean' and save it again"
+        )
+    return model
 
 
 def digest(path: str) -> str:
