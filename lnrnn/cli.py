@@ -149,7 +149,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=INTO[0],
         help=f"what a row becomes: y at its end, the mean of y, or all of y (default: {INTO[0]})",
     )
-    score.add_argument("--name", metavar="NAME", help="of the column of results (default: COLUMN_INTO)")
+    score.add_argument(
+        "--name", dest="results", metavar="NAME", help="of the column of results (default: COLUMN_INTO)"
+    )
     score.add_argument(
         "--engine", choices=("local", "dask", "ray"), default="local", help="who computes (default: local)"
     )
@@ -238,7 +240,7 @@ def score_file(arguments: argparse.Namespace) -> None:
     from lnrnn.scoring import bulk  # which imports what other commands do without
 
     scorer = lnrnn.Scorer(
-        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.name
+        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results
     )
     workers = arguments.workers
     if workers is None:

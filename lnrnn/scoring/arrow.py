@@ -75,15 +75,21 @@ def result(given: Sequences, found: Array, into: Into, like: Any) -> Any:
     """The results of `run` as an Array with nulls where rows have none: fixed_size_list<float, W>, and for
     "all" a list of such, a large one where the column, of type `like`, is one."""
     pa = pyarrow()
-    absent = pa.array(given.absent)
+    absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
     width = found.shape[1]
-    numbers = pa.array(np.ascontiguousarray(found).reshape(-1), pa.float32())
+    numbers = _array(pa, pa.float32(), found.size, np.ascontiguousarray(found))
     if into != "all":
         return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
     steps = pa.FixedSizeListArray.from_arrays(numbers, width)
     if _is_large(pa.types, like):
-        return pa.LargeListArray.from_arrays(pa.array(given.offsets, pa.int64()), steps, mask=absent)
-    return pa.ListArray.from_arrays(pa.array(given.offsets, pa.int32()), steps, mask=absent)
+        offsets = _array(pa, pa.int64(), len(given) + 1, given.offsets)
+        return pa.LargeListArray.from_arrays(offsets, steps, mask=absent)
+    if given.offsets[-1] >= 2**31:
+        raise ValueError(
+            f"{given.offsets[-1]} steps are too many for one Arrow list array: give fewer rows at a time"
+        )
+    offsets = _array(pa, pa.int32(), len(given) + 1, given.offsets.astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, steps, mask=absent)
 
 
 def result_type(into: Into, width: int, like: Any) -> Any:
@@ -113,12 +119,33 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-def _nulls(column: Any) -> Array:
+# Arrow's own conversions from and to NumPy import pandas, which takes half a second and 60 MB in each
+# process.
+
+
+def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
+    """An Array without nulls of values in memory, which is not copied."""
+    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
+
+
+def _memory(array: Any, dtype: Any) -> Array:
+    """The values of an Array of numbers, where they are; any where it has nulls."""
+    buffer, first, count = array.buffers()[1], array.offset, len(array)
+    if not count:
+        return np.zeros(0, dtype)
+    return np.frombuffer(buffer, dtype, first + count)[first:]
+
+
+def _nulls(array: Any) -> Array:
     """(B,) bool."""
-    if not column.null_count:
-        return np.zeros(len(column), bool)
-    found: Array = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    if not array.null_count:
+        return np.zeros(len(array), bool)
+    if (bits := array.buffers()[0]) is None:  # of type null
+        return np.ones(len(array), bool)
+    first, end = array.offset, array.offset + len(array)
+    part = np.frombuffer(bits, np.uint8)[first // 8 : (end + 7) // 8]
+    found = np.unpackbits(part, bitorder="little")[first % 8 :][: len(array)]
+    return found == 0
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
@@ -128,9 +155,13 @@ def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
         size = kind.list_size
         return (column.offset + np.arange(len(column) + 1, dtype=np.int64)) * size, column.values
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        lengths = np.where(_nulls(column), 0, column.sizes.to_numpy())
+        lengths = np.where(_nulls(column), 0, _memory(column.sizes, _integers(pa, column.sizes.type)))
         return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), column.flatten()
-    return column.offsets.to_numpy().astype(np.int64), column.values
+    return _memory(column.offsets, _integers(pa, column.offsets.type)).astype(np.int64), column.values
+
+
+def _integers(pa: Any, kind: Any) -> Any:
+    return np.int64 if pa.types.is_int64(kind) else np.int32
 
 
 def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
@@ -172,9 +203,15 @@ def _flat(pa: Any, numbers: Any) -> Array:
     """An Array of numbers as float32: where it is, if it is that without nulls."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.uint8())
-    found: Array = numbers.to_numpy(zero_copy_only=False)
+    found = _memory(numbers, _dtype(pa, numbers.type))
     with np.errstate(over="ignore"):  # what is beyond float32 is infinite
         return found.astype(np.float32, copy=False)
+
+
+def _dtype(pa: Any, kind: Any) -> Any:
+    """Of numbers in memory."""
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:

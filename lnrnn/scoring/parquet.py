@@ -57,7 +57,7 @@ def identity(path: str) -> dict[str, int | str]:
     """What tells an input from another one, or from itself before it was written to, without reading all of
     it."""
     found = os.stat(path)
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
         length = int.from_bytes(file.read(4), "little")
         file.seek(-8 - length, os.SEEK_END)

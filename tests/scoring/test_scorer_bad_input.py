@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import network
 
 import lnrnn
+from networks import network
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
