@@ -144,8 +144,9 @@ def _nulls(array: Any) -> Array:
         return np.ones(len(array), bool)
     first, end = array.offset, array.offset + len(array)
     part = np.frombuffer(bits, np.uint8)[first // 8 : (end + 7) // 8]
-    found = np.unpackbits(part, bitorder="little")[first % 8 :][: len(array)]
-    return found == 0
+    found = np.unpackbits(part, bitorder="little")[first % 8 :]
+    nulls: Array = found[: len(array)] == 0
+    return nulls
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 # Imported once, and not in each of the processes.
+import pyarrow.compute  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import safetensors.numpy  # noqa: F401
 import tqdm  # noqa: F401
