@@ -4,6 +4,7 @@ killed."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -184,3 +185,47 @@ def test_joblib(files):
     batches = pq.read_table(source).to_batches(max_chunksize=90)
     got = joblib.Parallel(n_jobs=2)(joblib.delayed(scorer)(batch) for batch in batches)
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
+
+
+# --- docs/scoring.md ----------------------------------------------------------------------------------------
+
+
+def of_the_docs(*headings):
+    """The Python below these headings of the page, "" for what stands before all of them."""
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    parts = dict(
+        zip(
+            ["", *re.findall(r"^##+ (.+)$", text, re.M)], re.split(r"^##+ .+$", text, flags=re.M), strict=True
+        )
+    )
+    return "\n".join("\n".join(re.findall(r"```python\n(.*?)```", parts[each], re.S)) for each in headings)
+
+
+def test_what_the_page_shows(tmp_path, monkeypatch):
+    pytest.importorskip("dask.dataframe")
+    pytest.importorskip("joblib")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(of_the_docs("", "In Python", "Dask", "joblib"), names)
+    whole = names["scorer"](names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
+    words = of_the_docs_command()
+    assert cli.main([*words, "--workers", "1"]) == 0
+    assert pq.read_table("out.parquet").equals(whole)
+
+
+def of_the_docs_command():
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    return re.search(r"^    lnrnn (score .*)$", text, re.M)[1].split()
+
+
+def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(of_the_docs(""), names)
+    program = of_the_docs("Ray").replace('"model.safetensors"', repr(str(tmp_path / "model.safetensors")))
+    exec(program.replace('"scored"', repr(str(tmp_path / "scored"))), names)
+    want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == want["x_last"].to_pylist()

@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 
 # Imported once, and not in each of the processes.
-import pyarrow.compute  # noqa: F401
-import pyarrow.parquet  # noqa: F401
+import pyarrow.parquet
 import safetensors.numpy  # noqa: F401
 import tqdm  # noqa: F401
 
 from lnrnn import cli
 from lnrnn.scoring import bulk  # noqa: F401
+
+pyarrow.array(["imports pandas if it is there"]).to_numpy(zero_copy_only=False)
 
 CHANGES = ("replace", "fsync", "unlink", "mkdir", "rmdir", "open")
 
