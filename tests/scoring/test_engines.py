@@ -224,8 +224,10 @@ def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(of_the_docs(""), names)
-    program = of_the_docs("Ray").replace('"model.safetensors"', repr(str(tmp_path / "model.safetensors")))
-    exec(program.replace('"scored"', repr(str(tmp_path / "scored"))), names)
+    program = of_the_docs("Ray")
+    for name in ("model.safetensors", "in.parquet", "scored"):  # Ray's workers have another working directory
+        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(program, names)
     want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
     got = pq.read_table("scored").sort_by("id")
     assert got["x_last"].to_pylist() == want["x_last"].to_pylist()
