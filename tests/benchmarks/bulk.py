@@ -128,11 +128,9 @@ def main():
                 target.unlink()
                 rate = size * (groups - 1) / (took - started)
                 base = base or rate
-                print(
-                    f"{engine:<6} {workers:3} workers {size * groups / took:10.0f} sequences a second from "
-                    f"start to end, {rate:10.0f} without starting ({rate / base:.2f}x), start {started:.1f} s",
-                    flush=True,
-                )
+                whole = f"{size * groups / took:10.0f} sequences a second from start to end"
+                rest = f"{rate:10.0f} without starting ({rate / base:.2f}x), start {started:.1f} s"
+                print(f"{engine:<6} {workers:3} workers {whole}, {rest}", flush=True)
 
 
 if __name__ == "__main__":

@@ -346,8 +346,8 @@ def test_attributes_are_fixed_and_the_result_may_have_another_name(path, rows):
     assert set(scorer(flat(rows))) == {"x", "x_offsets", "code"}
     with pytest.raises(AttributeError, match="column is fixed"):
         scorer.column = "y"
-    with pytest.raises(AttributeError, match="did you mean 'column'"):
-        scorer.colum = "y"
+    with pytest.raises(AttributeError, match="did you mean 'into'"):
+        scorer.into_ = "y"
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])
