@@ -16,6 +16,7 @@ import lnrnn
 from lnrnn import demos
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.rnn.network import architecture
+from lnrnn.scoring.job import BAD, ENGINES
 from lnrnn.scoring.sequences import INTO
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
@@ -153,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--name", dest="results", metavar="NAME", help="of the column of results (default: COLUMN_INTO)"
     )
     score.add_argument(
-        "--engine", choices=("local", "dask", "ray"), default="local", help="who computes (default: local)"
+        "--engine", choices=ENGINES, default=ENGINES[0], help=f"who computes (default: {ENGINES[0]})"
     )
     score.add_argument(
         "--workers", type=int, metavar="N", help="processes at a time (default: cores divided by threads)"
@@ -166,10 +167,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     score.add_argument(
         "--bad",
-        choices=("raise", "skip"),
-        default="raise",
+        choices=BAD,
+        default=BAD[0],
         help="a row that is no sequence for the model ends the command, or becomes a null and is listed in "
-        "OUT.bad.parquet (default: raise)",
+        f"OUT.bad.parquet (default: {BAD[0]})",
     )
     score.set_defaults(command=score_file)
     return parser

@@ -4,28 +4,25 @@ killed."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 
 import lnrnn
 
-from ..errors import integer
+from ..errors import choice, integer
 from ..files import check_replaceable
 from ..packages import require
 from . import arrow, parquet
-from .engines import Engine, outcomes
-from .job import Job, Outcome
+from .engines import outcomes
+from .job import BAD, ENGINES, Bad, Engine, Job, Outcomes
 from .journal import Journal
 from .models import digest, loaded
 from .output import Output, writing
 from .row_groups import bad_rows_schema, compute
 from .scorer import Scorer
 from .sequences import result_width
-
-Bad = Literal["raise", "skip"]
-BAD: tuple[Bad, ...] = get_args(Bad)
 
 
 def score(
@@ -54,6 +51,7 @@ def score(
     """
     require("tqdm", "lnrnn score", "pyarrow tqdm")
     pa, _ = parquet.packages()
+    engine, bad = choice("engine", engine, ENGINES), choice("bad", bad, BAD)
     workers = integer("workers", workers, 1, 1024)
     target = Path(os.path.realpath(target))
     model = loaded(scorer.path)
@@ -87,12 +85,13 @@ def score(
             )  # fmt: skip
             results = pa.field(job.output, arrow.result_type(job.into, result_width(model), kind))
             with ExitStack() as stack:
-                output = Output(
-                    job, model, file, rows=stack.enter_context(writing(target,
-                    file.schema_arrow.append(results), journal.scratch)), reasons=stack.enter_context(
-                        writing(bad_rows_path(target), bad_rows_schema(), journal.scratch)
-                    ) if job.skip else None,
-                )  # fmt: skip
+
+                def written(path: Path, schema: Any) -> Any:
+                    return stack.enter_context(writing(path, schema, journal.scratch))
+
+                rows = written(target, file.schema_arrow.append(results))
+                reasons = written(bad_rows_path(target), bad_rows_schema()) if job.skip else None
+                output = Output(job, model, file, rows, reasons)
                 _fill(output, journal, lambda left: outcomes(engine, compute, job, left, workers, address))
                 parquet.unchanged(job.input, identity)
             journal.finish()
@@ -104,7 +103,7 @@ def bad_rows_path(target: Path) -> Path:
     return target.with_name((target.stem if target.suffix == ".parquet" else target.name) + ".bad.parquet")
 
 
-def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Iterator[Outcome]]) -> None:
+def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outcomes]) -> None:
     """Computes what is not done yet, and writes row group after row group as soon as those before it are
     done."""
     metadata = output.source.metadata
@@ -113,8 +112,11 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Itera
     left = [k for k in range(len(rows)) if k not in done]
     tqdm = require("tqdm", "lnrnn score", "pyarrow tqdm").tqdm
     before = sum(rows[k] for k in done)
-    with tqdm(total=sum(rows), initial=before, unit=" rows", unit_scale=True, disable=None) as bar:
-        found = compute(left)
+    # closing: where something fails, the workers end before their folder is removed.
+    with (
+        closing(compute(left)) as found,
+        tqdm(total=sum(rows), initial=before, unit=" rows", unit_scale=True, disable=None) as bar,
+    ):
         for k in range(len(rows)):
             while k not in done:
                 outcome = next(found)
@@ -124,8 +126,8 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Itera
                 done.add(outcome.index)
                 bar.update(rows[outcome.index])
             output.add(k, journal.part(k), journal.part(k, bad=True))
-    for _ in found:  # nothing is left: ends the workers
-        pass
+        for _ in found:  # nothing is left: ends the workers
+            pass
 
 
 def _is_complete(part: Path, rows: int) -> bool:

@@ -17,20 +17,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, Literal, get_args
+from typing import Any
 
 from ..packages import require
-from .job import Job, Outcome
+from .job import Engine, Job, Outcome, Outcomes
 
-Engine = Literal["local", "dask", "ray"]
-ENGINES: tuple[Engine, ...] = get_args(Engine)
 Compute = Callable[[Job, int], Outcome]
 TRIES = 3
 
 
 def outcomes(
     engine: Engine, compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
-) -> Iterator[Outcome]:
+) -> Outcomes:
     """compute(job, index) for every index.
 
     workers: how many processes, each with job.threads threads. address: of a Dask scheduler or Ray cluster
@@ -54,7 +52,7 @@ def _lost(index: int) -> ChildProcessError:
 # --- processes of this one ----------------------------------------------------------------------------------
 
 
-def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Iterator[Outcome]:
+def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
     left, died = list(indices)[::-1], Counter[int]()
     while left:
         with _pool(workers) as pool:
@@ -116,7 +114,7 @@ def _begin(alive: Connection) -> None:
 
 def on_dask(
     compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
-) -> Iterator[Outcome]:
+) -> Outcomes:
     distributed = require("distributed", "the engine dask", "'dask[distributed]'")
     with _dask_client(distributed, workers, address) as client:
         found = distributed.as_completed()
@@ -159,9 +157,7 @@ def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterato
         yield client
 
 
-def on_ray(
-    compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
-) -> Iterator[Outcome]:
+def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None) -> Outcomes:
     ray = require("ray", "the engine ray", "ray")
     with _ray_started(ray, workers * job.threads, address):
         task = ray.remote(num_cpus=job.threads, max_retries=TRIES - 1)(compute)
@@ -173,7 +169,7 @@ def on_ray(
             index = running.pop(ready)
             try:
                 outcome = ray.get(ready)
-            except ray.exceptions.WorkerCrashedError:
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
                 raise _lost(index) from None
             running |= {task.remote(job, k): k for _, k in zip(range(1), numbers, strict=False)}
             yield outcome

@@ -1,10 +1,17 @@
-"""What `lnrnn score` sends to a worker, and what comes back. Both are pickled."""
+"""What `lnrnn score` sends to a worker, and what comes back, which are pickled; and its choices."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .sequences import Into
+
+Engine = Literal["local", "dask", "ray"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+Bad = Literal["raise", "skip"]
+BAD: tuple[Bad, ...] = get_args(Bad)
 
 
 @dataclass(frozen=True)
@@ -36,3 +43,6 @@ class Outcome:
     results: str = ""
     bad: str | None = None
     error: str | None = None
+
+
+Outcomes = Generator[Outcome, None, None]

@@ -66,22 +66,22 @@ def _computed(job: Job, index: int) -> Outcome:
         schema = pa.schema([(job.output, arrow.result_type(into, width, kind))])
         results, bad = _Part(f"{stem}.parquet", schema), _Part(f"{stem}.bad.parquet", bad_rows_schema())
         rows = parquet.rows_at_a_time(file, index, job, model)
-        first = sum(file.metadata.row_group(before).num_rows for before in range(index))
+        scored = 0
         for batch in parquet.batches(file, job.input, index, rows, [job.column]):
             given = arrow.sequences(batch.column(0), model.input_size, job.column).less_long(model)
             if given.bad:
-                places = sorted(given.bad)
-                reasons = [given.bad[place] for place in places]
+                before = scored + sum(file.metadata.row_group(k).num_rows for k in range(index))
+                told = [(before + place, index, given.bad[place]) for place in sorted(given.bad)]
                 if not job.skip:
                     raise ValueError(
-                        f"{job.input}, row group {index}, row {first + places[0]}, column {job.column!r}: "
-                        f"{reasons[0]} (--bad skip leaves such rows out)"
+                        f"{job.input}, row group {index}, row {told[0][0]}, column {job.column!r}: "
+                        f"{told[0][2]} (--bad skip leaves such rows out)"
                     )
-                told = ([first + place for place in places], [index] * len(places), reasons)
-                bad.write([pa.array(*each) for each in zip(told, bad.schema.types, strict=True)])
+                columns = zip(zip(*told, strict=True), bad.schema.types, strict=True)
+                bad.write([pa.array(values, kind) for values, kind in columns])
             found = run(model, given, into, job.threads)
             results.write([arrow.result(given, found, into, kind)])
-            first += len(given)
+            scored += len(given)
         if results.close() is None:  # a row group without rows
             results.write([pa.array([], schema.types[0])])
             results.close()
