@@ -71,12 +71,16 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
     return Sequences.of(values, offsets, null, _bad_rows(offsets, null, wrong))
 
 
-def result(given: Sequences, found: Array, into: Into, like: Any) -> Any:
-    """The results of `run` as an Array with nulls where rows have none: fixed_size_list<float, W>, and for
-    "all" a list of such, a large one where the column, of type `like`, is one."""
+def result(given: Sequences, found: Array, into: Into, like: Any, fixed: bool = True) -> Any:
+    """The results of `run` as an Array of what `result_type` says, with nulls where rows have none."""
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
     width = found.shape[1]
+    if into != "all" and not fixed:
+        ends = np.cumsum(np.where(given.absent, 0, width))
+        offsets = _array(pa, pa.int32(), len(given) + 1, np.concatenate([[0], ends]).astype(np.int32))
+        present = np.ascontiguousarray(found[~given.absent])
+        return pa.ListArray.from_arrays(offsets, _array(pa, pa.float32(), present.size, present), mask=absent)
     numbers = _array(pa, pa.float32(), found.size, np.ascontiguousarray(found))
     if into != "all":
         return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
@@ -92,12 +96,16 @@ def result(given: Sequences, found: Array, into: Into, like: Any) -> Any:
     return pa.ListArray.from_arrays(offsets, steps, mask=absent)
 
 
-def result_type(into: Into, width: int, like: Any) -> Any:
-    """The type of what `result` gives."""
+def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
+    """fixed_size_list<float, W>, for "all" a list of such: a large one where the column's type, `like`, is.
+
+    fixed: False for list<float> instead of the first. It is for Parquet: before version 26, pyarrow writes
+    nulls among lists of a fixed size and cannot read them again.
+    """
     pa = pyarrow()
     each = pa.list_(pa.float32(), width)
     if into != "all":
-        return each
+        return each if fixed else pa.list_(pa.float32())
     return pa.large_list(each) if _is_large(pa.types, like) else pa.list_(each)
 
 

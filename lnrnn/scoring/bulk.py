@@ -83,13 +83,13 @@ def score(
                 skip=bad == "skip", threads=scorer.threads or 1, version=lnrnn.__version__,
                 isa=str(facts["the kernel set"]), scratch=str(journal.scratch),
             )  # fmt: skip
-            results = pa.field(job.output, arrow.result_type(job.into, result_width(model), kind))
+            results_type = arrow.result_type(job.into, result_width(model), kind, fixed=False)
             with ExitStack() as stack:
 
                 def written(path: Path, schema: Any) -> Any:
                     return stack.enter_context(writing(path, schema, journal.scratch))
 
-                rows = written(target, file.schema_arrow.append(results))
+                rows = written(target, file.schema_arrow.append(pa.field(job.output, results_type)))
                 reasons = written(bad_rows_path(target), bad_rows_schema()) if job.skip else None
                 output = Output(job, model, file, rows, reasons)
                 _fill(output, journal, lambda left: outcomes(engine, compute, job, left, workers, address))

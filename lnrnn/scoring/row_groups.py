@@ -63,7 +63,7 @@ def _computed(job: Job, index: int) -> Outcome:
     stem = f"{job.scratch}/{index:08}-{secrets.token_hex(8)}"
     with parquet.opened(job.input) as file:
         kind = parquet.check_column(file, job.column, job.output)
-        schema = pa.schema([(job.output, arrow.result_type(into, width, kind))])
+        schema = pa.schema([(job.output, arrow.result_type(into, width, kind, fixed=False))])
         results, bad = _Part(f"{stem}.parquet", schema), _Part(f"{stem}.bad.parquet", bad_rows_schema())
         rows = parquet.rows_at_a_time(file, index, job, model)
         scored = 0
@@ -80,7 +80,7 @@ def _computed(job: Job, index: int) -> Outcome:
                 columns = zip(zip(*told, strict=True), bad.schema.types, strict=True)
                 bad.write([pa.array(values, kind) for values, kind in columns])
             found = run(model, given, into, job.threads)
-            results.write([arrow.result(given, found, into, kind)])
+            results.write([arrow.result(given, found, into, kind, fixed=False)])
             scored += len(given)
         if results.close() is None:  # a row group without rows
             results.write([pa.array([], schema.types[0])])

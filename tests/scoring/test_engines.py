@@ -16,6 +16,7 @@ import lnrnn
 import sequence_files
 from lnrnn import cli
 from networks import network
+from sequence_files import as_written
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
@@ -42,7 +43,7 @@ def files(tmp_path_factory):
 
 
 def scored(files, target, *more):
-    """What `lnrnn score` wrote, byte for byte as without an engine."""
+    """Runs `lnrnn score`, which writes what a Scorer gives, byte for byte as without an engine."""
     model, source, want = files
     words = ["score", *map(str, (model, source, target)), "--column", "x"]
     assert cli.main([*words, *more]) == 0
@@ -50,7 +51,7 @@ def scored(files, target, *more):
     assert cli.main([*words[:3], str(plain), *words[4:], "--workers", "1"]) == 0
     assert target.read_bytes() == plain.read_bytes()
     assert sorted(path.name for path in target.parent.iterdir()) == ["out.parquet", "plain.parquet"]
-    return pq.read_table(target)
+    assert pq.read_table(target).equals(as_written(want))
 
 
 class Killing:
@@ -105,22 +106,23 @@ def test_dask_maps_partitions(files, cluster):
 
 def test_dask_computes_row_groups(files, cluster, tmp_path):
     address = cluster.scheduler.address
-    assert scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address).equals(files[2])
+    assert scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address).equals(
+        as_written(files[2])
+    )
 
 
 def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
     workers = list(cluster.run(os.getpid).values())
     assert len(workers) == 2
     with Killing(tmp_path / "out.parquet", lambda: workers):
-        got = scored(
-            files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address
-        )
-    assert got.equals(files[2])
+        scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address)
 
 
 def test_dask_starts_a_cluster_of_its_own(files, tmp_path):
     pytest.importorskip("distributed")
-    assert scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2").equals(files[2])
+    assert scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2").equals(
+        as_written(files[2])
+    )
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------
@@ -161,7 +163,9 @@ def test_ray_maps_batches(files, ray, batch_format):
 
 
 def test_ray_computes_row_groups(files, ray, tmp_path):
-    assert scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2").equals(files[2])
+    assert scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2").equals(
+        as_written(files[2])
+    )
 
 
 def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
@@ -171,8 +175,7 @@ def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
         ]
 
     with Killing(tmp_path / "out.parquet", at_work):
-        got = scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
-    assert got.equals(files[2])
+        scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
 
 
 # --- others -------------------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def test_what_the_page_shows(tmp_path, monkeypatch):
     assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
     words = of_the_docs_command()
     assert cli.main([*words, "--workers", "1"]) == 0
-    assert pq.read_table("out.parquet").equals(whole)
+    assert pq.read_table("out.parquet").equals(as_written(whole))
 
 
 def of_the_docs_command():

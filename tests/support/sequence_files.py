@@ -36,6 +36,17 @@ def write(path, rng, lengths, width, *, row_group_size, null=()):
     return table
 
 
+def as_written(table, into="last"):
+    """A Scorer's table as `lnrnn score` writes it: a row of results is a list of no fixed size in a file."""
+    import pyarrow as pa
+
+    place = table.schema.names.index(f"x_{into}")
+    if into == "all":
+        return table
+    cells = pa.array(table.column(place).to_pylist(), pa.list_(pa.float32()))
+    return table.set_column(place, f"x_{into}", cells)
+
+
 def command(*arguments):
     """`lnrnn` with these arguments, which runs."""
     own = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
