@@ -135,10 +135,11 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# The packages of an extra, as pyproject.toml names them. -I: not as an old lnrnn.egg-info in this folder names them.
+# The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
+# folder names them.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
-	$(BIN)/python -I -c 'import importlib.metadata as m; print(*(r.partition(";")[0] for r in m.requires("lnrnn") \
-	    if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
+	$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
+	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt
 	touch $@
 

@@ -30,6 +30,7 @@ from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
 from .runtime import cpu_info, get_num_threads, num_threads, set_num_threads
+from .scoring.scorer import Scorer
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "LayerNormSpec",
     "Network",
     "RNN",
+    "Scorer",
     "SequenceTooLongError",
     "Stream",
     "StreamState",

@@ -1,4 +1,4 @@
-"""The command line: ``lnrnn demo``, ``lnrnn info``, ``lnrnn run``."""
+"""The command line: ``lnrnn demo``, ``lnrnn info``, ``lnrnn run``, ``lnrnn score``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import lnrnn
 from lnrnn import demos
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.rnn.network import architecture
+from lnrnn.scoring.job import BAD, ENGINES
+from lnrnn.scoring.sequences import INTO
 
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
@@ -130,6 +132,47 @@ def build_parser() -> argparse.ArgumentParser:
         help="steps of each sequence: B integers, as .npy or as text with one a line (default: all T)",
     )
     run.set_defaults(command=run_model)
+
+    score = commands.add_parser(
+        "score",
+        help="run a saved model over a column of a Parquet file",
+        description="Reads sequences from a column of IN, and writes IN with a column of results to OUT, row "
+        "group by row group in their order. If it is killed, the same command goes on from where it was. OUT "
+        "is only touched when all went well.",
+    )
+    score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what save() wrote")
+    score.add_argument("input", type=Path, metavar="IN.parquet", help="a file with a column of sequences")
+    score.add_argument("output", type=Path, metavar="OUT.parquet", help="where IN and its results go")
+    score.add_argument("--column", required=True, metavar="NAME", help="whose rows are lists of steps")
+    score.add_argument(
+        "--into",
+        choices=INTO,
+        default=INTO[0],
+        help=f"what a row becomes: y at its end, the mean of y, or all of y (default: {INTO[0]})",
+    )
+    score.add_argument(
+        "--name", dest="results", metavar="NAME", help="of the column of results (default: COLUMN_INTO)"
+    )
+    score.add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0], help=f"who computes (default: {ENGINES[0]})"
+    )
+    score.add_argument(
+        "--workers", type=int, metavar="N", help="processes at a time (default: cores divided by threads)"
+    )
+    score.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="threads of each process (default: 1)"
+    )
+    score.add_argument(
+        "--address", help="of a Dask scheduler or a Ray cluster that runs (default: starts one)"
+    )
+    score.add_argument(
+        "--bad",
+        choices=BAD,
+        default=BAD[0],
+        help="a row that is no sequence for the model ends the command, or becomes a null and is listed in "
+        f"OUT.bad.parquet (default: {BAD[0]})",
+    )
+    score.set_defaults(command=score_file)
     return parser
 
 
@@ -191,6 +234,24 @@ def run_model(arguments: argparse.Namespace) -> None:
     lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
     y, _ = model(x, lengths=lengths)
     write_array(arguments.output, y)
+
+
+def score_file(arguments: argparse.Namespace) -> None:
+    """``lnrnn score MODEL IN OUT --column NAME``."""
+    from lnrnn.scoring import bulk  # which imports what other commands do without
+
+    scorer = lnrnn.Scorer(
+        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results
+    )
+    workers = arguments.workers
+    if workers is None:
+        workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
+    found = bulk.score(
+        scorer, arguments.input, arguments.output, engine=arguments.engine, workers=workers,
+        address=arguments.address, bad=arguments.bad,
+    )  # fmt: skip
+    if found:
+        print(f"{found} bad rows: {bulk.bad_rows_path(arguments.output)}")
 
 
 def read_array(path: Path) -> np.ndarray:

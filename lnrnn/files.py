@@ -14,7 +14,7 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
+def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[Any], object]]:
     """``with replacing(path) as write: write(data)``: writes a file whole or not at all.
 
     The data go into a new file in the same directory, which takes path's name when the body has ended well
@@ -23,6 +23,7 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     that it points to is replaced. Permissions are those that open(path, "wb") leaves: of the file that is
     replaced, or what umask allows.
 
+    directory: where the new file is made, of the same file system; None: path's own.
     write: takes any contiguous bytes-like object, an array too.
     Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what
     stands at path is no regular file.
@@ -30,7 +31,7 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     made: list[str] = []
     try:
         with _said_of(path):
-            target, part, descriptor = _create(path, made)
+            target, part, descriptor = _create(path, made, directory)
         with _said_of(path, part):
             with open(descriptor, "wb") as file:
                 yield file.write
@@ -64,8 +65,9 @@ def _remove(made: list[str]) -> None:
             os.unlink(part)
 
 
-def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
-    """-> the name to be replaced, that of a new file beside it, and the new file's descriptor.
+def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[str, str, int]:
+    """-> the name to be replaced, that of a new file in directory or beside it, and the new file's
+    descriptor.
 
     made: gets the new name before there is such a file, so that an interrupt at any moment leaves none.
     """
@@ -78,7 +80,7 @@ def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
         # Not named after path, whose name may be as long as a name can be.
-        part = os.path.join(os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
+        part = os.path.join(directory or os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         made[:] = [part]
         try:
             descriptor = os.open(part, flags, mode)

@@ -12,7 +12,12 @@ import lnrnn
 ROOT = Path(lnrnn.__file__).parent
 
 # Private names of others that there is no way around: the standard library's and torch's.
-FOREIGN = {("copyreg", "_slotnames"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks")}
+FOREIGN = {
+    ("os", "_exit"),
+    ("copyreg", "_slotnames"),
+    ("module", "_forward_hooks"),
+    ("module", "_forward_pre_hooks"),
+}
 
 
 def sources() -> dict[str, tuple[ast.Module, bool]]:

@@ -1,0 +1,234 @@
+"""Columns of Arrow: lists of steps to sequences.Sequences, and results to lists.
+
+float32 values without nulls inside are used where they are, for a list<fixed_size_list<float, D>> and a
+list<list<float>> alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..packages import require
+from .sequences import Array, Into, Sequences
+
+
+def pyarrow() -> Any:
+    return require("pyarrow", "reading Arrow data", "pyarrow")
+
+
+def is_column(value: Any) -> bool:
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(value, (pa.Array, pa.ChunkedArray))
+
+
+def is_table(value: Any) -> bool:
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(value, (pa.RecordBatch, pa.Table))
+
+
+def check_type(kind: Any, width: int, name: str) -> None:
+    """Raises TypeError for a type that is no list of steps, ValueError for steps of another width.
+
+    kind: of the column. A column without values (type null) is one of nulls. Steps that are lists of any
+    length are checked row by row.
+    """
+    types = pyarrow().types
+    if types.is_null(kind):
+        return
+    step = kind.value_type if _is_list(types, kind) else None
+    if step is not None and types.is_fixed_size_list(step) and _is_number(types, step.value_type):
+        if step.list_size != width:
+            raise ValueError(f"column {name!r} has {step.list_size} numbers a step, the model takes {width}")
+        return
+    if step is not None and _is_list(types, step) and _is_number(types, step.value_type):
+        return
+    if step is not None and _is_number(types, step) and width == 1:
+        return
+    wanted = f"list<fixed_size_list<float, {width}>> or list<list<float>>" + (
+        " or list<float>" if width == 1 else ""
+    )
+    raise TypeError(f"column {name!r} must be {wanted}, got {kind}")
+
+
+def sequences(column: Any, width: int, name: str) -> Sequences:
+    """column: an Array or ChunkedArray (whose chunks are joined, a copy if there are several) of rows that
+    are lists of steps. width: numbers of a step. name: of the column, for errors as `check_type` has them."""
+    pa = pyarrow()
+    check_type(column.type, width, name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    rows = len(column)
+    if pa.types.is_null(column.type):
+        return Sequences(np.zeros((0, width), np.float32), np.zeros(rows + 1, np.int64), np.ones(rows, bool))
+    null = _nulls(column)
+    offsets, steps = _lists(pa, column)
+    first, steps = int(offsets[0]), steps.slice(offsets[0], offsets[-1] - offsets[0])
+    offsets = offsets - first
+    values, wrong = _numbers(pa, steps, width)
+    return Sequences.of(values, offsets, null, _bad_rows(offsets, null, wrong))
+
+
+def result(given: Sequences, found: Array, into: Into, like: Any, fixed: bool = True) -> Any:
+    """The results of `run` as an Array of what `result_type` says, with nulls where rows have none."""
+    pa = pyarrow()
+    absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
+    width = found.shape[1]
+    if into != "all" and not fixed:
+        ends = np.cumsum(np.where(given.absent, 0, width))
+        offsets = _array(pa, pa.int32(), len(given) + 1, np.concatenate([[0], ends]).astype(np.int32))
+        present = np.ascontiguousarray(found[~given.absent])
+        return pa.ListArray.from_arrays(offsets, _array(pa, pa.float32(), present.size, present), mask=absent)
+    numbers = _array(pa, pa.float32(), found.size, np.ascontiguousarray(found))
+    if into != "all":
+        return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
+    steps = pa.FixedSizeListArray.from_arrays(numbers, width)
+    if _is_large(pa.types, like):
+        offsets = _array(pa, pa.int64(), len(given) + 1, given.offsets)
+        return pa.LargeListArray.from_arrays(offsets, steps, mask=absent)
+    if given.offsets[-1] >= 2**31:
+        raise ValueError(
+            f"{given.offsets[-1]} steps are too many for one Arrow list array: give fewer rows at a time"
+        )
+    offsets = _array(pa, pa.int32(), len(given) + 1, given.offsets.astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, steps, mask=absent)
+
+
+def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
+    """fixed_size_list<float, W>, for "all" a list of such: a large one where the column's type, `like`, is.
+
+    fixed: False for list<float> instead of the first. It is for Parquet: before version 26, pyarrow writes
+    nulls among lists of a fixed size and cannot read them again.
+    """
+    pa = pyarrow()
+    each = pa.list_(pa.float32(), width)
+    if into != "all":
+        return each if fixed else pa.list_(pa.float32())
+    return pa.large_list(each) if _is_large(pa.types, like) else pa.list_(each)
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _is_large(types: Any, kind: Any) -> bool:
+    return bool(types.is_large_list(kind) or types.is_large_list_view(kind))
+
+
+def _is_number(types: Any, kind: Any) -> bool:
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
+
+
+# Arrow's own conversions from and to NumPy import pandas, which takes half a second and 60 MB in each
+# process.
+
+
+def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
+    """An Array without nulls of values in memory, which is not copied."""
+    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
+
+
+def _memory(array: Any, dtype: Any) -> Array:
+    """The values of an Array of numbers, where they are; any where it has nulls."""
+    buffer, first, count = array.buffers()[1], array.offset, len(array)
+    if not count:
+        return np.zeros(0, dtype)
+    return np.frombuffer(buffer, dtype, first + count)[first:]
+
+
+def _nulls(array: Any) -> Array:
+    """(B,) bool."""
+    if not array.null_count:
+        return np.zeros(len(array), bool)
+    if (bits := array.buffers()[0]) is None:  # of type null
+        return np.ones(len(array), bool)
+    first, end = array.offset, array.offset + len(array)
+    part = np.frombuffer(bits, np.uint8)[first // 8 : (end + 7) // 8]
+    found = np.unpackbits(part, bitorder="little")[first % 8 :]
+    nulls: Array = found[: len(array)] == 0
+    return nulls
+
+
+def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
+    """Lists of any kind: offsets (B + 1,) int64, and the Array that they point into."""
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        return (column.offset + np.arange(len(column) + 1, dtype=np.int64)) * size, column.values
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        lengths = np.where(_nulls(column), 0, _memory(column.sizes, _integers(pa, column.sizes.type)))
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), column.flatten()
+    return _memory(column.offsets, _integers(pa, column.offsets.type)).astype(np.int64), column.values
+
+
+def _integers(pa: Any, kind: Any) -> Any:
+    return np.int64 if pa.types.is_int64(kind) else np.int32
+
+
+def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
+    """An Array of steps -> (N, width) float32, and what is wrong with a step, by its place; its numbers are
+    any then."""
+    wrong: dict[int, str] = {}
+    count = len(steps)
+    if _is_number(pa.types, steps.type):
+        numbers, starts = steps, None
+    else:
+        offsets, numbers = _lists(pa, steps)
+        for step in np.flatnonzero(_nulls(steps)).tolist():
+            wrong[step] = "is null"
+        sizes = np.diff(offsets)
+        for step in np.flatnonzero(sizes != width).tolist():
+            wrong.setdefault(step, f"has {sizes[step]} numbers, the model takes {width}")
+        numbers = numbers.slice(offsets[0], offsets[-1] - offsets[0])
+        starts = offsets[:-1] - offsets[0] if (sizes != width).any() else None
+    flat = _flat(pa, numbers)
+    holes = _nulls(numbers) if numbers.null_count else None
+    if starts is None:
+        values = flat.reshape(count, width)
+        empty = None if holes is None else holes.reshape(count, width).any(1)
+    else:
+        # Steps of the wrong width have no place in an array of this one: they become steps of zeros.
+        right = sizes == width
+        places = starts[right, None] + np.arange(width)
+        values, empty = np.zeros((count, width), np.float32), np.zeros(count, bool)
+        values[right] = flat[places]
+        if holes is not None:
+            empty[right] = holes[places].any(1)
+    if empty is not None:
+        for step in np.flatnonzero(empty).tolist():
+            wrong.setdefault(step, "holds a null")
+    return values, wrong
+
+
+def _flat(pa: Any, numbers: Any) -> Array:
+    """An Array of numbers as float32: where it is, if it is that without nulls."""
+    if pa.types.is_boolean(numbers.type):
+        numbers = numbers.cast(pa.uint8())
+    found = _memory(numbers, _dtype(pa, numbers.type))
+    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+        return found.astype(np.float32, copy=False)
+
+
+def _dtype(pa: Any, kind: Any) -> Any:
+    """Of numbers in memory."""
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
+def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
+    """What is wrong with rows, by row: of each the first of its steps that is wrong."""
+    found: dict[int, str] = {}
+    places = sorted(wrong)
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    for place, row in zip(places, rows.tolist(), strict=True):
+        if not null[row]:
+            found.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
+    return found

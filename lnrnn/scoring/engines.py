@@ -1,0 +1,190 @@
+"""Where row groups are computed: in this process, in processes of its own, by Dask or by Ray.
+
+Each engine gives an outcome for every row group, in any order, and has few of them under way at a time. A
+worker that is killed costs the row groups that it was at, which are computed again; one whose workers die
+TRIES times raises ChildProcessError.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..packages import require
+from .job import Engine, Job, Outcome, Outcomes
+
+Compute = Callable[[Job, int], Outcome]
+TRIES = 3
+
+
+def outcomes(
+    engine: Engine, compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
+) -> Outcomes:
+    """compute(job, index) for every index.
+
+    workers: how many processes, each with job.threads threads. address: of a Dask scheduler or Ray cluster
+    that runs already, which then says how many there are; None: one is started on this machine, and ended.
+    """
+    if engine == "dask":
+        return on_dask(compute, job, indices, workers, address)
+    if engine == "ray":
+        return on_ray(compute, job, indices, workers, address)
+    if address is not None:
+        raise ValueError("--address is for the engines dask and ray")
+    return on_processes(compute, job, indices, workers) if workers > 1 else (compute(job, k) for k in indices)
+
+
+def _lost(index: int) -> ChildProcessError:
+    return ChildProcessError(
+        f"row group {index}: the process that was to compute it died {TRIES} times (was there memory enough?)"
+    )
+
+
+# --- processes of this one ----------------------------------------------------------------------------------
+
+
+def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
+    left, died = list(indices)[::-1], Counter[int]()
+    while left:
+        with _pool(workers) as pool:
+            running: dict[Future[Outcome], int] = {}
+            try:
+                while left or running:
+                    # One that may have killed a process is computed alone, so that no other is blamed.
+                    while left and len(running) < (1 if died[left[-1]] else 2 * workers):
+                        running[pool.submit(compute, job, left[-1])] = left[-1]
+                        left.pop()
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        outcome = future.result()
+                        del running[future]
+                        yield outcome
+            except BrokenProcessPool:
+                wait(running)
+                for future, index in running.items():
+                    if future.exception() is None:
+                        yield future.result()
+                        continue
+                    died[index] += 1
+                    if died[index] == TRIES:
+                        raise _lost(index) from None
+                    left.append(index)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end when the body does, or when this process does, however."""
+    context = multiprocessing.get_context("spawn")  # a fork would take threads' locks along
+    reader, writer = context.Pipe(duplex=False)
+    with reader, ProcessPoolExecutor(workers, context, _begin, (reader,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            writer.close()  # ends processes in the middle of a row group
+            raise
+        else:
+            pool.shutdown()
+        finally:
+            writer.close()
+
+
+def _begin(alive: Connection) -> None:
+    """What each worker does first. alive: nothing is ever sent; it ends when its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process ends the others
+
+    def watch() -> None:
+        try:
+            alive.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# --- Dask and Ray -------------------------------------------------------------------------------------------
+
+
+def on_dask(
+    compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
+) -> Outcomes:
+    distributed = require("distributed", "the engine dask", "'dask[distributed]'")
+    with _dask_client(distributed, workers, address) as client:
+        found = distributed.as_completed()
+        numbers = iter(indices)
+        under_way: dict[str, int] = {}
+
+        def submit(count: int) -> None:
+            for _, index in zip(range(count), numbers, strict=False):
+                future = client.submit(compute, job, index, pure=False)
+                under_way[future.key] = index
+                found.add(future)
+
+        # Twice as many as are computed at a time: a worker that is ready need not wait for the next.
+        submit(2 * sum(client.nthreads().values()) if address else 2 * workers)
+        for future in found:
+            index = under_way.pop(future.key)
+            try:
+                outcome = future.result()
+            except distributed.scheduler.KilledWorker:
+                raise _lost(index) from None
+            future.release()
+            submit(1)
+            yield outcome
+
+
+@contextmanager
+def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
+    if address is not None:
+        with distributed.Client(address) as client:
+            yield client
+        return
+    dask = require("dask", "the engine dask", "'dask[distributed]'")
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": TRIES - 1}),
+        distributed.LocalCluster(
+            workers, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None) -> Outcomes:
+    ray = require("ray", "the engine ray", "ray")
+    with _ray_started(ray, workers * job.threads, address):
+        task = ray.remote(num_cpus=job.threads, max_retries=TRIES - 1)(compute)
+        at_a_time = workers if address is None else max(int(ray.cluster_resources()["CPU"]) // job.threads, 1)
+        numbers = iter(indices)
+        running = {task.remote(job, k): k for _, k in zip(range(2 * at_a_time), numbers, strict=False)}
+        while running:
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready)
+            try:
+                outcome = ray.get(ready)
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+                raise _lost(index) from None
+            running |= {task.remote(job, k): k for _, k in zip(range(1), numbers, strict=False)}
+            yield outcome
+
+
+@contextmanager
+def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
+    """A Ray of this process's own, unless it has one."""
+    if ray.is_initialized():
+        yield
+        return
+    # Only numbers and names go through the object store: the least it can be.
+    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    ray.init(address or "local", log_to_driver=False, logging_level="warning", **({} if address else own))
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,48 @@
+"""What `lnrnn score` sends to a worker, and what comes back, which are pickled; and its choices."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .sequences import Into
+
+Engine = Literal["local", "dask", "ray"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+Bad = Literal["raise", "skip"]
+BAD: tuple[Bad, ...] = get_args(Bad)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker has to know. All paths are absolute. input_was: as parquet.identity has it; model_was:
+    the SHA-256 of its file; version, isa: of the lnrnn that began. skip: whether bad rows become nulls.
+    scratch: where results go."""
+
+    model: str
+    model_was: str
+    input: str
+    input_was: dict[str, int | str]
+    column: str
+    into: Into
+    output: str
+    skip: bool
+    threads: int
+    version: str
+    isa: str
+    scratch: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a row group: the files of its results and of its bad rows, or what was wrong. In words,
+    for not every engine passes on an exception as it is."""
+
+    index: int
+    results: str = ""
+    bad: str | None = None
+    error: str | None = None
+
+
+Outcomes = Generator[Outcome, None, None]

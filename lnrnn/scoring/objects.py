@@ -1,0 +1,95 @@
+"""Columns whose rows are Python objects, of pandas or of NumPy: to sequences.Sequences, and results to
+objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import described, real
+from .sequences import Array, Into, Sequences
+
+
+def sequences(rows: Iterable[Any], width: int) -> Sequences:
+    """rows: each an array (T, width) or nested lists of such, or None, NaN or pandas.NA for null; also (T,)
+    if width is 1."""
+    arrays: list[Array | None] = []
+    bad: dict[int, str] = {}
+    for place, row in enumerate(rows):
+        try:
+            arrays.append(None if _is_null(row) else _steps(row, width))
+        except (TypeError, ValueError) as error:
+            arrays.append(None)
+            bad[place] = str(error)
+    null = np.array([array is None for array in arrays], bool)
+    null[list(bad)] = False
+    lengths = [0 if array is None else len(array) for array in arrays]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    values = np.empty((offsets[-1], width), np.float32)
+    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+        for array, first, end in zip(arrays, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            if end > first:
+                values[first:end] = array
+    return Sequences(values, offsets, null, bad)
+
+
+def result(given: Sequences, found: Array, into: Into, rows: Iterable[Any]) -> Array:
+    """The results of `run` as an array of objects (B,): arrays (W,), and for "all" arrays (T, W), or lists of
+    arrays (W,) if no row came as an array of two axes; None where a row has no result."""
+    cells: Array = np.empty(len(given), object)
+    flat = into == "all" and any(isinstance(row, np.ndarray) and row.ndim == 2 for row in rows)
+    at = given.offsets.tolist()
+    for row in np.flatnonzero(~given.absent).tolist():
+        if into != "all":
+            cells[row] = found[row]
+        else:
+            own = found[at[row] : at[row + 1]]
+            cells[row] = own if flat else list(own)
+    return cells
+
+
+def _is_null(row: Any) -> bool:
+    if row is None or type(row).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(row, (float, np.floating)) and row != row
+
+
+def _steps(row: Any, width: int) -> Array:
+    """A row as an array (T, width). Raises TypeError or ValueError that says what is wrong with it."""
+    if isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 1:
+        row = list(row)
+    if isinstance(row, (list, tuple)) and not len(row):
+        return np.empty((0, width), np.float32)
+    try:
+        array = real("it", row)
+    except (TypeError, ValueError):
+        if isinstance(row, (list, tuple)):
+            _check_each(row, width)
+        array = None
+    if array is not None and array.ndim == 1 and width == 1:
+        return array[:, None]
+    if array is not None and (array.ndim == 2 or not array.size) and not len(np.atleast_1d(array)):
+        return np.empty((0, width), np.float32)
+    if array is not None and array.ndim == 2:
+        if array.shape[1] != width:
+            raise ValueError(f"step 0 has {array.shape[1]} numbers, the model takes {width}")
+        return array
+    raise TypeError(f"expected steps of {width} numbers each, got {described(row)}")
+
+
+def _check_each(row: Iterable[Any], width: int) -> None:
+    """Raises ValueError for the first step of a row that is no step."""
+    for place, step in enumerate(row):
+        if _is_null(step):
+            raise ValueError(f"step {place} is null")
+        try:
+            numbers = real("it", step)
+        except (TypeError, ValueError):
+            if isinstance(step, (list, tuple, np.ndarray)) and any(map(_is_null, step)):
+                raise ValueError(f"step {place} holds a null") from None
+            raise TypeError(f"step {place} is {described(step)}") from None
+        if numbers.shape != (width,):
+            has = f"{numbers.size} numbers" if numbers.ndim == 1 else f"the shape {numbers.shape}"
+            raise ValueError(f"step {place} has {has}, the model takes {width}")

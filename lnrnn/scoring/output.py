@@ -1,0 +1,84 @@
+"""The files that come out of `lnrnn score`: the input's row groups with their results, in the input's
+order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..files import replacing
+from ..rnn.models import Model
+from . import parquet
+from .job import Job
+
+
+@contextmanager
+def writing(path: Path, schema: Any, scratch: Path) -> Iterator[Any]:
+    """A pyarrow.parquet.ParquetWriter whose file takes path's name when the body has ended well. scratch: a
+    folder of the same file system, where it is till then."""
+    pa, pq = parquet.packages()
+    with (
+        replacing(path, str(scratch)) as write,
+        pa.PythonFile(parquet.Sink(write), mode="w") as sink,
+        pq.ParquetWriter(sink, schema) as writer,
+    ):
+        yield writer
+
+
+@dataclass
+class Output:
+    """Takes row groups in the input's order, and writes each with its results.
+
+    source: the input, a ParquetFile. rows: a ParquetWriter of OUT; reasons: one of the list of bad rows, or
+    None for none. bad_rows: how many are in that list.
+    """
+
+    job: Job
+    model: Model
+    source: Any
+    rows: Any
+    reasons: Any = None
+    bad_rows: int = field(default=0, init=False)
+
+    def add(self, index: int, results: Path, bad: Path) -> None:
+        """results: the file of a row group's results; bad: of its bad rows, if there is such a file."""
+        pa, _ = parquet.packages()
+        schema = self.rows.schema
+        # Each piece is a row group of OUT: one of the input that memory has no room for becomes several.
+        pieces = parquet.rows_at_a_time(self.source, index, self.job, self.model)
+        with parquet.opened(str(results)) as part:
+            groups = range(part.num_row_groups)
+            found = _Rows(batch for k in groups for batch in parquet.batches(part, str(results), k, pieces))
+            for batch in parquet.batches(self.source, self.job.input, index, pieces):
+                column = pa.chunked_array(found.next(len(batch)), schema.field(self.job.output).type)
+                self.rows.write_table(pa.Table.from_arrays([*batch.columns, column], schema=schema))
+        if self.reasons is not None and bad.exists():
+            with parquet.opened(str(bad)) as file:
+                self.bad_rows += file.metadata.num_rows
+                for batch in file.iter_batches():
+                    self.reasons.write_batch(batch)
+
+
+class _Rows:
+    """Rows of batches of one column, by any number."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._left: Any = None
+
+    def next(self, rows: int) -> list[Any]:
+        """-> arrays with so many rows together. Raises ValueError if there are fewer."""
+        found = []
+        while rows:
+            if self._left is None or not len(self._left):
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise ValueError("a file of results has too few rows")
+                self._left = batch.column(0)
+            found.append(self._left[:rows])
+            self._left = self._left[len(found[-1]) :]
+            rows -= len(found[-1])
+        return found

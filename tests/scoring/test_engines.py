@@ -1,0 +1,230 @@
+"""Dask and Ray: a Scorer as their function, lnrnn score on them; the same bits, also where a worker is
+killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import lnrnn
+import sequence_files
+from lnrnn import cli
+from networks import network
+from sequence_files import as_written
+
+pytest.importorskip("safetensors")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pd = pytest.importorskip("pandas")
+
+# What these packages leave open when they end, and what they will do in later versions, is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+D = 3
+GROUPS = 16
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Paths of a model and an input of 16 row groups, and what a Scorer makes of the input."""
+    folder = tmp_path_factory.mktemp("engines")
+    model, source = folder / "m.safetensors", folder / "in.parquet"
+    network(D, 128, cell="LSTM").save(model)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 60, 25 * GROUPS)
+    table = sequence_files.write(source, rng, lengths, D, row_group_size=25, null=(7, 8))
+    return model, source, lnrnn.Scorer(model, "x")(table)
+
+
+def scored(files, target, *more):
+    """Runs `lnrnn score`, which writes what a Scorer gives, byte for byte as without an engine."""
+    model, source, want = files
+    words = ["score", *map(str, (model, source, target)), "--column", "x"]
+    assert cli.main([*words, *more]) == 0
+    plain = target.with_name("plain.parquet")
+    assert cli.main([*words[:3], str(plain), *words[4:], "--workers", "1"]) == 0
+    assert target.read_bytes() == plain.read_bytes()
+    assert sorted(path.name for path in target.parent.iterdir()) == ["out.parquet", "plain.parquet"]
+    assert pq.read_table(target).equals(as_written(want))
+
+
+class Killing:
+    """Kills a process as soon as row groups have been done: with Killing(target, find) as killed."""
+
+    def __init__(self, target, find):
+        self.folder, self.find = target.with_name(target.name + ".parts"), find
+        self.pid = None
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def run(self):
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.pid is None:
+            if list(self.folder.glob("0*.parquet")) and (found := self.find()):
+                self.pid = found[0]
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+    def __exit__(self, *error):
+        self.thread.join()
+        assert self.pid is not None
+
+
+# --- Dask ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_dask_maps_partitions(files, cluster):
+    frames = pytest.importorskip("dask.dataframe")
+    model, source, want = files
+    frame = pd.read_parquet(source, dtype_backend="pyarrow")
+    scorer = lnrnn.Scorer(model, "x")
+    for parts in (1, 3, 7):
+        given = frames.from_pandas(frame, npartitions=parts)
+        got = given.map_partitions(scorer, meta=scorer(frame.iloc[:0])).compute()
+        assert pa.array(got["x_last"]).equals(want["x_last"].combine_chunks())
+        assert got["id"].tolist() == frame["id"].tolist()
+
+
+def test_dask_computes_row_groups(files, cluster, tmp_path):
+    address = cluster.scheduler.address
+    scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address)
+
+
+def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
+    workers = list(cluster.run(os.getpid).values())
+    assert len(workers) == 2
+    with Killing(tmp_path / "out.parquet", lambda: workers):
+        scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address)
+
+
+def test_dask_starts_a_cluster_of_its_own(files, tmp_path):
+    pytest.importorskip("distributed")
+    scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2")
+
+
+# --- Ray ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("batch_format", ["pyarrow", "pandas", "numpy"])
+def test_ray_maps_batches(files, ray, batch_format):
+    data = pytest.importorskip("ray.data")
+    model, source, want = files
+    table = pq.read_table(source)
+    if batch_format == "numpy":  # which has no nulls
+        present = np.array([row is not None for row in table["x"].to_pylist()])
+        table, want = table.filter(pa.array(present)), want.filter(pa.array(present))
+    given = data.from_arrow([table.slice(0, 100), table.slice(100, 30), table.slice(130)])
+    got = given.map_batches(
+        lnrnn.Scorer,
+        fn_constructor_args=(str(model),),
+        fn_constructor_kwargs={"column": "x"},
+        concurrency=1,
+        batch_size=48,
+        batch_format=batch_format,
+    ).to_pandas()
+    got = got.sort_values("id")
+    assert got["id"].tolist() == want["id"].to_pylist()
+    for cell, row in zip(got["x_last"], want["x_last"].to_pylist(), strict=True):
+        assert (cell is None or cell is pd.NA) == (row is None)
+        assert row is None or np.array_equal(np.asarray(cell, np.float32), np.array(row, np.float32))
+
+
+def test_ray_computes_row_groups(files, ray, tmp_path):
+    scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+
+
+def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
+    def at_work():
+        return [
+            pid for pid, text in sequence_files.descendants(os.getpid()).items() if "ray::compute" in text
+        ]
+
+    with Killing(tmp_path / "out.parquet", at_work):
+        scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+
+
+# --- others -------------------------------------------------------------------------------------------------
+
+
+def test_joblib(files):
+    joblib = pytest.importorskip("joblib")
+    model, source, want = files
+    scorer = lnrnn.Scorer(model, "x")
+    batches = pq.read_table(source).to_batches(max_chunksize=90)
+    got = joblib.Parallel(n_jobs=2)(joblib.delayed(scorer)(batch) for batch in batches)
+    assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
+
+
+# --- docs/scoring.md ----------------------------------------------------------------------------------------
+
+
+def of_the_docs(*headings):
+    """The Python below these headings of the page, "" for what stands before all of them."""
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    parts = dict(
+        zip(
+            ["", *re.findall(r"^##+ (.+)$", text, re.M)], re.split(r"^##+ .+$", text, flags=re.M), strict=True
+        )
+    )
+    return "\n".join("\n".join(re.findall(r"```python\n(.*?)```", parts[each], re.S)) for each in headings)
+
+
+def test_what_the_page_shows(tmp_path, monkeypatch):
+    pytest.importorskip("dask.dataframe")
+    pytest.importorskip("joblib")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(of_the_docs("", "In Python", "Dask", "joblib"), names)
+    whole = names["scorer"](names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
+    words = of_the_docs_command()
+    assert cli.main([*words, "--workers", "1"]) == 0
+    assert pq.read_table("out.parquet").equals(as_written(whole))
+
+
+def of_the_docs_command():
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    return re.search(r"^    lnrnn (score .*)$", text, re.M)[1].split()
+
+
+def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(of_the_docs(""), names)
+    program = of_the_docs("Ray")
+    for name in ("model.safetensors", "in.parquet", "scored"):  # Ray's workers have another working directory
+        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(program, names)
+    want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == want["x_last"].to_pylist()

@@ -1,0 +1,364 @@
+"""lnrnn.Scorer: every kind of table and column, row by row what the model itself gives, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lnrnn
+from lnrnn.scoring import sequences
+from networks import network
+
+pytest.importorskip("safetensors")
+pa = pytest.importorskip("pyarrow")
+pd = pytest.importorskip("pandas")
+
+INTO = ("last", "mean", "all")
+D = 3
+STEPS = pa.list_(pa.list_(pa.float32(), D))
+LENGTHS = (4, 0, 7, 1, 12, 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return network(D, 5, cell="LSTM", num_layers=2, bidirectional=True)
+
+
+@pytest.fixture(scope="module")
+def path(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("scorer") / "model.safetensors"
+    model.save(path)
+    return path
+
+
+@pytest.fixture
+def rows(rng):
+    return [rng.standard_normal((T, D)).astype(np.float32) for T in LENGTHS]
+
+
+def expected(model, row, into):
+    """Of one sequence (T, D), by a plain call."""
+    if into == "last":
+        state = model(row[:, None])[1]
+        h = state[0] if isinstance(state, tuple) else state
+        return h[-model.num_directions :, 0].reshape(-1)
+    y = model(row[:, None])[0][:, 0]
+    if into == "all":
+        return y
+    return (y.sum(0, dtype=np.float64) / max(len(y), 1)).astype(np.float32)
+
+
+def lists(rows):
+    return [None if row is None else row.tolist() for row in rows]
+
+
+def objects(rows):
+    column = np.empty(len(rows), object)
+    for place, row in enumerate(rows):
+        column[place] = row
+    return column
+
+
+def flat(rows):
+    return {"x": np.concatenate(rows), "x_offsets": np.cumsum([0, *map(len, rows)])}
+
+
+def same(got, want):
+    """Bit for bit, NaN too."""
+    got = np.asarray(got, np.float32)
+    assert got.shape == want.shape and got.tobytes() == want.tobytes()
+
+
+# --- what a row becomes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("kind", ["batch", "table", "chunks", "nested", "large", "view", "double", "half"])
+def test_arrow(path, model, rows, into, kind):
+    given = [rows[0], None, *rows[1:]]
+    kinds = {
+        "nested": pa.list_(pa.list_(pa.float32())),
+        "large": pa.large_list(pa.large_list(pa.float32())),
+        "view": pa.list_view(pa.list_(pa.float32(), D)),
+        "double": pa.list_(pa.list_(pa.float64(), D)),
+        "half": pa.list_(pa.list_(pa.float16(), D)),
+    }
+    if kind == "half":
+        given = [None if row is None else row.astype(np.float16) for row in given]
+    column = pa.array(lists(given), kinds.get(kind, STEPS))
+    if kind == "chunks":
+        column = pa.chunked_array([column.slice(0, 2), column.slice(2, 1), column.slice(3)])
+    make = pa.record_batch if kind == "batch" else pa.table
+    table = make({"id": pa.array(range(len(given))), "x": column})
+    got = lnrnn.Scorer(path, "x", into)(table)
+    assert type(got) is type(table) and got.schema.names == ["id", "x", f"x_{into}"]
+    assert got.column("id").equals(table.column("id")) and got.column("x").equals(table.column("x"))
+    width = pa.list_(pa.float32(), 10)
+    large = {"large": pa.large_list(width)}.get(kind, pa.list_(width))
+    assert got.schema.field(f"x_{into}").type == (large if into == "all" else width)
+    cells = got.column(f"x_{into}").to_pylist()
+    assert cells[1] is None
+    for row, cell in zip(given, cells, strict=True):
+        if row is not None:
+            want = expected(model, row.astype(np.float32), into)
+            same(np.array(cell, np.float32).reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("kind", ["arrays", "lists", "arrow's objects", "ArrowDtype", "float64"])
+def test_pandas(path, model, rows, into, kind):
+    given = [rows[0], None, *rows[1:]]
+    index = [f"row {k}" for k in range(len(given))]
+    column = pa.array(lists(given), STEPS)
+    cells = {
+        "arrays": lambda: objects([np.nan if row is None else row for row in given]),
+        "float64": lambda: objects([pd.NA if row is None else row.astype(float) for row in given]),
+        "lists": lambda: objects(lists(given)),
+        "arrow's objects": lambda: column.to_pandas().to_numpy(),
+        "ArrowDtype": lambda: pd.arrays.ArrowExtensionArray(pa.chunked_array([column])),
+    }
+    frame = pd.DataFrame({"x": pd.Series(cells[kind](), index=index), "id": range(len(given))}, index=index)
+    before = frame.copy()
+    got = lnrnn.Scorer(path, "x", into)(frame)
+    assert list(frame) == ["x", "id"] and list(got) == ["x", "id", f"x_{into}"]
+    assert list(got.index) == index and got["id"].equals(before["id"])
+    assert isinstance(got[f"x_{into}"].dtype, pd.ArrowDtype) == (kind == "ArrowDtype")
+    assert pd.isna(got[f"x_{into}"]).tolist() == [row is None for row in given]
+    for row, cell in zip(given, got[f"x_{into}"], strict=True):
+        if row is not None:
+            want = expected(model, row, into)
+            same(np.array(list(cell), np.float32).reshape(want.shape), want)
+    arrow = pa.Table.from_pandas(got[["id", f"x_{into}"]]) if into != "all" or kind == "lists" else None
+    assert arrow is None or pa.types.is_nested(arrow.schema.field(f"x_{into}").type)
+
+
+@pytest.mark.parametrize("into", INTO)
+def test_dict_of_values_and_offsets(path, model, rows, into):
+    got = lnrnn.Scorer(path, "x", into)({"id": [1, 2], **flat(rows)})
+    offsets = flat(rows)["x_offsets"]
+    for row, (first, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        cell = got[f"x_{into}"]
+        same(cell[first:end] if into == "all" else cell[row], expected(model, rows[row], into))
+    assert set(got) == {"id", "x", "x_offsets", f"x_{into}", *(["x_all_offsets"] if into == "all" else [])}
+    assert into != "all" or np.array_equal(got["x_all_offsets"], offsets)
+
+
+def test_steps_that_are_no_rows_have_zeros(path, model, rows):
+    values = np.concatenate(rows)
+    got = lnrnn.Scorer(path, "x", "all")({"x": values, "x_offsets": np.array([2, 4, 11], np.uint8)})
+    same(got["x_all"][2:4], expected(model, values[2:4], "all"))
+    same(got["x_all"][4:11], expected(model, values[4:11], "all"))
+    assert not got["x_all"][:2].any() and not got["x_all"][11:].any() and len(got["x_all"]) == len(values)
+
+
+@pytest.mark.parametrize("into", INTO)
+def test_dict_of_equally_long_rows(path, model, rng, into):
+    x = rng.standard_normal((4, 6, D))
+    cell = lnrnn.Scorer(path, "x", into)({"x": x})[f"x_{into}"]
+    assert cell.shape == ((4, 6, 10) if into == "all" else (4, 10)) and cell.dtype == np.float32
+    for row, got in zip(x, cell, strict=True):
+        same(got, expected(model, row.astype(np.float32), into))
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("kind", [list, objects, lambda rows: pa.array(lists(rows), STEPS)])
+def test_dict_of_objects(path, model, rows, into, kind):
+    given = [rows[0], None, *rows[1:]]
+    cells = lnrnn.Scorer(path, "x", into)({"x": kind(given)})[f"x_{into}"]
+    assert isinstance(cells, pa.Array) or cells.dtype == object
+    for row, cell in zip(given, cells, strict=True):
+        cell = cell.as_py() if isinstance(cells, pa.Array) else cell
+        assert (cell is None) == (row is None)
+        if row is not None:
+            want = expected(model, row, into)
+            same(np.array(cell, np.float32).reshape(want.shape), want)
+
+
+def test_one_number_a_step(tmp_path, rng):
+    model = network(1, 4, cell="GRU")
+    model.save(tmp_path / "m.safetensors")
+    scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x")
+    rows = [rng.standard_normal(T).astype(np.float32) for T in LENGTHS]
+    want = np.stack([expected(model, row[:, None], "last") for row in rows])
+    offsets = np.cumsum([0, *LENGTHS])
+    same(scorer({"x": np.concatenate(rows), "x_offsets": offsets})["x_last"], want)
+    same(np.stack(scorer({"x": rows})["x_last"]), want)
+    same(np.stack(scorer(pd.DataFrame({"x": rows}))["x_last"]), want)
+    column = pa.array([row.tolist() for row in rows], pa.list_(pa.float32()))
+    same(scorer(pa.table({"x": column}))["x_last"].to_pylist(), want)
+    same(scorer({"x": np.stack([rows[4], rows[4]])})["x_last"], want[[4, 4]])
+
+
+def test_an_iterator_of_tables(path, rows):
+    scorer = lnrnn.Scorer(path, "x")
+    tables = [pa.table({"x": pa.array(lists(rows[:2]), STEPS)}), pd.DataFrame({"x": rows[2:]}), flat(rows)]
+    got = scorer(iter(tables))
+    assert iter(got) is got
+    first, second, third = got
+    same([*first["x_last"].to_pylist(), *second["x_last"]], third["x_last"])
+
+
+@pytest.mark.parametrize("into", INTO)
+def test_tables_without_rows(path, into):
+    scorer = lnrnn.Scorer(path, "x", into)
+    frame = pd.DataFrame({"x": pd.Series([], dtype="str"), "id": pd.Series([], dtype="int64")})
+    assert list(scorer(frame)) == ["x", "id", f"x_{into}"] and len(scorer(frame)) == 0
+    batch = pa.table({"x": pa.array([], STEPS)})
+    assert scorer(batch).schema == scorer(pa.table({"x": pa.array([[]], STEPS)})).schema
+    assert len(scorer({"x": np.zeros((0, 5, D))})[f"x_{into}"]) == 0
+    nothing = pa.table({"x": pa.nulls(3)})
+    assert scorer(nothing)[f"x_{into}"].null_count == 3
+
+
+# --- bits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_equal_bits_however_a_table_is_cut(tmp_path, rng, into, cell, monkeypatch):
+    """And however many steps are computed at a time."""
+    network(D, 9, cell=cell, bidirectional=True, batch_first=True).save(tmp_path / "m.safetensors")
+    scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)
+    rows = [rng.standard_normal((T, D)).tolist() for T in rng.integers(0, 30, 60)]
+    rows[7] = None
+    table = pa.table({"x": pa.array(rows, STEPS)})
+    whole = scorer(table)[f"x_{into}"].combine_chunks()
+    for _ in range(5):
+        cuts = [0, *sorted(rng.integers(0, len(rows) + 1, rng.integers(0, 8)).tolist()), len(rows)]
+        monkeypatch.setattr(sequences, "PIECE", int(rng.integers(1, 4000)))
+        parts = [scorer(table.slice(a, b - a))[f"x_{into}"] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        joined = pa.chunked_array([chunk for part in parts for chunk in part.chunks]).combine_chunks()
+        assert joined.equals(whole)
+    order = rng.permutation(len(rows))
+    assert scorer(table.take(order))[f"x_{into}"].combine_chunks().equals(whole.take(order))
+
+
+@pytest.mark.parametrize("into", INTO)
+def test_nan_and_infinity_stay_in_their_rows(path, model, rows, into):
+    ill = [row.copy() for row in rows]
+    ill[2][3, 1], ill[4][0] = np.nan, np.inf
+    got = lnrnn.Scorer(path, "x", into)(pa.table({"x": pa.array(lists(ill), STEPS)}))[f"x_{into}"].to_pylist()
+    assert np.isnan(np.array(got[2], np.float32)).any()
+    for row, cell in zip(ill, got, strict=True):
+        want = expected(model, row, into)
+        assert np.array_equal(np.array(cell, np.float32).reshape(want.shape), want, equal_nan=True)
+
+
+def test_an_empty_row_has_the_zero_state(path):
+    got = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([[]], STEPS)}))["x_last"].to_pylist()
+    assert got == [[0.0] * 10]
+
+
+@pytest.mark.parametrize("kind", [STEPS, pa.list_(pa.list_(pa.float32()))])
+def test_values_of_arrow_are_not_copied(path, rows, kind, monkeypatch):
+    column = pa.array(lists([rows[0], None, *rows[1:]]), kind)
+    given = []
+    ragged = lnrnn.Network.ragged
+
+    def watched(self, values, offsets, **options):
+        given.append(values)
+        return ragged(self, values, offsets, **options)
+
+    monkeypatch.setattr(lnrnn.Network, "ragged", watched)
+    lnrnn.Scorer(path, "x")(pa.record_batch({"x": column.slice(2)}))
+    memory = np.frombuffer(column.values.values.buffers()[1], np.float32)
+    assert np.shares_memory(given[0], memory)
+
+
+@pytest.mark.parametrize("kind", [STEPS, pa.list_(pa.list_(pa.float32()))])
+def test_what_stands_under_a_null_row_is_not_read(path, model, rows, kind):
+    whole = pa.array(lists(rows[2:5]), kind)
+    hidden = type(whole).from_arrays(whole.offsets, whole.values, mask=pa.array([False, True, False]))
+    assert hidden.values.equals(whole.values) and hidden.null_count == 1
+    got = lnrnn.Scorer(path, "x", "all")(pa.table({"x": hidden}))["x_all"].to_pylist()
+    same(np.array(got[0], np.float32), expected(model, rows[2], "all"))
+    same(np.array(got[2], np.float32), expected(model, rows[4], "all"))
+    assert got[1] is None
+
+
+# --- the object ---------------------------------------------------------------------------------------------
+
+
+def test_a_scorer_is_small_and_goes_into_another_process(path, model, rows):
+    scorer = lnrnn.Scorer(path, "x", "mean")
+    frame = pd.DataFrame({"x": rows})
+    scorer(frame)
+    kept = pickle.dumps(scorer)
+    assert len(kept) < 1000
+    for other in (pickle.loads(kept), copy.deepcopy(scorer)):
+        assert repr(other) == repr(scorer)
+        assert all(map(np.array_equal, other(frame)["x_mean"], scorer(frame)["x_mean"]))
+    program = (
+        "import pickle, sys, numpy as np\n"
+        "scorer, rows = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(np.stack(scorer({'x': rows})['x_mean']).tobytes())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps((scorer, rows)),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert done.stdout == np.stack([expected(model, row, "mean") for row in rows]).tobytes()
+
+
+def test_importing_lnrnn_imports_no_package_of_tables():
+    program = (
+        "import sys, lnrnn; print(*({'pandas', 'pyarrow', 'dask', 'ray', 'safetensors'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_a_dict_needs_no_other_package(path):
+    program = (
+        f"import sys, lnrnn, numpy; lnrnn.Scorer({str(path)!r}, 'x')({{'x': numpy.zeros((2, 4, 3))}})\n"
+        "print(*({'pandas', 'pyarrow', 'dask', 'ray'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_a_relative_path_is_that_of_the_process_that_made_the_scorer(path, rows, monkeypatch, tmp_path):
+    monkeypatch.chdir(path.parent)
+    scorer = lnrnn.Scorer(path.name, "x")
+    monkeypatch.chdir(tmp_path)
+    assert scorer.path == str(path)
+    assert len(scorer(flat(rows))["x_last"]) == len(rows)
+
+
+def test_a_model_that_takes_the_place_of_another_is_loaded(tmp_path, rows):
+    first, second = network(D, 5, seed=1), network(D, 5, seed=2)
+    for model in (first, second):
+        model.save(tmp_path / "m.safetensors")
+        got = lnrnn.Scorer(tmp_path / "m.safetensors", "x")(flat(rows))["x_last"]
+        same(got[0], expected(model, rows[0], "last"))
+
+
+def test_attributes_are_fixed_and_the_result_may_have_another_name(path, rows):
+    scorer = lnrnn.Scorer(path, column="x", into="last", threads=2, output="code")
+    assert (scorer.column, scorer.into, scorer.threads, scorer.output) == ("x", "last", 2, "code")
+    assert set(scorer(flat(rows))) == {"x", "x_offsets", "code"}
+    with pytest.raises(AttributeError, match="column is fixed"):
+        scorer.column = "y"
+    with pytest.raises(AttributeError, match="did you mean 'into'"):
+        scorer.into_ = "y"
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_threads_are_passed_on(path, rows, threads, monkeypatch):
+    given = []
+    ragged = lnrnn.Network.ragged
+
+    def watched(self, values, offsets, *, threads):
+        given.append(threads)
+        return ragged(self, values, offsets, threads=threads)
+
+    monkeypatch.setattr(lnrnn.Network, "ragged", watched)
+    lnrnn.Scorer(path, "x", threads=threads)(flat(rows))
+    assert given == [threads]

@@ -1,0 +1,89 @@
+"""Kills `lnrnn score` before each of its changes to files in turn, and lets it go on: a program of its own.
+
+    python killed_runs.py FOLDER WORDS...
+
+runs `lnrnn score WORDS...`, whose files lie in FOLDER, to its end once; then for n = 1, 2, .. kills it before
+its n-th change, and runs it again to its end. Prints how many changes there are; fails if any of the outputs
+is another than that of the first run, or if anything else is left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+# Imported once, and not in each of the processes.
+import pyarrow.parquet
+import safetensors.numpy  # noqa: F401
+import tqdm  # noqa: F401
+
+from lnrnn import cli
+from lnrnn.scoring import bulk  # noqa: F401
+
+pyarrow.array(["imports pandas if it is there"]).to_numpy(zero_copy_only=False)
+
+CHANGES = ("replace", "fsync", "unlink", "mkdir", "rmdir", "open")
+
+
+def child(words: list[str], kill_at: int) -> int:
+    """The exit code of a run; -9 if it was killed."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    count = 0
+
+    def counted(change):
+        def call(*arguments, **options):
+            nonlocal count
+            writes = change is not real_open or (len(arguments) > 1 and arguments[1] & os.O_CREAT)
+            count += bool(writes)
+            if writes and count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return change(*arguments, **options)
+
+        return call
+
+    real_open = os.open
+    os.fsync = lambda descriptor: None  # takes long, and is for machines that stop
+    for name in CHANGES:
+        setattr(os, name, counted(getattr(os, name)))
+    os._exit(cli.main(["score", *words]))
+
+
+def main(folder: Path, words: list[str]) -> None:
+    before = {path.name for path in folder.iterdir()}
+
+    def outputs() -> dict[str, bytes]:
+        found = {}
+        for path in sorted(folder.iterdir()):
+            # A new file beside OUT tries out whether OUT can be written: it is empty.
+            own = path.name.startswith(".lnrnn-") and not path.stat().st_size
+            if path.name not in before and not own:
+                found[path.name] = path.read_bytes() if path.is_file() else b"a folder"
+        return found
+
+    def clean() -> None:
+        for path in folder.iterdir():
+            if path.name not in before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    assert child(words, 0) == 0
+    whole, killed = outputs(), 0
+    while True:
+        clean()
+        code = child(words, killed + 1)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, code
+        killed += 1
+        assert all(whole.get(name, b"a folder") == data for name, data in outputs().items()), killed
+        assert (code := child(words, 0)) == 0, (killed, code)
+        assert outputs() == whole, killed
+    print(killed)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

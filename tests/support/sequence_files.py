@@ -1,0 +1,86 @@
+"""What the tests of `lnrnn score` share: Parquet files of sequences, and the command in a process of its
+own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import lnrnn
+
+ROOT = Path(lnrnn.__file__).parents[1]
+
+
+def sequences(rng, lengths, width, null=()):
+    """A column list<fixed_size_list<float, width>> of rows with so many steps; those in `null` are null."""
+    import pyarrow as pa
+
+    offsets = np.cumsum([0, *lengths])
+    values = rng.standard_normal(offsets[-1] * width, np.float32)
+    steps = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
+    nulls = np.isin(np.arange(len(lengths)), null)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), steps, mask=pa.array(nulls))
+
+
+def write(path, rng, lengths, width, *, row_group_size, null=()):
+    """A file with the columns id and x. -> the table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"id": range(len(lengths)), "x": sequences(rng, lengths, width, null)})
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return table
+
+
+def as_written(table, into="last"):
+    """A Scorer's table as `lnrnn score` writes it: a row of results is a list of no fixed size in a file."""
+    import pyarrow as pa
+
+    place = table.schema.names.index(f"x_{into}")
+    if into == "all":
+        return table
+    cells = pa.array(table.column(place).to_pylist(), pa.list_(pa.float32()))
+    return table.set_column(place, f"x_{into}", cells)
+
+
+def command(*arguments):
+    """`lnrnn` with these arguments, which runs."""
+    own = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lnrnn", *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(own)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process, timeout=120):
+    """Exit code, stdout, stderr."""
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def descendants(pid):
+    """Processes below one, by pid: what each was started with. Linux."""
+    parents, words = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            words[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has ended
+            continue
+        parents[int(entry.name)] = int(fields[1])
+
+    def below(child):
+        while child in parents:
+            child = parents[child]
+            if child == pid:
+                return True
+        return False
+
+    return {child: text for child, text in words.items() if below(child)}
