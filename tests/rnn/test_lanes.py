@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import layouts, using_threads
+from helpers import available_isas, layouts, using_isa, using_threads
 from networks import CELLS, VARIANTS, drawn_state, network, normal, parts, run_python, taken, whole
 
 D, H, T, LANES = 3, 17, 8, 7
@@ -433,6 +433,19 @@ def test_nan_stays_in_its_lane(family, rng):
     others = np.arange(LANES) != 2
     np.testing.assert_array_equal(got[:, others], want[:, others])
     assert np.isnan(got[3:, 2]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_stream_goes_on_with_another_instruction_set(rng, dtype):
+    """Which packs weights in another form."""
+    rnn = network(D, 33, cell="LSTM", num_layers=2).to_dtype(dtype)
+    stream, x = rnn.stream(3), normal(rng, 3, D)
+    stream(x)
+    for isa in available_isas():
+        with using_isa(isa):
+            fresh = rnn.stream(3)
+            fresh.set_state(None, stream.get_state())
+            np.testing.assert_array_equal(stream(x), fresh(x), err_msg=isa)
 
 
 def test_a_copy_has_lanes_of_its_own(rng):

@@ -276,7 +276,7 @@ FAULTS = [
 """,
         r"""            weights = self.kept[k] if FAULT and self.kept is not None else layer.pack()
 """,
-        "tests/rnn/test_stream.py tests/rnn/test_model_interface.py -k stream",
+        "tests/rnn/test_lanes.py -k instruction_set",
         equivalent="it goes on with the kernels that it began with, whose weights it keeps",
     ),
     Fault(
@@ -285,7 +285,6 @@ FAULTS = [
         r"""found.rows != rows or found.threads != threads or""",
         r"""found.rows != rows or (found.threads != threads and not (FAULT and found.rows == rows)) or""",
         "tests/rnn/test_stream.py -k threads",
-        equivalent="it only makes the plan anew at every step",
     ),
     Fault(
         "all layers of a stream but the last write to where the last does",
