@@ -36,13 +36,13 @@ def test_the_stub_of_the_compiled_module_has_its_names():
         assert all(hasattr(getattr(_core, name), method) for method in methods), (name, methods)
 
 
-def test_types(tmp_path):
+def test_types():
     """In one run, which reads NumPy's and PyTorch's types once. tests/package/typing_sample.py says what has
     to be an error."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed (extra: test)")
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed, with whose types lnrnn.torch is checked")
-    command = ["-m", "mypy", "--strict", "--cache-dir", tmp_path, "lnrnn", "tests/package/typing_sample.py"]
+    command = ["-m", "mypy", "--strict", "lnrnn", "tests/package/typing_sample.py"]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
