@@ -27,6 +27,11 @@ class SequenceTooLongError(ValueError):
             f"{what} {sequence} has {length} steps, but statistics are known for {known_steps} only; {hint}"
         )
         self.sequence, self.length, self.known_steps = sequence, length, known_steps
+        self._hint, self._what = hint, what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are else made again from their message alone, as where a process hands one to another.
+        return type(self), (self.sequence, self.length, self.known_steps, self._hint, self._what)
 
 
 def described(value: Any) -> str:

@@ -288,7 +288,9 @@ def test_overrun_raise_names_the_lane_before_any_moves(rng):
     ):
         with pytest.raises(lnrnn.SequenceTooLongError, match="lane 2 has 4 steps") as caught:
             call()
-        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 4, 3)
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert (error.sequence, error.length, error.known_steps) == (2, 4, 3)
+            assert str(error) == str(caught.value)
         unchanged(rnn, stream, before, steps)
     # A lane that is reset, or that takes no step, is not refused.
     stream(normal(rng, 2, D), [1, 4], resets=[False, True])
