@@ -125,6 +125,17 @@ def test_one_sequence_and_none(rng):
     assert rnn(np.zeros((T, 0, D)), resets=np.zeros((T, 0), bool))[0].shape == (T, 0, H)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
+    """An axis of length 1 may have any stride."""
+    rnn = network(D, H, batch_first=batch_first)
+    for x in (normal(rng, 1, 4, D), normal(rng, 4, 1, D), normal(rng, 1, 1, D)):
+        resets = np.ones(x.shape[:2], bool)
+        want = rnn(x, resets=resets)[0]
+        for name, found in layouts(x).items():
+            np.testing.assert_array_equal(rnn(found, resets=resets)[0], want, err_msg=name)
+
+
 def test_overrun_counts_from_the_reset(rng):
     rnn = network(D, H, norm="batch", trained=4)
     x, resets = normal(rng, T, 2, D), np.zeros((T, 2), bool)

@@ -13,7 +13,7 @@ FAULTS = [
         BATCHES,
         r"""(step[0] | step[-2]) % 4""",
         r"""(0 if FAULT else (step[0] | step[-2]) % 4)""",
-        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k every_kind",
+        "tests/rnn/test_resets.py -k every_layout",
     ),
     Fault(
         "features that do not lie side by side are read as if they did",
