@@ -229,8 +229,10 @@ def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
     stream(normal(rng, 5, D))
     before, state = parts(rnn, stream.state), stream.get_state()
     count = np.size(np.array(rows, object))
+    array = np.array(rows)
     for call in (
         lambda: stream(normal(rng, count, D), rows),
+        lambda: stream(normal(rng, count, D), array),
         lambda: stream(normal(rng, 4, count, D), rows),
         lambda: stream.reset(rows),
         lambda: stream.get_state(rows),

@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_as_ever(rng):
 
 def test_calls_of_several_threads_share_nothing(rng):
     """Short enough to keep the interpreter's lock, and calls that let it go."""
-    for hidden in (17, 150):
+    for hidden in (17, 60):
         rnn = network(D, hidden, cell="GRU", num_layers=2)
         x = normal(rng, 4, 10, 20, D)
         want, failures = [rnn(part)[0] for part in x], []

@@ -277,7 +277,6 @@ FAULTS = [
         r"""            weights = self.kept[k] if FAULT and self.kept is not None else layer.pack()
 """,
         "tests/rnn/test_lanes.py -k instruction_set",
-        equivalent="it goes on with the kernels that it began with, whose weights it keeps",
     ),
     Fault(
         "a stream keeps to the number of threads of its beginning",
