@@ -106,9 +106,8 @@ machines: $(VENV)/.test
 
 STEPS ?= 10000000
 CALLS ?= 1000000
-SEED ?= 0
 soak: $(VENV)/.test
-	$(BIN)/python tests/soak/soak.py --steps $(STEPS) --calls $(CALLS) --seed $(SEED) $(ARGS)
+	$(BIN)/python tests/soak/soak.py --steps $(STEPS) --calls $(CALLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 build: $(VENV)/.build
 
