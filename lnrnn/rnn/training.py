@@ -142,7 +142,7 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
     for k in reversed(range(len(tape.runs))):
         run, suffix, d = tape.runs[k], made.suffixes[k], k % D
         if d == D - 1:
-            grad, gx = gx, np.zeros(run.x.shape, FLOAT32)
+            grad = gx
         g_ih, g_hh = (np.empty(made.shapes[f"weight_{side}{suffix}"], FLOAT32) for side in ("ih", "hh"))
         found: dict[str, Array] = {
             name: np.empty(site.width(H)) for site in sites for name in site.parameters if name
@@ -160,8 +160,8 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
         )  # fmt: skip
         for g, made_of in zip(gstart, gbefore, strict=True):
             g[k] = rows.finish_backward(made_of, reverse)
-        gx += below
+        gx = below if d == D - 1 else gx + below
         found |= {"weight_ih": g_ih, "weight_hh": g_hh}
-        grads |= {name + suffix: np.array(g, np.float32) for name, g in found.items()}
+        grads |= {name + suffix: np.asarray(g, np.float32) for name, g in found.items()}
     gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
     return gx, as_state(gstart, unbatched), {name: grads[name] for name in made.shapes}

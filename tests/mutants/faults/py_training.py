@@ -62,8 +62,8 @@ FAULTS = [
     Fault(
         "the gradient of x is the first direction's alone",
         TRAINING,
-        r"""        gx += below""",
-        r"""        gx += 0 if FAULT and d else below""",
+        r"""        gx = below if d == D - 1 else gx + below""",
+        r"""        gx = below if d == D - 1 or FAULT else gx + below""",
         TRAINED + " -k layers_and",
     ),
     Fault(
