@@ -138,7 +138,7 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
     gstart = [np.empty_like(g) for g in gend]
     sites = norm_sites(made.cell, made.norm)
     grads: dict[str, Array] = {}
-    gx = grad
+    gx: Array = grad
     for k in reversed(range(len(tape.runs))):
         run, suffix, d = tape.runs[k], made.suffixes[k], k % D
         if d == D - 1:
