@@ -241,6 +241,7 @@ def interrupt_the_longest_calls():
     import os
     import threading
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in a shell's background ignores it
     _core.use_isa("scalar")
     lnrnn.set_num_threads(1)
     rnn = lnrnn.LSTM(8, 1024, norm="batch", seed=0)
