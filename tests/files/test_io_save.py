@@ -426,6 +426,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
                     raise KeyboardInterrupt
             return trace
 
+        before = sys.gettrace()  # of a program that measures what runs
         sys.settrace(trace)
         try:
             write(path)
@@ -433,7 +434,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
         except KeyboardInterrupt:
             pass
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
         assert names(tmp_path) in ([], [NAME]), f"line {line}"
         line += 1
     assert line > 20

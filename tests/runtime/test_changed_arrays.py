@@ -42,13 +42,14 @@ def at_every_line(call, change, restore):
             return trace
 
         restore()
+        before = sys.gettrace()  # of a program that measures what runs
         sys.settrace(trace)
         try:
             results.append(call())
         except (ValueError, RuntimeError) as error:
             results.append(error)
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
         done = left >= 0
     restore()
     return results
