@@ -2,8 +2,8 @@
 
 from libc.stdlib cimport qsort
 
-# Multiply-adds of a call from which other Python threads may run beside it: for less, waiting for the interpreter's lock
-# again takes longer than the call (tests/benchmarks/lanes.py lock).
+# Multiply-adds of a call from which other Python threads may run beside it: for less, letting go of the interpreter's lock and
+# waiting for it again costs the caller more than the others gain (tests/benchmarks/lanes.py lock).
 cdef enum:
     WORTH_RELEASING = 1 << 20
 
