@@ -165,17 +165,22 @@ def by_state(table: Array) -> Array:
     return named
 
 
+def booleans(name: str, value: Any, shape: tuple[int, ...], said: str) -> Array:
+    """value as an array of booleans of that shape, which a message calls `said`: a copy."""
+    given = np.array(real(name, value))
+    if given.dtype != bool and given.size:
+        raise bad_type(name, "an array of booleans", given)
+    if given.shape != shape:
+        raise bad_value(name, f"of shape {said}", given)
+    return given.astype(bool)
+
+
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
     """-> (T, B) bool, a copy. shape: (T, B)."""
-    given = np.array(real("resets", resets))
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
-    if given.dtype != bool and given.size:
-        raise bad_type("resets", "an array of booleans", given)
-    if given.shape != expected:
-        axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
-        raise bad_value("resets", f"of shape {axes} = {expected}, as x", given)
-    given = given.astype(bool).reshape(expected)
+    axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
+    given = booleans("resets", resets, expected, f"{axes} = {expected}, as x")
     turned: Array = given[:, None] if unbatched else given.T if batch_first else given
     return turned
 

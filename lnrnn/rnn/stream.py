@@ -15,7 +15,7 @@ from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, states
-from .rows import SEQUENCE, Rows, call_rows, padded
+from .rows import SEQUENCE, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
 
 Array = np.ndarray
@@ -92,7 +92,7 @@ class Stream(Closed, Generic[State]):
         threads: int | None = None,
     ) -> Array:
         most = 0 if threads is None else thread_limit(threads)
-        if lengths is None and not self._together:
+        if lengths is None and (not self._together or (rows is None and resets is None)):
             y = self._lanes.step(x, rows, out, resets, most)
             if y is not None:
                 return y
@@ -117,12 +117,7 @@ class Stream(Closed, Generic[State]):
             raise bad_value("x", f"of shape {expected}, or a chunk of three dimensions", x)
         fresh = np.zeros(shape[0], bool)
         if resets is not None:
-            given = np.array(real("resets", resets))
-            if given.dtype != bool:
-                raise bad_type("resets", "an array of booleans", given)
-            if given.shape != fresh.shape:
-                raise bad_value("resets", f"of shape {fresh.shape}, one for each lane", given)
-            fresh = given
+            fresh = booleans("resets", resets, fresh.shape, f"{fresh.shape}, one for each lane")
         result = None
         if out is not None:
             wide = (*x.shape[:-1], self._snapshot.architecture.hidden_size)
