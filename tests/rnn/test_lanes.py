@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import re
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import available_isas, layouts, using_isa, using_threads
+from helpers import available_isas, layouts, together, using_isa, using_threads
 from networks import CELLS, VARIANTS, drawn_state, network, normal, parts, run_python, taken, whole
 
 D, H, T, LANES = 3, 17, 8, 7
@@ -336,6 +335,7 @@ def test_rows_of_every_kind_and_out_in_every_layout(rng):
             np.testing.assert_array_equal(out, want, err_msg=name)
     np.testing.assert_array_equal(rnn.stream(5)(x[0], 3), want[0])
     assert rnn.stream(5)(x[:0], []).shape == (0, H)
+    assert rnn.stream(5)(x[:0], [], resets=[]).shape == (0, H)
     assert rnn.stream(5)(np.zeros((4, 0, D)), []).shape == (4, 0, H)
     chunk, y = normal(rng, 4, 3, D), np.zeros((3, 4, H), np.float32).swapaxes(0, 1)
     assert rnn.stream(3)(chunk, out=y) is y
@@ -412,28 +412,18 @@ def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
     callers, lanes, steps = 4, 12, 60 if hidden < 100 else 12
     x = normal(rng, steps, callers * lanes, D)
     want = rnn(x)[0]
-    stream, got, failures = rnn.stream(callers * lanes), np.zeros_like(want), []
-    begin = threading.Barrier(callers)
+    stream, got = rnn.stream(callers * lanes), np.zeros_like(want)
 
     def serve(k):
         mine = np.random.default_rng(k)
         own = np.arange(k * lanes, (k + 1) * lanes)
-        try:
-            begin.wait(30)
-            for t in range(steps):
-                order = mine.permutation(own)
-                cut = mine.integers(0, lanes + 1)
-                for rows in (order[:cut], order[cut:]):
-                    got[t, rows] = stream(x[t, rows], rows, threads=1 + k % 2)
-        except BaseException as error:  # a thread's error would be lost
-            failures.append(error)
+        for t in range(steps):
+            order = mine.permutation(own)
+            cut = mine.integers(0, lanes + 1)
+            for rows in (order[:cut], order[cut:]):
+                got[t, rows] = stream(x[t, rows], rows, threads=1 + k % 2)
 
-    threads = [threading.Thread(target=serve, args=(k,)) for k in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    together(serve, callers, 100)
     np.testing.assert_array_equal(got, want)
 
 

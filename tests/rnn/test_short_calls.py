@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import layouts, using_threads
+from helpers import layouts, together, using_threads
 from networks import VARIANTS, drawn_state, network, normal, parts, whole
 
 D, H = 5, 17
@@ -96,16 +94,10 @@ def test_calls_of_several_threads_share_nothing(rng):
     for hidden in (17, 60):
         rnn = network(D, hidden, cell="GRU", num_layers=2)
         x = normal(rng, 4, 10, 20, D)
-        want, failures = [rnn(part)[0] for part in x], []
+        want = [rnn(part)[0] for part in x]
 
-        def work(k, rnn=rnn, x=x, want=want, failures=failures):
+        def work(k, rnn=rnn, x=x, want=want):
             for _ in range(30):
-                if not np.array_equal(rnn(x[k])[0], want[k]):
-                    failures.append(k)
+                np.testing.assert_array_equal(rnn(x[k])[0], want[k])
 
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert not failures and not any(thread.is_alive() for thread in threads)
+        together(work, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,6 +115,28 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     if lnrnn.cpu_info()["team"] != "none":
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
         assert largest == had, f"{had} of {n} threads were to divide {divide}; so many did: {teams}"
+
+
+def together(work, callers: int, patience: float = 60) -> None:
+    """work(k) for k in range(callers), each in a thread of its own, all begun at once; raises what one of
+    them raises."""
+    begin, failures = threading.Barrier(callers), []
+
+    def run(k):
+        try:
+            begin.wait(30)
+            work(k)
+        except BaseException as error:  # a thread's error would be lost
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(patience)
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads)
 
 
 # --- errors -------------------------------------------------------------------------------------------------
