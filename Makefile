@@ -38,9 +38,11 @@ demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
 	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
 
-# Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py.
+# Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py. A test that does not end
+# fails after five minutes, and says where it was.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder) $(ARGS)
+	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
+	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 lint: types style spelling
 

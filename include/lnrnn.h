@@ -212,6 +212,7 @@ typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
+    int brief;            /* little work: one thread does it while the cores are oversubscribed */
     int divide_units;     /* threads divide the units of a step instead of the sequences */
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
     size_t chunk;         /* steps whose W x is computed by one product */

@@ -7,23 +7,13 @@ TRIES times raises ChildProcessError.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from typing import Any
 
 from ..packages import require
-from .job import Engine, Job, Outcome, Outcomes
-
-Compute = Callable[[Job, int], Outcome]
-TRIES = 3
+from .job import TRIES, Compute, Engine, Job, Outcomes, lost
+from .processes import on_processes
 
 
 def outcomes(
@@ -40,76 +30,9 @@ def outcomes(
         return on_ray(compute, job, indices, workers, address)
     if address is not None:
         raise ValueError("--address is for the engines dask and ray")
-    return on_processes(compute, job, indices, workers) if workers > 1 else (compute(job, k) for k in indices)
-
-
-def _lost(index: int) -> ChildProcessError:
-    return ChildProcessError(
-        f"row group {index}: the process that was to compute it died {TRIES} times (was there memory enough?)"
-    )
-
-
-# --- processes of this one ----------------------------------------------------------------------------------
-
-
-def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
-    left, died = list(indices)[::-1], Counter[int]()
-    while left:
-        with _pool(workers) as pool:
-            running: dict[Future[Outcome], int] = {}
-            try:
-                while left or running:
-                    # One that may have killed a process is computed alone, so that no other is blamed.
-                    while left and len(running) < (1 if died[left[-1]] else 2 * workers):
-                        running[pool.submit(compute, job, left[-1])] = left[-1]
-                        left.pop()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        outcome = future.result()
-                        del running[future]
-                        yield outcome
-            except BrokenProcessPool:
-                wait(running)
-                for future, index in running.items():
-                    if future.exception() is None:
-                        yield future.result()
-                        continue
-                    died[index] += 1
-                    if died[index] == TRIES:
-                        raise _lost(index) from None
-                    left.append(index)
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end when the body does, or when this process does, however."""
-    context = multiprocessing.get_context("spawn")  # a fork would take threads' locks along
-    reader, writer = context.Pipe(duplex=False)
-    with reader, ProcessPoolExecutor(workers, context, _begin, (reader,)) as pool:
-        try:
-            yield pool
-        except BaseException:
-            writer.close()  # ends processes in the middle of a row group
-            raise
-        else:
-            pool.shutdown()
-        finally:
-            writer.close()
-
-
-def _begin(alive: Connection) -> None:
-    """What each worker does first. alive: nothing is ever sent; it ends when its other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process ends the others
-
-    def watch() -> None:
-        try:
-            alive.recv_bytes()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-# --- Dask and Ray -------------------------------------------------------------------------------------------
+    if workers > 1:
+        return on_processes(compute, job, indices, workers)
+    return (compute(job, k) for k in indices)
 
 
 def on_dask(
@@ -134,7 +57,7 @@ def on_dask(
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker:
-                raise _lost(index) from None
+                raise lost(index) from None
             future.release()
             submit(1)
             yield outcome
@@ -170,7 +93,7 @@ def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, add
             try:
                 outcome = ray.get(ready)
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-                raise _lost(index) from None
+                raise lost(index) from None
             running |= {task.remote(job, k): k for _, k in zip(range(1), numbers, strict=False)}
             yield outcome
 

@@ -1,8 +1,9 @@
-"""What `lnrnn score` sends to a worker, and what comes back, which are pickled; and its choices."""
+"""What `lnrnn score` sends to a worker, and what comes back, which are pickled; its choices; and what its
+engines share."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -46,3 +47,11 @@ class Outcome:
 
 
 Outcomes = Generator[Outcome, None, None]
+Compute = Callable[[Job, int], Outcome]
+TRIES = 3  # a row group whose process dies is computed so often at most
+
+
+def lost(index: int) -> ChildProcessError:
+    return ChildProcessError(
+        f"row group {index}: the process that was to compute it died {TRIES} times (was there memory enough?)"
+    )

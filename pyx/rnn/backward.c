@@ -442,8 +442,9 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     if (!r->resumed)
         memset(j.back, 0, (p->groups + after) * sizeof *j.back);
     const double steps_cost = all_steps_cost(r, c->H);
-    if (!lnrnn_limited_tasks(p->groups, p->threads, j.back, steps_cost, r->part, backward_group, &j)
-        || !lnrnn_limited_tasks(after, p->threads, j.tasks, products_cost, r->part, lnrnn_gradient_task, &j))
+    const int threads = lnrnn_threads_now(p);
+    if (!lnrnn_limited_tasks(p->groups, threads, j.back, steps_cost, r->part, backward_group, &j)
+        || !lnrnn_limited_tasks(after, threads, j.tasks, products_cost, r->part, lnrnn_gradient_task, &j))
         return 0;
     sum_groups(&j);
     return 1;

@@ -294,7 +294,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
         lnrnn_forward_split(r);
         return *positions == LNRNN_DONE;
     }
-    return lnrnn_limited_tasks(p->groups, p->threads, positions,
+    return lnrnn_limited_tasks(p->groups, lnrnn_threads_now(p), positions,
                                all_steps_cost(r, r->config->D + r->config->H), r->part, forward_group,
                                (void *)r);
 }

@@ -44,4 +44,7 @@ void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 /* split.c: the whole call, by threads that divide the units. */
 void lnrnn_forward_split(const lnrnn_rnn_call *r);
 
+/* plan.c: how many threads a call may use now. */
+int lnrnn_threads_now(const lnrnn_rnn_plan *p);
+
 #endif

@@ -47,8 +47,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     p->threads = threads;
     if (p->threads > 1 + multiply_adds / LNRNN_THREAD_WORK)
         p->threads = 1 + (int)(multiply_adds / LNRNN_THREAD_WORK);
-    if (p->threads > 1 && multiply_adds < LNRNN_LARGE_WORK && lnrnn_oversubscribed())
-        p->threads = 1;
+    p->brief = multiply_adds < LNRNN_LARGE_WORK;
     /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
      * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
      * rnn with two threads). */
@@ -56,6 +55,12 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
                       && r->B < (size_t)p->threads * LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE
                       && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
                       && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
+}
+
+/* Asked in every call and not once for a plan: a stream keeps its plan. */
+int lnrnn_threads_now(const lnrnn_rnn_plan *p)
+{
+    return p->brief && p->threads > 1 && lnrnn_oversubscribed() ? 1 : p->threads;
 }
 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)

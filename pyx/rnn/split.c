@@ -159,5 +159,5 @@ static void split_units(void *ctx, int worker, int team)
 void lnrnn_forward_split(const lnrnn_rnn_call *r)
 {
     split_job job = {.r = r};
-    lnrnn_team(r->plan->threads, split_units, &job);
+    lnrnn_team(lnrnn_threads_now(r->plan), split_units, &job);
 }

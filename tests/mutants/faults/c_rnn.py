@@ -47,6 +47,21 @@ FAULTS = [
         f"{STEPS} -k 'momentum'",
     ),
     Fault(
+        "a stream that was made while the cores were oversubscribed keeps to one thread",
+        "pyx/rnn/plan.c",
+        "    p->brief = multiply_adds < LNRNN_LARGE_WORK;",
+        "    p->brief = multiply_adds < LNRNN_LARGE_WORK;\n"
+        "    if (FAULT && lnrnn_oversubscribed())\n        p->threads = 1;",
+        "tests/runtime/test_back_off.py",
+    ),
+    Fault(
+        "short calls have all threads while the cores are oversubscribed",
+        "pyx/rnn/plan.c",
+        "return p->brief && p->threads > 1",
+        "return !FAULT && p->brief && p->threads > 1",
+        "tests/runtime/test_back_off.py",
+    ),
+    Fault(
         "a chunk's input side is normalised before its statistics are known",
         "pyx/rnn/plan.c",
         r"c->input_side && (r->tape || p->synchronous);",

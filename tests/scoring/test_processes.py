@@ -1,0 +1,96 @@
+"""The processes of `lnrnn score --workers`: every row group once, whatever becomes of a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from lnrnn.scoring.processes import on_processes
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+
+
+def square(folder, index):
+    return index, index * index
+
+
+def note_and_wait(folder, index):
+    """Leaves its process's number in a file of the folder, and takes a second if the index is odd."""
+    part = Path(folder) / f"{index}.part"
+    part.write_text(str(os.getpid()))
+    part.rename(Path(folder) / f"{index}.pid")
+    time.sleep(index % 2)
+    return index, None
+
+
+def refuse_three(folder, index):
+    if index == 3:
+        raise LookupError("no such thing")
+    return index, None
+
+
+def kill_who_is_idle(folder, index):
+    """Index 1 waits until 0 is done, and kills the process that did it."""
+    done = Path(folder) / "0.pid"
+    if index == 0:
+        note_and_wait(folder, index)
+    while not done.exists():
+        time.sleep(0.01)
+    if index == 1:
+        time.sleep(0.2)
+        os.kill(int(done.read_text()), signal.SIGKILL)
+        time.sleep(0.2)
+    return index, None
+
+
+def die_once(folder, index):
+    """Every third dies the first time, after some milliseconds, or at once."""
+    try:
+        (Path(folder) / f"{index}.first").touch(exist_ok=False)
+    except FileExistsError:
+        return index, None
+    if index % 3 == 0:
+        time.sleep(index / 1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index, None
+
+
+@pytest.fixture(autouse=True)
+def none_is_left():
+    yield
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("count, workers", [(0, 2), (1, 2), (3, 3), (9, 2)])
+def test_every_index_once(tmp_path, count, workers):
+    got = sorted(on_processes(square, str(tmp_path), range(count), workers))
+    assert got == [(k, k * k) for k in range(count)]
+
+
+def test_an_exception_is_raised_here(tmp_path):
+    with pytest.raises(LookupError, match="no such thing") as raised:
+        list(on_processes(refuse_three, str(tmp_path), range(9), 2))
+    assert "in refuse_three" in str(raised.value.__cause__)
+
+
+def test_who_has_enough_ends_them_in_the_middle(tmp_path):
+    with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as found:
+        next(found)
+        at_work = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
+        assert {child.pid for child in multiprocessing.active_children()} >= at_work
+    assert not multiprocessing.active_children()
+
+
+def test_one_that_waits_may_die(tmp_path):
+    assert sorted(on_processes(kill_who_is_idle, str(tmp_path), range(2), 3)) == [(0, None), (1, None)]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_processes_that_die_are_replaced(tmp_path, workers):
+    assert sorted(on_processes(die_once, str(tmp_path), range(8), workers)) == [(k, None) for k in range(8)]
