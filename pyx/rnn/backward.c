@@ -10,6 +10,7 @@
 
 #include "rnn/backward.h"
 #include "rnn/cost.h"
+#include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "runtime/parts.h"
 

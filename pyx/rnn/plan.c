@@ -7,6 +7,7 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
+#include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
 #include "runtime/threads.h"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lnrnn
 from helpers import (
     FLOATS,
+    LARGE_OUTPUT,
     LENGTHS,
     SCALE,
     absolute_error,
@@ -24,6 +25,7 @@ from helpers import (
     onnx_cases,
     relative_error,
     several_threads,
+    using_small_caches,
     wide,
 )
 from lnrnn import reference as ref
@@ -266,18 +268,19 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
 def test_outputs_larger_than_the_cache(isa, dtype):
     """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
     rng = np.random.default_rng(15)
-    size = (26 << 20) // dtype().itemsize
+    size = 3 * LARGE_OUTPUT // dtype().itemsize
     room = np.empty(size + 64, dtype)
     for n in (250, 256, 1009):
         x = normal(rng, (1, n), dtype) + rng.permutation(size // n).astype(dtype)[:, None] * normal(
             rng, (1, n), dtype
         )
-        want = np.concatenate([lnrnn.layer_norm(part, n) for part in np.array_split(x, 4)])
-        for skip in (0, 1):
-            room.fill(7)
-            out = room[skip : skip + x.size].reshape(x.shape)
-            np.testing.assert_array_equal(lnrnn.layer_norm(x, n, out=out), want)
-            assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
+        with using_small_caches():
+            want = np.concatenate([lnrnn.layer_norm(part, n) for part in np.array_split(x, 4)])
+            for skip in (0, 1):
+                room.fill(7)
+                out = room[skip : skip + x.size].reshape(x.shape)
+                np.testing.assert_array_equal(lnrnn.layer_norm(x, n, out=out), want)
+                assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
@@ -285,7 +288,7 @@ def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
     """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
     dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     rng, n = np.random.default_rng(18), 1009
-    rows = 3200 * 4 // dtype.itemsize
+    rows = 3 * LARGE_OUTPUT // (n * dtype.itemsize)
     x = normal(rng, (rows, n), np.float32).astype(dtype)
     weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
     room = np.empty(x.size + 64, dtype)
@@ -295,11 +298,12 @@ def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
         for p in ((weight, bias), (weight, None), (None, bias), (None, None))
     ]
     calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
-    for call in calls:
-        want = np.concatenate([call(part) for part in parts])
-        for skip in (0, 1):
-            out = room[skip : skip + x.size].reshape(x.shape)
-            np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
+    with using_small_caches():
+        for call in calls:
+            want = np.concatenate([call(part) for part in parts])
+            for skip in (0, 1):
+                out = room[skip : skip + x.size].reshape(x.shape)
+                np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
 
 
 def test_a_huge_row_and_many_rows(isa):

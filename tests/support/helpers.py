@@ -77,6 +77,14 @@ def using_threads(n: int):
         lnrnn.set_num_threads(before)
 
 
+# Bytes from which on an output is larger than the caches are in the body of using_small_caches.
+LARGE_OUTPUT = 1 << 19
+
+
+def using_small_caches():
+    return using_caches((1 << 15, 1 << 18, LARGE_OUTPUT // 3 * 8))
+
+
 @contextmanager
 def using_caches(sizes: tuple[int, int, int] | None):
     """Run the body as on a machine whose L1, L2 and L3 have so many bytes; None: as it is."""
