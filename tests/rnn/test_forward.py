@@ -73,7 +73,8 @@ def with_inner_bias(options):
 def test_fifty_steps(name, bias, inner):
     options = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
     rng = np.random.default_rng(2)
-    for hidden, inputs, batch in ((16, 5, 3), (33, 40, 13), (65, 3, 33), (130, 17, 2), (193, 64, 1)):
+    shapes = (16, 5, 3), (33, 40, 13), (65, 3, 33), (130, 17, 2), (193, 64, 1)
+    for hidden, inputs, batch in shapes[1::2] if inner or not bias else shapes:
         rnn = calm(inputs, hidden, bias=bias, trained=50, **options)
         x, h0 = normal(rng, 50, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
