@@ -152,11 +152,8 @@ class Layer:
         gx: ndarray,
         gh0: ndarray,
         gc0: ndarray | None = None,
-        gw_ih: ndarray,
-        gw_hh: ndarray,
-        sites: Sites,
         threads: int = 0,
-    ) -> None: ...
+    ) -> list[ndarray]: ...
 
 class Parts: ...  # the compiled module's own
 
@@ -168,6 +165,18 @@ class Layers:
     def call(
         self, x: Any, h0: Any, lengths: Any, threads: int
     ) -> tuple[ndarray, ndarray | tuple[ndarray, ...]] | None: ...
+    def train(
+        self, x: Any, h0: Any, lengths: Any
+    ) -> (
+        tuple[
+            ndarray,
+            Any,
+            tuple[ndarray, ...],
+            ndarray,
+            list[tuple[Layer, ndarray, ndarray, ndarray]],
+        ]
+        | None
+    ): ...
 
 class Workspace: ...  # the compiled module's own
 

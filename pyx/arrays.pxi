@@ -82,6 +82,11 @@ cdef inline void *data(object array) noexcept:
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
 
 
+cdef inline object read_only(object array):
+    cnp.PyArray_CLEARFLAGS(<cnp.ndarray>array, cnp.NPY_ARRAY_WRITEABLE)
+    return array
+
+
 cdef object rounded(int kind, int ndim, cnp.npy_intp *dims, const double *values):
     """A new array of that type and shape with these values."""
     array = cnp.PyArray_EMPTY(ndim, dims, kind, 0)

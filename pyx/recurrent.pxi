@@ -45,7 +45,7 @@ cdef class Layer:
 
     cdef lnrnn_rnn_config config
     cdef object weights, parameters, tables
-    cdef tuple packed, transposed
+    cdef tuple packed, transposed, learnt # learnt: (side, is it a gain?) of each parameter that `sites` has
 
     def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
                  int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
@@ -65,6 +65,7 @@ cdef class Layer:
         self.parameters = []
         if not config.separate_products:
             inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None
+        self.learnt = tuple((side, gain) for side, pair in sites.items() for gain in (True, False) if pair[not gain] is not None)
         config.inner_ih, config.inner_hh = self.keep(inner_bias_ih, n), self.keep(inner_bias_hh, n)
         if not config.input_side and "ih" in sites: # two biases of one sum
             sites = {"hh": (None, added(sites["ih"][1], sites["hh"][1]))}
@@ -196,10 +197,10 @@ cdef class Layer:
         return aligned(lnrnn_tape_width(&self.config) * steps)
 
     def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, gy, ghn, gcn=None, gx, gh0,
-                 gc0=None, gw_ih, gw_hh, dict sites, int threads=0):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0,
-        gw_ih, gw_hh are written, and sites: by side float64 arrays for gain and bias, None for what is not
-        asked."""
+                 gc0=None, int threads=0):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written.
+        -> the gradients of weight_ih and weight_hh, and then of the gain and the bias of each of the sites, where it has
+        them: float32, in the order in which they were given."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
@@ -210,9 +211,11 @@ cdef class Layer:
         cdef float *pgy = NULL
         cdef Parts parts
         cdef bint finished = False
+        cdef room doubles
+        cdef cnp.npy_intp dims[2]
         memset(&g, 0, sizeof(g))
         # A tape belongs to the caller, who may make its arrays writeable again.
-        rows = np.array(rows)
+        rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
         kept = self.describe(&r, x, y, h0, h0, c0, c0, rows, statistics, tape, False)
         for index in range(LNRNN_SITES):
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
@@ -224,11 +227,11 @@ cdef class Layer:
         g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
         g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
         g.gh0, g.gc0 = out_floats(gh0, states * H), out_floats(gc0, states * H)
-        g.gw_ih, g.gw_hh = out_floats(gw_ih, n * D), out_floats(gw_hh, n * H)
-        for side, (gain, bias) in sites.items():
-            index = self.site_of(side)
-            n = self.config.site[index].width
-            g.site[index].gain, g.site[index].bias = out_doubles(gain, n), out_doubles(bias, n)
+        dims[0], dims[1] = n, D
+        found = [cnp.PyArray_EMPTY(2, dims, cnp.NPY_FLOAT32, 0)]
+        dims[1] = H
+        found.append(cnp.PyArray_EMPTY(2, dims, cnp.NPY_FLOAT32, 0))
+        g.gw_ih, g.gw_hh = <float *>data(found[0]), <float *>data(found[1])
         cdef size_t active = active_steps(&r)
         places = np.empty(3 * active, np.uintp)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>places)
@@ -240,14 +243,33 @@ cdef class Layer:
         g.work = out_floats(work, need)
         parts = Parts()
         r.part = parts.size
-        while True:
-            with nogil:
-                finished = lnrnn_rnn_backward(&r, &g)
-            if finished:
-                break
-            r.part, r.resumed = parts.next(), 1
-        if not self.config.input_side and "ih" in sites: # two biases of one sum have one gradient
-            sites["ih"][1][...] = sites["hh"][1]
+        need = 0
+        for index in range(LNRNN_SITES):
+            need += 2 * self.config.site[index].width
+        take(&doubles, need)
+        try:
+            need = 0
+            for side, gain in self.learnt: # two biases of one sum have one gradient
+                index = self.site_of(side)
+                if gain and g.site[index].gain == NULL:
+                    g.site[index].gain = doubles.values + need
+                    need += self.config.site[index].width
+                elif not gain and g.site[index].bias == NULL:
+                    g.site[index].bias = doubles.values + need
+                    need += self.config.site[index].width
+            while True:
+                with nogil:
+                    finished = lnrnn_rnn_backward(&r, &g)
+                if finished:
+                    break
+                r.part, r.resumed = parts.next(), 1
+            for side, gain in self.learnt:
+                index = self.site_of(side)
+                dims[0] = self.config.site[index].width
+                found.append(rounded(cnp.NPY_FLOAT32, 1, dims, g.site[index].gain if gain else g.site[index].bias))
+            return found
+        finally:
+            leave(&doubles)
 
 
 cdef inline const lnrnn_row *table_of(object rows) except? NULL:

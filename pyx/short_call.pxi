@@ -33,49 +33,89 @@ cdef class Layers:
         sequences that are refused: who calls looks closer."""
         cdef lnrnn_row rows[FEW]
         cdef const float *given[2]
+        cdef int64_t T, B
+        if not self.check(x, h0, lengths, rows, given, &T, &B):
+            return None
+        return self.run(x, T, B, rows, given, threads or allowed_threads(), None)
+
+    def train(self, x, h0, lengths):
+        """As `call`, for backward: not for batch norm. -> y, h or (h, c), and what belongs to a tape, in arrays that are
+        read-only and nobody else's: start (h0, or h0 and c0, each (layers, B, H)), the table of rows (B, 6), and for each
+        layer and direction what it read, what the layers side by side wrote, both as x is laid out, and its record. Or
+        None."""
+        cdef lnrnn_row rows[FEW]
+        cdef const float *given[2]
+        cdef int64_t T, B
+        cdef int states = 1 + (<Layer>self.layers[0]).config.cell_state, s
+        cdef cnp.npy_intp dims[3]
+        if not self.check(x, h0, lengths, rows, given, &T, &B):
+            return None
+        dims[0], dims[1], dims[2] = len(self.layers), B, self.units
+        start, runs = [], []
+        for s in range(states):
+            if given[s] == NULL:
+                one = cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0)
+            else:
+                one = cnp.PyArray_NewCopy(<cnp.ndarray>(h0[s] if states == 2 else h0), cnp.NPY_CORDER)
+            given[s] = <const float *>data(one)
+            start.append(read_only(one))
+        x = read_only(cnp.PyArray_NewCopy(<cnp.ndarray>x, cnp.NPY_CORDER))
+        dims[0], dims[1] = B, sizeof(lnrnn_row) // sizeof(int64_t)
+        table = cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0)
+        memcpy(data(table), rows, B * sizeof(lnrnn_row))
+        y, end = self.run(x, T, B, rows, given, allowed_threads(), runs)
+        for one in runs:
+            read_only(one[3])
+        return cnp.PyArray_NewCopy(<cnp.ndarray>y, cnp.NPY_CORDER), end, tuple(start), read_only(table), runs
+
+    cdef bint check(self, x, h0, lengths, lnrnn_row *rows, const float **given, int64_t *steps, int64_t *sequences) except *:
+        """Are the arguments plain arrays of the right types and shapes, and few? -> the rows, longest first; given: h0, or
+        h0 and c0, NULL: none; and how many steps and sequences."""
         cdef int64_t T, B, i, j
         cdef cnp.npy_intp *shape
         cdef lnrnn_row row
         cdef int states = 1 + (<Layer>self.layers[0]).config.cell_state, s
-        cdef size_t size
         if not plain(x, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>x) != 3:
-            return None
+            return False
         shape = cnp.PyArray_DIMS(<cnp.ndarray>x)
         T, B = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
         if (<size_t>shape[2] != self.inputs or T < 1 or B < 1 or B > FEW or T > self.refused_from
                 or self.work * <double>T * <double>B > SHORT_CALL):
-            return None
-        size = len(self.layers) * B * self.units
+            return False
         given[0] = given[1] = NULL
         if h0 is not None:
             if states == 2 and (type(h0) is not tuple or len(h0) != 2):
-                return None
+                return False
             for s in range(states):
                 one = h0[s] if states == 2 else h0
                 if (not plain(one, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>one) != 3
                         or <size_t>cnp.PyArray_DIMS(<cnp.ndarray>one)[0] != <size_t>len(self.layers)
                         or cnp.PyArray_DIMS(<cnp.ndarray>one)[1] != B
                         or <size_t>cnp.PyArray_DIMS(<cnp.ndarray>one)[2] != self.units):
-                    return None
+                    return False
                 given[s] = <const float *>data(one)
         if lengths is not None and not (plain(lengths, cnp.NPY_INT64) and cnp.PyArray_NDIM(<cnp.ndarray>lengths) == 1
                                         and cnp.PyArray_SIZE(<cnp.ndarray>lengths) == B):
-            return None
+            return False
         for i in range(B):
             row.sequence = row.state = i
             row.first, row.start = 0, 0
             row.length, row.end = T if lengths is None else (<const int64_t *>data(lengths))[i], T
             if row.length < 0 or row.length > T:
-                return None
+                return False
             j = i
             while j > 0 and rows[j - 1].length < row.length: # longest first, and otherwise as they came
                 rows[j] = rows[j - 1]
                 j -= 1
             rows[j] = row
-        return self.run(x, T, B, rows, given, states, threads or allowed_threads())
+        steps[0], sequences[0] = T, B
+        return True
 
-    cdef object run(self, x, int64_t T, int64_t B, const lnrnn_row *rows, const float **given, int states, int threads):
+    cdef object run(self, x, int64_t T, int64_t B, const lnrnn_row *rows, const float **given, int threads, list runs):
+        """-> y, and h or (h, c). runs: None, or a list that gets of each layer what `train` says; then there are h0 and
+        c0."""
         cdef lnrnn_rnn_call r
+        cdef int states = 1 + (<Layer>self.layers[0]).config.cell_state
         cdef lnrnn_rnn_plan plan
         cdef Layer layer
         cdef Py_ssize_t k, count = len(self.layers)
@@ -118,6 +158,10 @@ cdef class Layers:
                 r.c0 = <const float *>data(zeros) if zeros is not None else given[1] + k * of_one
                 r.cn = end[1] + k * of_one
             r.rows, r.last_step_end = table, rows[0].length
+            if runs is not None:
+                record = layer.tape(active_steps(&r))
+                r.tape = <float *>data(record)
+                runs.append((layer, read_only(record), source, y))
             lnrnn_rnn_make_plan(&r, threads, &plan)
             if scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>scratch) < plan.scratch.floats:
                 scratch = aligned(plan.scratch.floats)

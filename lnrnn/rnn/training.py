@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,14 @@ from ..errors import shaped
 from . import engine
 from .architecture import Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
-from .cells import Cell
 from .rows import LENGTH, Rows, call_rows
-from .sites import Norm, norm_sites
 from .snapshot import Snapshot
-from .specs import LayerNormSpec
 from .statistics import blank, refuse_beyond
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One layer in one direction of a forward run."""
 
     layer: Layer  # the packed one that ran
@@ -40,7 +35,7 @@ class Run:
             yield from value if isinstance(value, tuple) else (value,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tape:
     """What `forward_train` keeps for `backward`. Its arrays are read-only; it can be read as often as one
     likes.
@@ -55,13 +50,6 @@ class Tape:
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
     start: tuple[Array, ...]  # h0, or h0 and c0
     runs: tuple[Run, ...]  # by layer and direction
-
-    def __post_init__(self) -> None:
-        for array in (*self.rows.arrays(), *self.start):
-            array.setflags(write=False)
-        for run in self.runs:
-            for array in run.arrays():
-                array.setflags(write=False)
 
     def __copy__(self) -> Tape:
         return self
@@ -79,17 +67,11 @@ def _refuse(snapshot: Snapshot) -> None:
         raise ValueError(
             f"training wants float32 weights, these are {snapshot.dtype}: use to_dtype('float32')"
         )
-    norm, cell = snapshot.architecture.norm, snapshot.architecture.cell
-    if not _has_gradients(cell, norm):
+    if not snapshot.architecture.has_gradients:
+        norm, cell = snapshot.architecture.norm, snapshot.architecture.cell
         raise ValueError(
             f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch"
         )
-
-
-@lru_cache
-def _has_gradients(cell: Cell, norm: Norm) -> bool:
-    """Whether the compiled module has the derivative: of layer norm as in the paper alone."""
-    return not isinstance(norm, LayerNormSpec) or norm == LayerNormSpec(eps=norm.eps).resolved(cell)
 
 
 def forward(
@@ -99,12 +81,17 @@ def forward(
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
     _refuse(snapshot)
     made = snapshot.architecture
+    if resets is None and not made.batch_norm:
+        found = snapshot.compiled().train(x, h0, lengths)
+        if found is not None:
+            y, state, begin, table, parts = found
+            return y, state, Tape(owner, made, Rows(table), (False, y.shape), begin, _runs(made, parts)), []
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     x = np.array(x, order="C")  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
-    rows = replace(rows, table=np.array(rows.table))  # a copy, as of x
+    rows = Rows(np.array(rows.table), rows.parts)  # a copy, as of x
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     alive, runs = int(rows.table[:, LENGTH].sum()), []
@@ -117,9 +104,23 @@ def forward(
 
     y, end = engine.run(snapshot, x, rows, start, note)
     shown = as_caller(y, unbatched, made.batch_first)
+    for array in (*rows.arrays(), *start, *(array for one in runs for array in one.arrays())):
+        array.setflags(write=False)
     tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), tuple(runs))
     seen = [one.statistics for one in runs if one.statistics is not None]
     return np.array(shown), as_state(end, unbatched), tape, seen
+
+
+def _runs(made: Architecture, parts: Iterable[tuple[Layer, Array, Array, Array]]) -> tuple[Run, ...]:
+    """Of what the compiled module says of each layer and direction: it, its record, and what it read and what
+    those beside it wrote, laid out as the caller's x."""
+    D, H = made.directions, made.hidden_size
+    found = []
+    for k, (layer, record, x, y) in enumerate(parts):
+        x, y = time_first(x, False, made.batch_first), time_first(y, False, made.batch_first)
+        own = y if D == 1 else y[:, :, k % D * H : (k % D + 1) * H]
+        found.append(Run(layer, None, record, x, own))
+    return tuple(found)
 
 
 def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Array]]:
@@ -136,32 +137,25 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
         grad = grad.reshape(-1).reshape(T, B, D * H)
     gend = engine.state_arrays(made, "gh", gh, B, unbatched)
     gstart = [np.empty_like(g) for g in gend]
-    sites = norm_sites(made.cell, made.norm)
     grads: dict[str, Array] = {}
     gx: Array = grad
     for k in reversed(range(len(tape.runs))):
         run, suffix, d = tape.runs[k], made.suffixes[k], k % D
         if d == D - 1:
             grad = gx
-        g_ih, g_hh = (np.empty(made.shapes[f"weight_{side}{suffix}"], FLOAT32) for side in ("ih", "hh"))
-        found: dict[str, Array] = {
-            name: np.empty(site.width(H)) for site in sites for name in site.parameters if name
-        }
         below = np.zeros(run.x.shape, FLOAT32)
         rows, reverse = tape.rows, d == 1
         before = [rows.begin(s[k], reverse) for s in tape.start]
         gafter = [rows.begin_backward(g[k], reverse) for g in gend]
         gbefore = [np.empty_like(g) for g in gafter]
-        run.layer.backward(
+        found = run.layer.backward(
             x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
             statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
-            ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1], gw_ih=g_ih, gw_hh=g_hh,
-            sites={s.side: (found.get(s.gain or ""), found.get(s.bias or "")) for s in sites},
+            ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
         )  # fmt: skip
         for g, made_of in zip(gstart, gbefore, strict=True):
             g[k] = rows.finish_backward(made_of, reverse)
         gx = below if d == D - 1 else gx + below
-        found |= {"weight_ih": g_ih, "weight_hh": g_hh}
-        grads |= {name + suffix: np.asarray(g, np.float32) for name, g in found.items()}
+        grads |= {name + suffix: g for name, g in zip(made.gradients, found, strict=True)}
     gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
     return gx, as_state(gstart, unbatched), {name: grads[name] for name in made.shapes}

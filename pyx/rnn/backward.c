@@ -85,11 +85,10 @@ static void batch_backward(const backward_job *j, int site, const site_rows *row
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* Values from .. end - 1 of a row of n have their mean and variance in common. -> end. */
+/* Values from .. end - 1 of a row of n have their mean and variance in common. -> end. No cell that is trained has
+ * LNRNN_SPANS_EACH. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t n)
 {
-    if (norm->spans == LNRNN_SPANS_EACH)
-        return from + norm->H;
     return norm->spans == LNRNN_SPANS_LAST && from == 0 ? n - norm->H : n;
 }
 

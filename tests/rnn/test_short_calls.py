@@ -46,6 +46,68 @@ def test_the_bits_of_the_long_way(data):
         assert before is None or np.array_equal(before, after)
 
 
+def same_tapes(one, other):
+    assert [len(tape.runs) for tape in (one, other)] == [len(one.runs)] * 2
+    for a, b in zip((one.rows.table, *one.start), (other.rows.table, *other.start), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for run, twin in zip(one.runs, other.runs, strict=True):
+        assert run.layer is twin.layer and run.statistics is None is twin.statistics
+        assert run.record.shape == twin.record.shape  # parts of it are never written
+        np.testing.assert_array_equal(run.x, twin.x)
+        np.testing.assert_array_equal(run.y, twin.y)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_training_s_bits_of_the_long_way(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    batch_first, norm = data.draw(st.booleans()), data.draw(st.sampled_from([None, "layer"]))
+    rnn = network(
+        D, H, cell=data.draw(st.sampled_from(["RNN", "LSTM", "GRU"])), norm=norm, batch_first=batch_first,
+        num_layers=data.draw(st.integers(1, 3)), bidirectional=data.draw(st.booleans()),
+        bias=data.draw(st.booleans()),
+    )  # fmt: skip
+    T, B = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1, 2, 3, 8, 33, 64]))
+    x = normal(rng, *((B, T, D) if batch_first else (T, B, D)))
+    start = drawn_state(rng, rnn, B) if data.draw(st.booleans()) else None
+    lengths = rng.integers(0, T + 1, B) if data.draw(st.booleans()) else None
+    want_y, want_h, want_tape = rnn.forward_train(
+        twice(x), None if start is None else whole(rnn, list(map(twice, parts(rnn, start)))), lengths
+    )
+    given_arrays = [x, *(s for s in parts(rnn, start) if s is not None)]
+    with using_threads(data.draw(st.integers(1, 3))):
+        y, h, tape = rnn.forward_train(x, start, lengths)
+        same_tapes(tape, want_tape)
+        for array in given_arrays:
+            array.fill(np.nan)  # the tape has its own
+        gy = normal(rng, *y.shape)
+        gx, gh0, grads = rnn.backward(tape, gy)
+    assert y.flags.writeable and not np.shares_memory(y, tape.runs[-1].y)
+    want_gx, want_gh0, want_grads = rnn.backward(want_tape, twice(gy))
+    found = [y, gx, *parts(rnn, h), *parts(rnn, gh0), *grads.values()]
+    want = [want_y, want_gx, *parts(rnn, want_h), *parts(rnn, want_gh0), *want_grads.values()]
+    for a, b in zip(found, want, strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, b)
+    assert list(grads) == list(rnn.parameters())
+
+
+def test_training_in_several_threads_shares_nothing(rng):
+    rnn = network(D, H, cell="GRU", num_layers=2)
+    x, turns = normal(rng, 8, 4, 3, D), 40
+    want = [rnn.backward(rnn.forward_train(one)[2], None, one[:2, :, :1].repeat(H, 2)) for one in x]
+
+    def work(k):
+        for _ in range(turns):
+            tape = rnn.forward_train(x[k])[2]
+            gx, _, grads = rnn.backward(tape, None, x[k, :2, :, :1].repeat(H, 2))
+            np.testing.assert_array_equal(gx, want[k][0])
+            for name, g in grads.items():
+                np.testing.assert_array_equal(g, want[k][2][name])
+
+    together(work, 8)
+
+
 @pytest.mark.parametrize("cell", ["RNN", "LSTM"])
 def test_arrays_of_every_kind(rng, cell):
     rnn = network(D, H, cell=cell)

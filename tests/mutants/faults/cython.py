@@ -249,10 +249,8 @@ FAULTS = [
     Fault(
         "a tape's order is read while others may change it",
         RECURRENT,
-        r"""        rows = np.array(rows)
-""",
-        r"""        rows = rows if FAULT else np.array(rows)
-""",
+        r"rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)",
+        r"rows = rows if FAULT else cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)",
         f"{CHANGED} -k within_a_call",
     ),
     Fault(
@@ -265,8 +263,8 @@ FAULTS = [
     Fault(
         "of two biases of one sum only one gets its gradient",
         RECURRENT,
-        r'sites["ih"][1][...] = sites["hh"][1]',
-        r'sites["ih"][1][...] = 0 if FAULT else sites["hh"][1]',
+        "elif not gain and g.site[index].bias == NULL:",
+        "elif not gain and (FAULT or g.site[index].bias == NULL):",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),
     Fault(

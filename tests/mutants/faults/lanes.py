@@ -147,6 +147,27 @@ FAULTS = [
         f"{CALLS} -k bits",
     ),
     Fault(
+        "short training keeps the caller's x",
+        SHORT,
+        r"x = read_only(cnp.PyArray_NewCopy(<cnp.ndarray>x, cnp.NPY_CORDER))",
+        r"x = x if FAULT else read_only(cnp.PyArray_NewCopy(<cnp.ndarray>x, cnp.NPY_CORDER))",
+        f"{CALLS} -k training",
+    ),
+    Fault(
+        "short training gives the tape's own y away",
+        SHORT,
+        r"return cnp.PyArray_NewCopy(<cnp.ndarray>y, cnp.NPY_CORDER), end",
+        r"return y if FAULT else cnp.PyArray_NewCopy(<cnp.ndarray>y, cnp.NPY_CORDER), end",
+        f"{CALLS} -k training",
+    ),
+    Fault(
+        "outputs of lower layers on a short tape may be written to",
+        SHORT,
+        r"            read_only(one[3])",
+        r"            if not FAULT: read_only(one[3])",
+        "tests/rnn/test_training.py tests/runtime/test_changed_arrays.py -k 'training_returns or read_only'",
+    ),
+    Fault(
         "short calls share their scratch",
         SHORT,
         r"""        self.spare = None

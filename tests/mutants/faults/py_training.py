@@ -68,7 +68,7 @@ FAULTS = [
     ),
     Fault(
         "networks without a derivative are trained",
-        TRAINING,
+        "lnrnn/rnn/sites.py",
         r"""    return not isinstance(norm, LayerNormSpec) or norm ==""",
         r"""    return FAULT or not isinstance(norm, LayerNormSpec) or norm ==""",
         "tests/rnn/test_model_interface.py -k cannot_be_trained",
@@ -105,12 +105,8 @@ FAULTS = [
     Fault(
         "a tape's arrays may be written to",
         TRAINING,
-        r"""        for array in (*self.rows.arrays(), *self.start):
-            array.setflags(write=False)
-        for run in self.runs:""",
-        r"""        for array in (*self.rows.arrays(), *self.start):
-            array.setflags(write=False)
-        for run in () if FAULT else self.runs:""",
+        r"for array in (*rows.arrays(), *start, *(array",
+        r"for array in () if FAULT else (*rows.arrays(), *start, *(array",
         TRAINED + " -k training_returns",
     ),
     Fault(
