@@ -148,10 +148,8 @@ def _nulls(array: Any) -> Array:
     """(B,) bool."""
     if not array.null_count:
         return np.zeros(len(array), bool)
-    if (bits := array.buffers()[0]) is None:  # of type null
-        return np.ones(len(array), bool)
     first, end = array.offset, array.offset + len(array)
-    part = np.frombuffer(bits, np.uint8)[first // 8 : (end + 7) // 8]
+    part = np.frombuffer(array.buffers()[0], np.uint8)[first // 8 : (end + 7) // 8]
     found = np.unpackbits(part, bitorder="little")[first % 8 :]
     nulls: Array = found[: len(array)] == 0
     return nulls

@@ -126,8 +126,6 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
                 done.add(outcome.index)
                 bar.update(rows[outcome.index])
             output.add(k, journal.part(k), journal.part(k, bad=True))
-        for _ in found:  # nothing is left: ends the workers
-            pass
 
 
 def _is_complete(part: Path, rows: int) -> bool:

@@ -190,6 +190,10 @@ def test_some_lanes_are_reset(rng):
     np.testing.assert_array_equal(stream.step, [5] * 4)
     stream.step = [1, 2, 3, 4]
     np.testing.assert_array_equal(stream.step, [1, 2, 3, 4])
+    for wrong in ([1.0, 2.0, 3.0, 4.0], np.zeros(4), 2.5):
+        with pytest.raises(TypeError, match="step must be an integer"):
+            stream.step = wrong
+    np.testing.assert_array_equal(stream.step, [1, 2, 3, 4])
 
 
 def test_the_page(capsys):

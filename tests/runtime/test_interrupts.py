@@ -37,7 +37,7 @@ def parts_of(size):
 
 
 def drawn(variant, shape, ragged, **options):
-    """A network and its arguments."""
+    """A network and its arguments. x is float64, for a short call of float32 has no parts."""
     inputs, hidden, batch, steps = SHAPES[shape]
     rng = np.random.default_rng(hidden)
     steps = steps if variant["cell"] == "RNN" else steps // 3
@@ -46,7 +46,8 @@ def drawn(variant, shape, ragged, **options):
     ends = rng.integers(steps // 3, steps + 1, batch)
     ends[0] = steps
     ends[1:] -= ends[1:] * (rng.random(batch - 1) < 0.1).astype(int)  # some are empty
-    return rng, rnn, normal(rng, steps, batch, inputs), drawn_state(rng, rnn, batch), ends if ragged else None
+    x = normal(rng, steps, batch, inputs).astype(np.float64)
+    return rng, rnn, x, drawn_state(rng, rnn, batch), ends if ragged else None
 
 
 def on_threads(compute, want, had=None):

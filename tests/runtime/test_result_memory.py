@@ -138,6 +138,9 @@ def test_at_most_512_mib_are_kept():
     held = [unwritten(200 * MiB) for _ in range(4)]
     held.clear()
     assert 350 * MiB < mapped() - before < 450 * MiB  # two of the four
+    held = [unwritten(300 * MiB)]
+    held.clear()
+    assert 450 * MiB < mapped() - before < 550 * MiB  # it, and the younger of the two
     y = unwritten(520 * MiB)
     between = mapped()
     del y

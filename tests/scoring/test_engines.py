@@ -15,6 +15,7 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
+from lnrnn.scoring import bulk
 from networks import network
 from sequence_files import as_written
 
@@ -79,6 +80,26 @@ class Killing:
         assert self.pid is not None
 
 
+def all_but_one(compute):
+    """What computes row groups, and kills its process at one."""
+
+    def computes(job, index):
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return compute(job, index)
+
+    return computes
+
+
+def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more):
+    monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
+    words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"lnrnn score: error: row group \d+: the process .* died 3 times", said), said
+    assert not target.exists()
+
+
 # --- Dask ---------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +140,11 @@ def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
 def test_dask_starts_a_cluster_of_its_own(files, tmp_path):
     pytest.importorskip("distributed")
     scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2")
+
+
+def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("distributed")
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "dask")
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------
@@ -163,6 +189,20 @@ def test_ray_maps_batches(files, ray, formats):
 
 def test_ray_computes_row_groups(files, ray, tmp_path):
     scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+
+
+def test_ray_names_a_row_group_that_kills(files, ray, tmp_path, capsys, monkeypatch):
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "ray")
+
+
+def test_ray_is_started_and_ended_by_the_command(files, tmp_path):
+    pytest.importorskip("ray")
+    model, source, want = files
+    words = ["score", model, source, tmp_path / "out.parquet", "--column", "x", "--workers", "2"]
+    program = sequence_files.command(*words, "--engine", "ray")
+    assert sequence_files.ended(program, 200)[0] == 0
+    assert pq.read_table(tmp_path / "out.parquet").equals(as_written(want))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
 def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):

@@ -62,9 +62,15 @@ def die_once(folder, index):
 
 
 @pytest.fixture(autouse=True)
-def none_is_left():
-    yield
-    assert not multiprocessing.active_children()
+def children():
+    """A function that gives the processes of this test: none when it ends."""
+    before = set(multiprocessing.active_children())
+
+    def own():
+        return {child.pid for child in set(multiprocessing.active_children()) - before}
+
+    yield own
+    assert not own()
 
 
 @pytest.mark.parametrize("count, workers", [(0, 2), (1, 2), (3, 3), (9, 2)])
@@ -79,12 +85,12 @@ def test_an_exception_is_raised_here(tmp_path):
     assert "in refuse_three" in str(raised.value.__cause__)
 
 
-def test_who_has_enough_ends_them_in_the_middle(tmp_path):
+def test_who_has_enough_ends_them_in_the_middle(tmp_path, children):
     with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as found:
         next(found)
         at_work = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
-        assert {child.pid for child in multiprocessing.active_children()} >= at_work
-    assert not multiprocessing.active_children()
+        assert children() >= at_work
+    assert not children()
 
 
 def test_one_that_waits_may_die(tmp_path):

@@ -206,6 +206,7 @@ def test_what_is_left_of_a_part_is_computed_again(begun, monkeypatch):
     first, second = (parts(begun[2]) / f"{k:08}.parquet" for k in (1, 3))
     first.write_bytes(first.read_bytes()[:-20])
     second.write_bytes(b"")
+    (parts(begun[2]) / ".lnrnn-0123456789abcdef.part").write_bytes(b"a manifest")
     (parts(begun[2]) / "run-0123456789abcdef").mkdir()
     (parts(begun[2]) / "run-0123456789abcdef" / "00000009.parquet").write_bytes(b"of a killed run")
     calls = computed(monkeypatch)

@@ -53,6 +53,14 @@ def expected(model, row, into):
     return (y.sum(0, dtype=np.float64) / max(len(y), 1)).astype(np.float32)
 
 
+def test_truths_are_numbers(model, path):
+    row = [[True, False, True], [False, False, True]]
+    kind = pa.list_(pa.list_(pa.bool_(), D))
+    found = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([row, None], kind)}))["x_last"]
+    np.testing.assert_array_equal(found[0].as_py(), expected(model, np.array(row, np.float32), "last"))
+    assert not found[1].is_valid
+
+
 def lists(rows):
     return [None if row is None else row.tolist() for row in rows]
 

@@ -72,6 +72,11 @@ def test_a_bad_step_is_named(path, bad, make):
         lnrnn.Scorer(path, "x")(table)
 
 
+def test_the_first_of_several_bad_steps_is_named(path):
+    with pytest.raises(ValueError, match=r"^column 'x', row 1: step 0 holds a null$"):
+        lnrnn.Scorer(path, "x")(arrow(NESTED, [[1.0, None, 3.0], [1.0, 2.0]], [[1.0]]))
+
+
 @pytest.mark.parametrize(
     "row", ["text", b"bytes", 5, 2.5, {"a": 1}, np.ones((2, 2, D)), np.ones(D), object()]
 )
