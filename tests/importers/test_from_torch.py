@@ -116,6 +116,8 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
     }
     with pytest.raises(ValueError, match="give prefix='rnn.'$"):
         convert_torch(own)
+    with pytest.raises(ValueError, match="eps is not for lnrnn's own parameters"):
+        lnrnn.from_torch(lnrnn.GRU(I, H, seed=0).state_dict(), eps=1e-3)
 
 
 def test_icefall_is_batch_first_and_the_others_are_not(rng):

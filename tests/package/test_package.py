@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+from networks import said
 
 
 def test_dir_shows_the_public_names_and_nothing_else():
@@ -30,3 +32,36 @@ def test_messages_have_no_article_that_is_wrong():
     lstm = lnrnn.LSTM(3, 4, norm=None, seed=0).state_dict()
     with pytest.raises(ValueError, match="nonlinearity is for an RNN, and these are weights of LSTM"):
         lnrnn.from_torch(lstm, nonlinearity="tanh")
+
+
+def test_modules_of_packages_that_are_not_there():
+    """lnrnn.torch is imported when it is asked for; what is missing is said."""
+    pytest.importorskip("torch")
+    assert said("import lnrnn; print(lnrnn.torch.LSTM.__name__)") == "LSTM"
+    without = """
+import sys
+sys.modules["{name}"] = None
+import lnrnn
+from networks import said
+{more}
+try:
+    {call}
+except (ImportError, TypeError) as error:
+    print(error)
+"""
+    call = without.format(name="torch", more="", call="lnrnn.torch")
+    assert said(call).startswith("lnrnn.torch needs PyTorch: pip install torch")
+    more = "import torch; x = torch.ones(3, 5, dtype=torch.bfloat16)"
+    call = without.format(name="ml_dtypes", more=more, call="lnrnn.layer_norm(x, 5)")
+    assert "tensors of bfloat16 need ml_dtypes: pip install ml_dtypes" in said(call)
+
+
+def test_reasons_for_lines_that_are_never_run():
+    """tests/never_run.txt: `make coverage` reads it. Each names a line that there is."""
+    root = Path(lnrnn.__file__).parents[1]
+    for line in (root / "tests" / "never_run.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        files, text, why = (part.strip() for part in line.split(" | "))
+        lines = [each.strip() for path in root.glob(files) for each in path.read_text().splitlines()]
+        assert any(fnmatch.fnmatchcase(each, text) for each in lines) and why, line
