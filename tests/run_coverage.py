@@ -92,6 +92,8 @@ def join(folder: Path) -> list[dict]:
     gcovr = [sys.executable, "-m", "gcovr", "--root", ".", "-j", "2"]
     subprocess.run(
         [*gcovr, "--filter", "include/", "--filter", "pyx/", "--exclude", ".*_core[.]c$",
+         # Cython's, whose names begin with two underscores.
+         "--include-internal-functions",
          "--merge-mode-functions=separate", "--gcov-ignore-errors=all", "--gcov-ignore-parse-errors=all",
          "--json", "c.json", "build/objects"],
         cwd=folder, check=True,

@@ -265,3 +265,13 @@ def test_layer_state_travels():
 def test_bad_layer_is_refused(error, name, wrong):
     with pytest.raises(error, match=named(name)):
         lnrnn.LayerNorm(**(dict(normalized_shape=4) | wrong))
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_parameter_whose_axes_are_turned(name):
+    """As many values, in another shape."""
+    x = np.ones((2, 3, 4), np.float32)
+    with pytest.raises(
+        ValueError, match=rf"^{name} must be of shape \(3, 4\), got an array of shape \(4, 3\)"
+    ):
+        lnrnn.layer_norm(x, (3, 4), **{name: np.ones((4, 3), np.float32)})
