@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.machinery
 import os
 import pickle
 import signal
@@ -297,13 +298,23 @@ def forks_while_importing():
     importing = threading.Event()
 
     class Slow:
-        """A finder of modules that is asked first, takes its time and finds nothing."""
+        """A finder of modules that is asked first. What it finds takes its time to run: unlike the search,
+        through which a fork waits anyhow."""
 
         @staticmethod
-        def find_spec(name, *_):
-            if name == "safetensors.numpy":
+        def find_spec(name, *where):
+            if name != "safetensors.numpy":
+                return None
+            found = importlib.machinery.PathFinder.find_spec(name, *where)
+            run = found.loader.exec_module
+
+            def exec_module(module):
                 importing.set()
                 time.sleep(0.5)
+                run(module)
+
+            found.loader.exec_module = exec_module
+            return found
 
     sys.meta_path.insert(0, Slow)
     rnn = network(3, 5)

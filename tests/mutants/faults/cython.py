@@ -261,10 +261,10 @@ FAULTS = [
         f"{TRAINING} -k 'every_size and LSTM and None'",
     ),
     Fault(
-        "of two biases of one sum only one gets its gradient",
+        "a bias gets the gradient of its gain",
         RECURRENT,
-        "elif not gain and g.site[index].bias == NULL:",
-        "elif not gain and (FAULT or g.site[index].bias == NULL):",
+        "g.site[index].gain if gain else g.site[index].bias",
+        "g.site[index].gain if gain or FAULT else g.site[index].bias",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),
     Fault(
