@@ -164,7 +164,11 @@ cdef class Lanes:
         for layer in layers:
             self.work += <double>layer.config.outputs * <double>(layer.config.D + layer.config.H)
         shape = len(layers), lanes, self.units
-        self.states = [np.zeros(shape, np.float32) for _ in range(1 + first.config.cell_state)]
+        # No comprehension: where there is no memory for its list, Cython 3.3 gives a new element up twice.
+        self.states = []
+        for _ in range(1 + first.config.cell_state):
+            one = np.zeros(shape, np.float32)
+            self.states.append(one)
         self.steps = np.zeros(lanes, np.int64)
         self.step_of = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>self.steps)
         self.more = []

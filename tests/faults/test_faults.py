@@ -27,6 +27,14 @@ def test_memory(runner):
     runner.memory((23, 300))
 
 
+def test_memory_of_new_streams(runner):
+    """Every request."""
+    preload = program(Path(__file__).with_name("run.py")).library()
+    for kind in ("", "malloc"):
+        more = {"PYTHONMALLOC": kind} if kind else {}
+        runner.run("sweep.py", "memory", "--every", 1, "--only", "new stream RNN", LD_PRELOAD=preload, **more)
+
+
 def test_files(runner):
     runner.files()
 
