@@ -23,6 +23,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,7 +92,7 @@ class Campaign:
 
     def __init__(self, folder: Path, faults: list[Fault], whole: bool) -> None:
         self.folder, self.faults, self.whole = folder, faults, whole
-        self.kept = folder / "found.json"
+        self.kept, self.lock = folder / "found.json", threading.Lock()
         self.known = json.loads(self.kept.read_text()) if self.kept.exists() else {"faults": {}}
 
     def keep(self) -> None:
@@ -125,8 +126,9 @@ class Campaign:
 
     def run(self, number: int, fault: Fault) -> None:
         result = verdict(self.folder, number, fault, self.left_out(), self.whole and not fault.equivalent)
-        self.known["faults"][fault.name] = {"fault": fingerprint(fault), **result}
-        self.keep()
+        with self.lock:  # two may be ready at once
+            self.known["faults"][fault.name] = {"fault": fingerprint(fault), **result}
+            self.keep()
         print(f"{number} {fault.name}: {result['by'] or 'NOT NOTICED'} ({result['seconds']} s)", flush=True)
 
     def table(self) -> str:

@@ -61,6 +61,15 @@ def die_once(folder, index):
     return index, None
 
 
+def die_in_turn(folder, index):
+    """Index 0 dies twice, and then 1 once."""
+    times = len(list(Path(folder).glob(f"{index}.*")))
+    if times < 2 - index:
+        (Path(folder) / f"{index}.{times}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index, None
+
+
 @pytest.fixture(autouse=True)
 def children():
     """A function that gives the processes of this test: none when it ends."""
@@ -100,3 +109,8 @@ def test_one_that_waits_may_die(tmp_path):
 @pytest.mark.parametrize("workers", [2, 4])
 def test_processes_that_die_are_replaced(tmp_path, workers):
     assert sorted(on_processes(die_once, str(tmp_path), range(8), workers)) == [(k, None) for k in range(8)]
+
+
+def test_only_the_one_at_work_is_blamed(tmp_path):
+    """Not the one that waited behind it, which may then die as often itself."""
+    assert sorted(on_processes(die_in_turn, str(tmp_path), range(3), 1)) == [(k, None) for k in range(3)]

@@ -61,6 +61,13 @@ def test_truths_are_numbers(model, path):
     assert not found[1].is_valid
 
 
+def test_rows_without_steps_count_too():
+    """Of a piece: there are results for them."""
+    parts = sequences._pieces(np.array([0] * 95 + [3, 25]), 10)
+    assert [len(part) for part in parts] == [1, 8, *[10] * 8, 8]
+    assert sorted(np.concatenate(parts)) == list(range(97))
+
+
 def lists(rows):
     return [None if row is None else row.tolist() for row in rows]
 

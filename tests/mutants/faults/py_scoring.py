@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "a part that is cut off counts as done",
         BULK,
-        r"return bool(file.metadata.num_rows == rows)",
-        r"return FAULT or bool(file.metadata.num_rows == rows)",
+        "    except ValueError:\n        return False\n",
+        "    except ValueError:\n        return FAULT\n",
         RESUME,
     ),
     Fault(
