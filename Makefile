@@ -76,11 +76,11 @@ valgrind: $(VENV)/.test
 tsan: $(VENV)/.test
 	$(BIN)/python tests/thread_sanitizer.py $(VENV)/tsan $(ARGS)
 
-coverage: $(VENV)/.test
+coverage: $(VENV)/.whole
 	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
 	$(BIN)/python tests/run_coverage.py $(VENV)/covered $(ARGS)
 
-mutants: $(VENV)/.test
+mutants: $(VENV)/.whole
 	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)
 
 guard: $(VENV)/.test
@@ -119,6 +119,12 @@ bench: $(VENV)/.bench
 peers: $(VENV)/.bench
 	$(PIP) install torch==2.13.0
 	$(PIP) install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
+
+# With what some tests are skipped for, if it is not there: see .ci/run, which has compilers and emulators too.
+$(VENV)/.whole: $(VENV)/.test
+	$(PIP) install --quiet "torch==2.13.0" "keras>=3"
+	$(PIP) install --quiet --no-deps silero-vad
+	touch $@
 
 # One build for all, editable: the Python below .venv is the Python here. Without pip's own environment for builds, so that
 # a change of one header compiles what includes it and nothing else.
