@@ -23,8 +23,8 @@ def runner(tmp_path):
 
 
 def test_memory(runner):
-    """Requests 1, 24, 47, ... of each operation; one of 300 where every object is one."""
-    runner.memory((23, 300))
+    """Requests 1, 32, 63, ... of each operation; one of 450 where every object is one."""
+    runner.memory((31, 450))
 
 
 def test_memory_of_new_streams(runner):

@@ -37,7 +37,6 @@ def test_messages_have_no_article_that_is_wrong():
 def test_modules_of_packages_that_are_not_there():
     """lnrnn.torch is imported when it is asked for; what is missing is said."""
     pytest.importorskip("torch")
-    assert said("import lnrnn; print(lnrnn.torch.LSTM.__name__)") == "LSTM"
     without = """
 import sys
 sys.modules["{name}"] = None
@@ -51,7 +50,7 @@ except (ImportError, TypeError) as error:
 """
     call = without.format(name="torch", more="", call="lnrnn.torch")
     assert said(call).startswith("lnrnn.torch needs PyTorch: pip install torch")
-    more = "import torch; x = torch.ones(3, 5, dtype=torch.bfloat16)"
+    more = "import torch; x = torch.ones(3, 5, dtype=torch.bfloat16); lnrnn.torch.LSTM"
     call = without.format(name="ml_dtypes", more=more, call="lnrnn.layer_norm(x, 5)")
     assert "tensors of bfloat16 need ml_dtypes: pip install ml_dtypes" in said(call)
 

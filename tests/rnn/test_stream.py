@@ -267,7 +267,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
                     stream(row, out=out)
                 before, _ = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
-                for _ in range(300 // threads):
+                for _ in range(120 // threads):
                     stream(row, out=out)
                 after, peak = tracemalloc.get_traced_memory()
                 made = np.empty(hidden, np.float32)  # would one row of one stream have been seen?
