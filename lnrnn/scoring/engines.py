@@ -73,7 +73,7 @@ def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterato
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": TRIES - 1}),
         distributed.LocalCluster(
-            workers, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -16,6 +16,7 @@ import lnrnn
 import sequence_files
 from lnrnn import cli
 from lnrnn.scoring import bulk
+from lnrnn.scoring.engines import on_dask
 from networks import network
 from sequence_files import as_written
 
@@ -107,7 +108,7 @@ def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more):
 def cluster():
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
@@ -140,6 +141,17 @@ def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
 def test_dask_starts_a_cluster_of_its_own(files, tmp_path):
     pytest.importorskip("distributed")
     scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2")
+
+
+@pytest.mark.parametrize("workers", (1, 3))
+def test_dask_starts_as_many_processes_as_said(workers):
+    pytest.importorskip("distributed")
+
+    def where(job, index):
+        time.sleep(0.2)
+        return os.getpid()
+
+    assert len(set(on_dask(where, None, range(9), workers, None))) == workers
 
 
 def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch):
