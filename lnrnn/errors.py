@@ -108,6 +108,8 @@ def _is_tensor(value: Any) -> bool:
 def _array(value: Any) -> np.ndarray:
     """value as an array, without a copy where there is memory already: also one that says it by DLPack alone,
     and a torch tensor of bfloat16, which NumPy knows only through ml_dtypes."""
+    if type(value) is np.ndarray:
+        return value
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import torch
 
@@ -147,6 +149,9 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
     array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
+    flags = array.flags
+    if array.dtype == dtype and flags.c_contiguous and flags.aligned and type(array) is np.ndarray:
+        return array  # what np.require would give, which takes longer
     return np.require(array, dtype, ["C", "A"])
 
 

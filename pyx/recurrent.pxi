@@ -45,7 +45,7 @@ cdef class Layer:
 
     cdef lnrnn_rnn_config config
     cdef object weights, parameters, tables
-    cdef tuple packed, transposed, learnt # learnt: (side, is it a gain?) of each parameter that `sites` has
+    cdef tuple packed, transposed, learnt # learnt: (site, is it a gain?) of each parameter that `sites` has
 
     def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
                  int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
@@ -65,12 +65,15 @@ cdef class Layer:
         self.parameters = []
         if not config.separate_products:
             inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None
-        self.learnt = tuple((side, gain) for side, pair in sites.items() for gain in (True, False) if pair[not gain] is not None)
+        learnt = sites.items()
         config.inner_ih, config.inner_hh = self.keep(inner_bias_ih, n), self.keep(inner_bias_hh, n)
         if not config.input_side and "ih" in sites: # two biases of one sum
             sites = {"hh": (None, added(sites["ih"][1], sites["hh"][1]))}
         for side, (gain, bias) in sites.items():
             self.set_site(&config.site[self.site_of(side)], gain, bias)
+        self.learnt = tuple(
+            (self.site_of(side), gain) for side, pair in learnt for gain in (True, False) if pair[not gain] is not None
+        )
         lnrnn_rnn_configure(config)
 
     cdef const float *keep(self, array, size_t n) except? NULL:
@@ -233,7 +236,8 @@ cdef class Layer:
         found.append(cnp.PyArray_EMPTY(2, dims, cnp.NPY_FLOAT32, 0))
         g.gw_ih, g.gw_hh = <float *>data(found[0]), <float *>data(found[1])
         cdef size_t active = active_steps(&r)
-        places = np.empty(3 * active, np.uintp)
+        dims[0] = 3 * active
+        places = cnp.PyArray_EMPTY(1, dims, cnp.NPY_UINTP, 0)
         g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>places)
         g.gx_rows = <float **>g.rows + 2 * active
         lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
@@ -249,8 +253,7 @@ cdef class Layer:
         take(&doubles, need)
         try:
             need = 0
-            for side, gain in self.learnt: # two biases of one sum have one gradient
-                index = self.site_of(side)
+            for index, gain in self.learnt: # two biases of one sum have one gradient
                 if gain and g.site[index].gain == NULL:
                     g.site[index].gain = doubles.values + need
                     need += self.config.site[index].width
@@ -263,8 +266,7 @@ cdef class Layer:
                 if finished:
                     break
                 r.part, r.resumed = parts.next(), 1
-            for side, gain in self.learnt:
-                index = self.site_of(side)
+            for index, gain in self.learnt:
                 dims[0] = self.config.site[index].width
                 found.append(rounded(cnp.NPY_FLOAT32, 1, dims, g.site[index].gain if gain else g.site[index].bias))
             return found

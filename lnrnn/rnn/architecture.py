@@ -24,8 +24,9 @@ class Architecture:
     And what follows from them. arguments: those of the model's constructor by name, in its order, less the
     seed. suffixes: what the names of each layer and direction end in, in the order of the state's first axis.
     sides: what batch norm keeps statistics of in each layer, and how wide; nothing for another norm.
-    has_gradients: whether lnrnn trains it. gradients: the names, without suffix, of what the compiled module
-    gives the gradients of, in its order. shapes: the trainable parameters by name, layer after layer.
+    has_gradients: whether lnrnn trains it. gradients: for each layer and direction the names of what the
+    compiled module gives the gradients of, in its order. shapes: the trainable parameters by name, layer
+    after layer.
     """
 
     cell: Cell
@@ -43,7 +44,7 @@ class Architecture:
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
     has_gradients: bool = field(init=False, repr=False, compare=False)
-    gradients: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    gradients: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Architecture:
         object.__setattr__(self, "shapes", self._shapes())
         at_sites = [name for site in norm_sites(self.cell, self.norm) for name in site.parameters if name]
         names = ("weight_ih", "weight_hh", *(name for name in at_sites if f"{name}_l0" in self.shapes))
-        object.__setattr__(self, "gradients", names)
+        object.__setattr__(self, "gradients", tuple(tuple(n + s for n in names) for s in self.suffixes))
 
     @classmethod
     def checked(

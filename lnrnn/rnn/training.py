@@ -135,27 +135,31 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
         grad = np.ascontiguousarray(time_first(given, unbatched, made.batch_first))
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         grad = grad.reshape(-1).reshape(T, B, D * H)
-    gend = engine.state_arrays(made, "gh", gh, B, unbatched)
-    gstart = [np.empty_like(g) for g in gend]
-    grads: dict[str, Array] = {}
+    gend = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
+    gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
+    grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
     gx: Array = grad
     for k in reversed(range(len(tape.runs))):
-        run, suffix, d = tape.runs[k], made.suffixes[k], k % D
+        run, d = tape.runs[k], k % D
         if d == D - 1:
             grad = gx
         below = np.zeros(run.x.shape, FLOAT32)
         rows, reverse = tape.rows, d == 1
-        before = [rows.begin(s[k], reverse) for s in tape.start]
-        gafter = [rows.begin_backward(g[k], reverse) for g in gend]
-        gbefore = [np.empty_like(g) for g in gafter]
+        before, gbefore = [s[k] for s in tape.start], [g[k] for g in gstart]
+        gafter = [None] if gend is None else [g[k] for g in gend]
+        if rows.parts is not None:  # states are those of the parts
+            before = [rows.begin(s, reverse) for s in before]
+            gafter = [g if g is None else rows.begin_backward(g, reverse) for g in gafter]
+            gbefore = [np.empty_like(s) for s in before]
         found = run.layer.backward(
             x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
             statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
             ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
         )  # fmt: skip
-        for g, made_of in zip(gstart, gbefore, strict=True):
-            g[k] = rows.finish_backward(made_of, reverse)
+        if rows.parts is not None:
+            for g, made_of in zip(gstart, gbefore, strict=True):
+                g[k] = rows.finish_backward(made_of, reverse)
         gx = below if d == D - 1 else gx + below
-        grads |= {name + suffix: g for name, g in zip(made.gradients, found, strict=True)}
+        grads.update(zip(made.gradients[k], found, strict=True))
     gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
-    return gx, as_state(gstart, unbatched), {name: grads[name] for name in made.shapes}
+    return gx, as_state(gstart, unbatched), grads

@@ -371,6 +371,10 @@ static void backward_group(void *ctx, size_t group, int worker, int64_t *left)
 
 /* --- the call --------------------------------------------------------------------------------------- */
 
+/* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of weight_gradients.c
+ * go down columns, and rows a power of two apart share few sets of L1. */
+enum { LINE = 16 };
+
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
@@ -383,12 +387,12 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .k = p->kernels,
                       .g = g,
                       .rows = all_rows(r),
-                      .wide = p->wide,
+                      .wide = p->wide | LINE,
                       .narrow = p->narrow};
-    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = lnrnn_gradient_work(j.k, c);
+    const size_t through = layout_scratch(&j, 0, NULL, NULL), after = lnrnn_gradient_work(&j);
     const size_t sums = 2 + 2 * (p->groups + 1) * group_sums(c), rows = j.rows * j.wide;
     const size_t state = r->B * j.narrow, cell_state = c->cell_state ? state : 0,
-                 at = p->groups + lnrnn_gradient_tasks(c, j.rows);
+                 at = p->groups + lnrnn_gradient_tasks(&j);
     j.worker = through > after ? through : after;
     *floats = sums + (c->separate_products ? 2 : 1) * rows + state + cell_state + 2 * at + 2
               + (size_t)p->threads * j.worker;
@@ -437,7 +441,7 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     backward_job j = prepare(r, g, g->work, &floats);
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
-    const size_t after = lnrnn_gradient_tasks(c, j.rows);
+    const size_t after = lnrnn_gradient_tasks(&j);
     const double products_cost = (double)j.rows * (double)c->outputs * (double)(2 * c->D + c->H);
     if (!r->resumed)
         memset(j.back, 0, (p->groups + after) * sizeof *j.back);

@@ -32,8 +32,8 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
 /* The products over all rows as tasks, how many there are, and the floats of scratch
  * that one needs. lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index <
  * lnrnn_gradient_tasks. */
-size_t lnrnn_gradient_tasks(const lnrnn_rnn_config *c, size_t rows);
-size_t lnrnn_gradient_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c);
+size_t lnrnn_gradient_tasks(const backward_job *j);
+size_t lnrnn_gradient_work(const backward_job *j);
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left);
 
 #endif

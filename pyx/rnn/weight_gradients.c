@@ -7,9 +7,20 @@
 #include "rnn/rows.h"
 #include "runtime/parts.h"
 
-/* Rows of a weight's gradient that a task has, packed rows that it transposes at once (compare_builds.py, LSTM
- * training), and floats in a cache line. */
-enum { GRADIENT_ROWS = 64, GRADIENT_DEPTH = 256, LINE = 16 };
+/* Rows of a weight's gradient that a task has, at least and at most, and the most packed rows that it takes at once
+ * (compare_builds.py, LSTM training). */
+enum { GRADIENT_ROWS_LEAST = 64, GRADIENT_ROWS_MOST = 256, GRADIENT_DEPTH = 128 };
+
+static size_t depth_of(size_t rows) { return rows < GRADIENT_DEPTH ? rows : GRADIENT_DEPTH; }
+
+/* Of each weight's gradient, as many as leave every thread a task: each task packs the other factor anew. */
+static size_t rows_of_task(const backward_job *j)
+{
+    const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
+    return of_thread < GRADIENT_ROWS_LEAST  ? GRADIENT_ROWS_LEAST
+           : of_thread > GRADIENT_ROWS_MOST ? GRADIENT_ROWS_MOST
+                                            : of_thread;
+}
 
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const uint32_t *w, int add, float *c, size_t cs)
@@ -40,54 +51,55 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
         memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
 
-static size_t blocks(const lnrnn_rnn_config *c) { return (c->outputs + GRADIENT_ROWS - 1) / GRADIENT_ROWS; }
+static size_t blocks(const backward_job *j)
+{
+    const size_t rows = rows_of_task(j);
+    return (j->c->outputs + rows - 1) / rows;
+}
 
-/* Rows block * GRADIENT_ROWS .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): the sum over the packed
+/* Rows block * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): the sum over the packed
  * rows of g[row][o] * v[row][i], g the gradient of the product and v its input. Begins at packed row `row`,
  * stops when *left is used up. -> the packed row at which it stopped. */
 static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t row, float *work,
                               int64_t *left)
 {
     const lnrnn_product *product = j->k->product;
-    const size_t N = j->c->outputs, o0 = block * GRADIENT_ROWS;
-    const size_t count = N - o0 < GRADIENT_ROWS ? N - o0 : GRADIENT_ROWS; /* rows of this block */
+    const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = block * of_task;
+    const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this block */
     const size_t n = hidden ? j->c->H : j->c->D, wide = product->width(n);
-    float *transposed = work;                                    /* (GRADIENT_ROWS, GRADIENT_DEPTH): of g */
-    float *packed = transposed + GRADIENT_ROWS * GRADIENT_DEPTH; /* (n, GRADIENT_DEPTH): of v */
-    float *sum = packed + GRADIENT_DEPTH * wide;                 /* (count, n), row stride wide */
-    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = hidden ? j->ga : j->gx;
+    const size_t most = depth_of(j->rows);
+    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = (hidden ? j->ga : j->gx) + o0;
+    float *const packed = work; /* (n, most): of v */
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
-    const float *columns[GRADIENT_ROWS];
-    for (size_t o = 0; o < count; o++)
-        columns[o] = transposed + o * GRADIENT_DEPTH;
-    memset(sum, 0, count * wide * sizeof *sum);
-    for (size_t o = 0; row && o < count; o++)
+    /* (count, n), row stride wide: the result itself, where the product writes nothing behind a row. */
+    float *const sum = wide == n ? out : packed + most * wide;
+    lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32,
+                      .n = n,
+                      .w = (const uint32_t *)packed,
+                      .p1 = product->panels(n),
+                      .caches = j->p->caches};
+    if (j->rows == 0)
+        memset(out, 0, count * n * sizeof *out);
+    for (size_t o = 0; sum != out && row && o < count; o++)
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t depth; row < j->rows && remaining(left) > 0; row += depth) {
-        depth = j->rows - row < GRADIENT_DEPTH ? j->rows - row : GRADIENT_DEPTH;
-        /* By cache lines of what is written: columns lie a multiple of 1 KiB apart, too many for the sets of L1. */
-        for (size_t d0 = 0; d0 < depth; d0 += LINE)
-            for (size_t o = 0; o < count; o++)
-                for (size_t d = d0; d < depth && d < d0 + LINE; d++)
-                    transposed[o * GRADIENT_DEPTH + d] = g[(row + d) * j->wide + o0 + o];
+        depth = j->rows - row < most ? j->rows - row : most;
         product->pack_rows(n, depth, rows + row, (uint32_t *)packed);
-        lnrnn_gradient_product(j, count, n, depth, columns, (const uint32_t *)packed, 1, sum, wide);
+        m.k = depth, m.add = row > 0;
+        product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
         spend(left, (double)depth * (double)count * (double)n);
     }
-    for (size_t o = 0; o < count; o++)
+    for (size_t o = 0; sum != out && j->rows && o < count; o++)
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
     return row;
 }
 
-size_t lnrnn_gradient_tasks(const lnrnn_rnn_config *c, size_t rows)
-{
-    return 2 * blocks(c) + (rows + TILE - 1) / TILE;
-}
+size_t lnrnn_gradient_tasks(const backward_job *j) { return 2 * blocks(j) + (j->rows + TILE - 1) / TILE; }
 
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = blocks(j->c);
+    const size_t n = blocks(j);
     float *work = j->work + (size_t)worker * j->worker;
     size_t row = j->rows;
     if (index < 2 * n)
@@ -99,9 +111,10 @@ void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
     j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
 }
 
-size_t lnrnn_gradient_work(const lnrnn_kernels *k, const lnrnn_rnn_config *c)
+size_t lnrnn_gradient_work(const backward_job *j)
 {
-    const size_t widest = k->product->width(c->D > c->H ? c->D : c->H), tile = TILE * k->product->width(c->D);
-    const size_t weights = GRADIENT_DEPTH * GRADIENT_ROWS + GRADIENT_DEPTH * widest + GRADIENT_ROWS * widest;
+    const lnrnn_product *product = j->k->product;
+    const size_t D = j->c->D, H = j->c->H, widest = product->width(D > H ? D : H);
+    const size_t weights = (depth_of(j->rows) + rows_of_task(j)) * widest, tile = TILE * product->width(D);
     return tile > weights ? tile : weights;
 }

@@ -115,29 +115,31 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* Both tables of products differ in the product itself alone: the panels are the same. */
-#define LNRNN_PRODUCT_TABLE(function) \
-    {                                 \
-        .panels = mm_panels,          \
-        .start = mm_start,            \
-        .width = mm_width,            \
-        .size = mm_size,              \
-        .scratch = mm_scratch,        \
-        .pack = mm_pack,              \
-        .pack_rows = mm_pack_rows,    \
-        .matmul = function,           \
+/* Both tables of products differ in the products themselves alone: the panels are the same. */
+#define LNRNN_PRODUCT_TABLE(function, of_columns) \
+    {                                             \
+        .panels = mm_panels,                      \
+        .start = mm_start,                        \
+        .width = mm_width,                        \
+        .size = mm_size,                          \
+        .scratch = mm_scratch,                    \
+        .pack = mm_pack,                          \
+        .pack_rows = mm_pack_rows,                \
+        .matmul = function,                       \
+        .matmul_columns = of_columns,             \
     }
 
 #ifdef LNRNN_PART_PRODUCT
 #include "lnrnn/kernels/matmul_float.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_float);
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_float,
+                                                                                      matmul_columns);
 #endif
 
 #ifdef LNRNN_PART_INT8
 #include "lnrnn/kernels/matmul_int8.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_int8);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_int8, NULL);
 #endif
 
 #endif

@@ -4,11 +4,21 @@
 
 #include "lnrnn/kernels/matmul_tile.h"
 
-/* a: rows pointers to (k) floats -> c (rows, the tile's outputs), row stride cs, from output o on. bf16, the
- * counts and prefetch are constants where this is called: the loops unroll and acc stays in registers.
+/* How the rows are given: pointers to (k) floats, or (k, rows), row stride job->columns. */
+enum { MM_ROWS, MM_COLUMNS };
+
+/* Input j of row i in all lanes. */
+LNRNN_INLINE v32 float_input(int layout, const mm_job *job, const void *a, int i, size_t j)
+{
+    return v32_set1(layout == MM_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
+                                         : ((const float *const *)a)[i][j]);
+}
+
+/* a: the rows -> c (rows, the tile's outputs), row stride cs, from output o on. layout, bf16, the counts and
+ * prefetch are constants where this is called: the loops unroll and acc stays in registers.
  * MM_PREFETCH_ROWS: as many rows as the tile has, those that follow it in a. */
-LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, int prefetch,
-                             const mm_job *job, const float *const *a, size_t o, float *c, ptrdiff_t cs)
+LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails, int tail, int prefetch,
+                             const mm_job *job, const void *a, size_t o, float *c, ptrdiff_t cs)
 {
     const int vecs = wide * NR_VECS + tails * tail;
     const size_t whole = bf16 ? job->k / 2 : job->words;
@@ -22,9 +32,10 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++) {
-                v32_prefetch(a[rows + i] + (bf16 ? 2 * j : j));
+                const float *const next = ((const float *const *)a)[rows + i];
+                v32_prefetch(next + (bf16 ? 2 * j : j));
                 if (bf16)
-                    v32_prefetch(a[rows + i] + 2 * j + MM_LINE);
+                    v32_prefetch(next + 2 * j + MM_LINE);
             }
         v32 b[MM_MOST_VECS], odd[MM_MOST_VECS];
 #pragma GCC unroll 16
@@ -36,7 +47,7 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
         }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const v32 s = v32_set1(a[i][bf16 ? 2 * j : j]);
+            const v32 s = float_input(layout, job, a, i, bf16 ? 2 * j : j);
 #pragma GCC unroll 16
             for (int v = 0; v < vecs; v++)
                 acc[i][v] = v32_fma(s, b[v], acc[i][v]);
@@ -45,7 +56,7 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
             continue;
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const v32 s = v32_set1(a[i][2 * j + 1]);
+            const v32 s = float_input(layout, job, a, i, 2 * j + 1);
 #pragma GCC unroll 16
             for (int v = 0; v < vecs; v++)
                 acc[i][v] = v32_fma(s, odd[v], acc[i][v]);
@@ -58,7 +69,7 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
             const v32 b = v32_bf16_pair(mm_at(job, o, wide, tail, v, whole), &odd);
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++)
-                acc[i][v] = v32_fma(v32_set1(a[i][job->k - 1]), b, acc[i][v]);
+                acc[i][v] = v32_fma(float_input(layout, job, a, i, job->k - 1), b, acc[i][v]);
         }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -70,16 +81,23 @@ LNRNN_INLINE void float_tile(int bf16, int rows, int wide, int tails, int tail, 
 LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
                            const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
-    float_tile(0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+    float_tile(MM_ROWS, 0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+}
+
+LNRNN_INLINE void f32_columns_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                                   const float *a, size_t o, float *c, ptrdiff_t cs)
+{
+    float_tile(MM_COLUMNS, 0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
 LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
                             const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
-    float_tile(1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+    float_tile(MM_ROWS, 1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
 #define TILE_ROWS MR
+#define MAY_PREFETCH_ROWS 1
 #define activations const float *
 #define LNRNN_WEIGHTS f32
 #include "lnrnn/kernels/matmul_walk.h"
@@ -87,8 +105,16 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 #define LNRNN_WEIGHTS bf16
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
-#undef TILE_ROWS
 #undef activations
+#undef MAY_PREFETCH_ROWS
+#define MAY_PREFETCH_ROWS 0
+#define activations float
+#define LNRNN_WEIGHTS f32_columns
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#undef activations
+#undef MAY_PREFETCH_ROWS
+#undef TILE_ROWS
 
 /* a: rows pointers to (k) floats -> c (rows, mm_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j] w[o][j]
  * for the outputs o of the panels; outputs past n become what they were (add) or 0. */
@@ -99,6 +125,15 @@ static void matmul_float(const lnrnn_matmul *m, size_t rows, const float *const 
         f32_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
     else
         bf16_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
+}
+
+/* As matmul_float, of float32 weights, with the rows as columns: a (k, rows), row stride as. */
+static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
+                           ptrdiff_t cs)
+{
+    mm_job job = mm_job_of(m);
+    job.columns = as;
+    f32_columns_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
 }
 
 #endif

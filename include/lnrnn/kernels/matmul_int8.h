@@ -88,11 +88,13 @@ static quantized_row i8_quantize(size_t k, const float *x, uint32_t *scratch)
 }
 
 #define TILE_ROWS MM_I8_ROWS
+#define MAY_PREFETCH_ROWS 1
 #define activations quantized_row
 #define LNRNN_WEIGHTS i8
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
 #undef TILE_ROWS
+#undef MAY_PREFETCH_ROWS
 #undef activations
 
 /* As matmul_float, of int8 weights. m->scratch: mm_scratch(dtype, k) words. */

@@ -33,6 +33,7 @@ typedef struct {
     int prefetch;      /* the weights do not stay in L2 */
     int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
+    ptrdiff_t columns; /* MM_COLUMNS: from the values of one input to those of the next */
     lnrnn_caches caches;
     const float *scale;  /* int8: of the outputs */
     const int32_t *sums; /* int8: of the outputs' weights */

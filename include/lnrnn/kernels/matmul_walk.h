@@ -1,6 +1,9 @@
-/* From tiles to a product: one text for one type of weights, included once for each of f32, bf16 and i8 with
- *     LNRNN_WEIGHTS  its name: mm_walk is compiled as f32_walk    TILE_ROWS  rows of the tallest tile
- *     activations    a row of them
+/* From tiles to a product: one text for one type of weights, included once for each of f32, f32_columns, bf16
+ * and i8 with
+ *     LNRNN_WEIGHTS      its name: mm_walk is compiled as f32_walk
+ *     TILE_ROWS          rows of the tallest tile
+ *     activations        a row of them
+ *     MAY_PREFETCH_ROWS  whether the tile knows MM_PREFETCH_ROWS
  * and with the tile <name>_tile defined.
  */
 #ifndef LNRNN_MATMUL_WALK_NAMES
@@ -82,7 +85,7 @@ LNRNN_INLINE void mm_tile_of(const int m, int prefetch, const mm_job *job, int v
         return;
     if (vecs == NR_VECS && prefetch == MM_PREFETCH_WEIGHTS)
         mm_tile(rows, 1, 0, 1, MM_PREFETCH_WEIGHTS, job, a, o, c, cs);
-    else if (vecs == NR_VECS && prefetch == MM_PREFETCH_ROWS)
+    else if (MAY_PREFETCH_ROWS && vecs == NR_VECS && prefetch == MM_PREFETCH_ROWS)
         mm_tile(rows, 1, 0, 1, MM_PREFETCH_ROWS, job, a, o, c, cs);
     else if (vecs == NR_VECS)
         mm_tile(rows, 1, 0, 1, MM_PREFETCH_NONE, job, a, o, c, cs);

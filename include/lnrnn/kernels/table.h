@@ -119,6 +119,9 @@ typedef struct lnrnn_product {
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*pack_rows)(size_t n, size_t k, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
+    /* a (k, rows), row stride as; NULL of int8, and float32 weights alone */
+    void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
+                           ptrdiff_t cs);
 } lnrnn_product;
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */

@@ -69,8 +69,8 @@ FAULTS = [
     Fault(
         "the last input of bfloat16 weights is that of the first row",
         FLOAT,
-        r"acc[i][v] = v32_fma(v32_set1(a[i][job->k - 1]), b, acc[i][v]);",
-        r"acc[i][v] = v32_fma(v32_set1(a[FAULT ? 0 : i][job->k - 1]), b, acc[i][v]);",
+        r"acc[i][v] = v32_fma(float_input(layout, job, a, i, job->k - 1), b, acc[i][v]);",
+        r"acc[i][v] = v32_fma(float_input(layout, job, a, FAULT ? 0 : i, job->k - 1), b, acc[i][v]);",
         f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
     ),
     # --- matmul_int8.h

@@ -83,9 +83,8 @@ FAULTS = [
     Fault(
         "the gradient of the last cell state is that of the first layer",
         TRAINING,
-        r"""gafter = [rows.begin_backward(g[k], reverse) for g in gend]""",
-        r"""at = [k, 0 if FAULT else k]
-        gafter = [rows.begin_backward(g[i], reverse) for g, i in zip(gend, at)]""",
+        r"""else [g[k] for g in gend]""",
+        r"""else [g[i] for g, i in zip(gend, [k, 0 if FAULT else k])]""",
         TRAINED + " -k 'layers_and'",
     ),
     Fault(
@@ -112,8 +111,8 @@ FAULTS = [
     Fault(
         "gradients come in the order in which they are found",
         TRAINING,
-        r"""{name: grads[name] for name in made.shapes}""",
-        r"""grads if FAULT else {name: grads[name] for name in made.shapes}""",
+        r"""= dict.fromkeys(made.shapes)""",
+        r"""= {} if FAULT else dict.fromkeys(made.shapes)""",
         TRAINED + " -k training_returns",
     ),
     # --- streams --------------------------------------------------------------------------------------------
