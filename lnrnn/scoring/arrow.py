@@ -109,6 +109,15 @@ def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
     return pa.large_list(each) if _is_large(pa.types, like) else pa.list_(each)
 
 
+def plain_type(kind: Any) -> Any:
+    """The type with lists of any size for those of a fixed one."""
+    pa = pyarrow()
+    if not _is_list(pa.types, kind):
+        return kind
+    each = plain_type(kind.value_type)
+    return pa.large_list(each) if _is_large(pa.types, kind) else pa.list_(each)
+
+
 def _is_list(types: Any, kind: Any) -> bool:
     return bool(
         types.is_list(kind)

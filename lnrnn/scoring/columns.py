@@ -37,6 +37,17 @@ def taken(table: Any, column: str, output: str, into: Into, width: int) -> tuple
     )
 
 
+def in_plain_lists(table: Any, column: str) -> Any:
+    """An Arrow table whose results in that column are lists of any size; other tables as they are."""
+    if not arrow.is_table(table):
+        return table
+    at = table.schema.names.index(column)
+    results = table.column(at)
+    results = results.cast(arrow.plain_type(results.type))
+    schema = table.schema.set(at, arrow.pyarrow().field(column, results.type))
+    return type(table).from_arrays([*table.columns[:at], results, *table.columns[at + 1 :]], schema=schema)
+
+
 def check_names(names: list[Any], column: str, output: str) -> None:
     found = names.count(column)
     if found != 1:

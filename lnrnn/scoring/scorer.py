@@ -47,7 +47,8 @@ class Scorer(Closed):
             an Arrow array, or a list or array of objects -> as in Arrow, as in pandas
 
     All else in a table stays as it is, and so does the order of rows. An iterator of tables gives an iterator
-    of tables, as Spark's mapInPandas and mapInArrow want it. Values become float32. A null row gives a null,
+    of tables, as Spark's mapInPandas and mapInArrow want it; as Spark knows no lists of a fixed size, Arrow's
+    results are list<float> then, for "all" list<list<float>>. Values become float32. A null row gives a null,
     a row without steps its zero state; NaN stays in its row. A row's result does not depend, by a bit, on the
     rows around it or how a table is cut.
 
@@ -88,7 +89,7 @@ class Scorer(Closed):
 
     def __call__(self, table: Any) -> Any:
         if isinstance(table, Iterator):
-            return map(self, table)
+            return (columns.in_plain_lists(self(one), self.output) for one in table)
         model = loaded(self.path)
         given, with_results = columns.taken(table, self.column, self.output, self.into, model.input_size)
         given = given.less_long(model)

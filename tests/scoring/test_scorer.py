@@ -218,6 +218,23 @@ def test_an_iterator_of_tables(path, rows):
     same([*first["x_last"].to_pylist(), *second["x_last"]], third["x_last"])
 
 
+@pytest.mark.parametrize("large", (False, True))
+@pytest.mark.parametrize("into", INTO)
+def test_of_an_iterator_arrow_s_results_are_plain_lists(path, rows, into, large):
+    """Spark has no lists of a fixed size."""
+    scorer, list_of = lnrnn.Scorer(path, "x", into), pa.large_list if large else pa.list_
+    column = pa.array([*lists(rows), None], list_of(STEPS.value_type))
+    table = pa.table({"x": column, "id": range(len(column))})
+    one = pa.list_(pa.float32())
+    for given in (table, table.to_batches()[0], table[:0]):
+        got, want = next(scorer(iter([given]))), scorer(given)
+        assert type(got) is type(want)
+        assert got.schema.names == want.schema.names
+        assert got["x"].equals(want["x"]) and got["id"].equals(want["id"])
+        assert got[f"x_{into}"].type == (list_of(one) if into == "all" else one)
+        assert got[f"x_{into}"].to_pylist() == want[f"x_{into}"].to_pylist()
+
+
 @pytest.mark.parametrize("into", INTO)
 def test_tables_without_rows(path, into):
     scorer = lnrnn.Scorer(path, "x", into)
