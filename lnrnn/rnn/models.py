@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .network import Network
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
+T = TypeVar("T")
 
 
 class RNN(Network[np.ndarray]):
@@ -70,6 +71,15 @@ class RNN(Network[np.ndarray]):
         )  # fmt: skip
 
 
+def _with_arguments(model: type[T]) -> type[T]:
+    """model, its docstring with the paragraph of RNN's that says what the arguments are."""
+    if model.__doc__ and RNN.__doc__:  # not under python -OO
+        found = next(text for text in RNN.__doc__.split("\n\n") if text.lstrip().startswith("input_size"))
+        model.__doc__ = f"{model.__doc__.rstrip()}\n\n{found}\n    "
+    return model
+
+
+@_with_arguments
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell. As torch.nn.LSTM, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (4H,), H rows for each of the gates i, f, g, o in this order:
@@ -123,6 +133,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         )  # fmt: skip
 
 
+@_with_arguments
 class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell. As torch.nn.GRU, and more. With x_ = W_ih x_t and
     h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for

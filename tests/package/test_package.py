@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import re
 from pathlib import Path
 
@@ -64,3 +65,10 @@ def test_reasons_for_lines_that_are_never_run():
         files, text, why = (part.strip() for part in line.split(" | "))
         lines = [each.strip() for path in root.glob(files) for each in path.read_text().splitlines()]
         assert any(fnmatch.fnmatchcase(each, text) for each in lines) and why, line
+
+
+@pytest.mark.parametrize("model", [lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU])
+def test_help_says_what_every_argument_is(model):
+    text = inspect.getdoc(model)
+    assert all(re.search(rf"\b{name}\b", text) for name in inspect.signature(model).parameters)
+    assert text.count("bidirectional: a second network") == 1

@@ -131,7 +131,7 @@ def test_every_size(norm, kind):
 @each_cell
 @by_row
 def test_more_rows_than_are_summed_at_once(isa, cell, norm):
-    """Weights' gradients are sums over the steps of all sequences, 256 of these at a time."""
+    """Weights' gradients are sums over the steps of all sequences, 128 of these at a time."""
     rng = np.random.default_rng(5)
     rnn = calm(7, 17, cell=cell, norm=norm)
     x, gy, ends = normal(rng, 21, 64, 7), normal(rng, 21, 64, 17), rng.integers(17, 22, 64)
