@@ -53,6 +53,10 @@ int lnrnn_team_use(const char *name);
 /* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
+/* -> how many threads a call may use where nobody has told this library: what OMP_NUM_THREADS says now, else `cores`,
+ * and no more than omp_set_num_threads has set for the calling thread. Reads the environment, which no other thread may
+ * change meanwhile. */
+int lnrnn_default_threads(int cores);
 /* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and
  * so do the later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is
  * called after each such call by the thread that made it. Best effort: team.c says what OpenMP leaves open.

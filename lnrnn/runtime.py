@@ -27,26 +27,23 @@ def _choose(variable: str, available: list[str], use: Callable[[str], None], wha
 def _from_environment() -> None:
     _choose("LNRNN_ISA", _core.isa_list(), _core.use_isa, "an instruction set that this machine")
     _choose("LNRNN_TEAM", _core.team_list(), _core.use_team, "a kind of threads that this build")
-    _core.set_num_threads(_core.cores())
-    # OMP_NUM_THREADS holds for every library in the process, LNRNN_NUM_THREADS for this one and so goes
-    # first.
-    for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(variable)
-        if not text:
-            continue
+    text = os.environ.get("LNRNN_NUM_THREADS")
+    if text:
         try:
-            set_num_threads(int(text.split(",")[0]))
-            return
+            set_num_threads(int(text))
         except ValueError:
-            if variable == "LNRNN_NUM_THREADS":
-                raise ImportError(f"{variable} must be a whole number from 1 to 1024, got {text!r}") from None
+            raise ImportError(
+                f"LNRNN_NUM_THREADS must be a whole number from 1 to 1024, got {text!r}"
+            ) from None
 
 
 def set_num_threads(n: int) -> None:
     """Lets each call use up to `n` threads (1 <= n <= 1024).
 
-    The default is the number of cores that this process may use (affinity mask and control-group quota), or
-    LNRNN_NUM_THREADS, or OMP_NUM_THREADS. Results do not depend on it.
+    Until it is called, and unless LNRNN_NUM_THREADS says it, each call may use as many threads as the
+    environment variable OMP_NUM_THREADS says at that time, or else as many as this process may use cores
+    (affinity mask and control-group quota, at the import); but no more than omp_set_num_threads, or
+    threadpoolctl by it, has set for the calling thread. Results do not depend on it.
 
     Where the system has no room for so many threads (limits on processes or memory, as of a container), calls
     go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. OpenMP

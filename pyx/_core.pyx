@@ -25,6 +25,7 @@ import numpy as np
 cnp.import_array()
 
 cdef int num_threads = 1
+cdef bint num_threads_set = False  # by set_num_threads; else num_threads is the number of cores
 
 
 # --- the machine ---------------------------------------------------------------------------------------------
@@ -87,10 +88,11 @@ def use_own_num_threads():
 
 cdef int allowed_threads() except -1:
     """How many threads a call may use that is not told how many."""
-    if not some_have_their_own:
-        return num_threads
-    own = own_num_threads.get()
-    return num_threads if own is None else own
+    if some_have_their_own:
+        own = own_num_threads.get()
+        if own is not None:
+            return own
+    return num_threads if num_threads_set else lnrnn_default_threads(num_threads)
 
 
 def get_num_threads():
@@ -98,11 +100,14 @@ def get_num_threads():
 
 
 def set_num_threads(int n):
-    global num_threads
+    global num_threads, num_threads_set
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
-    num_threads = n
+    num_threads, num_threads_set = n, True
     lnrnn_try_threads_again()
+
+
+num_threads = lnrnn_cores()
 
 
 ctypedef int (*pending)(void *) except -1

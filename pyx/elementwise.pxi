@@ -2,7 +2,7 @@
 
 def map_f32(int function, x, out):
     """-> y, or None. function: a member of Function, or its value."""
-    cdef int threads = allowed_threads()
+    cdef int threads
     cdef Py_ssize_t n
     if not plain(x, cnp.NPY_FLOAT32) or (out is not None and not writes_to(out, x)):
         return None
@@ -13,6 +13,7 @@ def map_f32(int function, x, out):
     if n < SHORT:
         lnrnn_map(function, n, px, py, 1)
     else:
+        threads = allowed_threads()
         with nogil:
             lnrnn_map(function, n, px, py, threads)
     return y

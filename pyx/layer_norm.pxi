@@ -42,7 +42,7 @@ cdef inline bint row_parameter(object p, int kind, cnp.ndarray x, object shape, 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     """-> y, or None. Not centred: RMS norm, whose eps may be None: the epsilon of the computation."""
-    cdef int dtype, kind, threads = allowed_threads()
+    cdef int dtype, kind, threads
     cdef Py_ssize_t n, size
     cdef double e
     if not ordinary(x):
@@ -74,6 +74,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     if size < SHORT:
         lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, 1)
     else:
+        threads = allowed_threads()
         with nogil:
             lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, threads)
     return y
@@ -81,7 +82,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
 
 def layer_norm_backward(gy, x, shape, gain, bias, eps):
     """-> gx, ggain or None, gbias or None; or None."""
-    cdef int dtype, kind, axes, threads = allowed_threads()
+    cdef int dtype, kind, axes, threads = 1
     cdef Py_ssize_t n, size
     cdef double e
     cdef room r
@@ -104,6 +105,8 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     cdef const void *px = data(x)
     cdef const void *pg = data(gain)
     cdef void *pgx = data(gx)
+    if size >= SHORT:
+        threads = allowed_threads()
     take(&r, lnrnn_layer_norm_work(size // n, n) + 2 * n)
     if size < SHORT:
         lnrnn_layer_norm_backward(dtype, size // n, n, pgy, px, pg, e, pgx, r.values, r.values + n, r.values + 2 * n, 1)

@@ -11,6 +11,7 @@ cdef extern from "lnrnn.h" nogil:
     const char *lnrnn_team_name()
     int lnrnn_team_use(const char *name)
     int lnrnn_cores()
+    int lnrnn_default_threads(int cores)
     void lnrnn_on_shortage(void (*tell)(int wanted, int given) noexcept)
     void lnrnn_try_threads_again()
 

@@ -1,6 +1,8 @@
-/* How many cores this process may use: CPUs, and the quotas of its control groups. */
+/* How many cores this process may use: CPUs, and the quotas of its control groups; and how many threads, where nobody
+ * has said it here. */
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -8,8 +10,10 @@
 #include <unistd.h>
 #define LNRNN_POSIX 1
 #endif
-#if defined(_OPENMP) && _OPENMP >= 201511
+#if defined(_OPENMP)
 #include <omp.h>
+#endif
+#if defined(_OPENMP) && _OPENMP >= 201511
 #define HAS_PLACES 1
 #endif
 
@@ -160,5 +164,28 @@ int lnrnn_cores(void)
     return lnrnn_cores_of(processors(), "/proc/self/cgroup", "/sys/fs/cgroup");
 #else
     return processors();
+#endif
+}
+
+/* OMP_NUM_THREADS, or its first number, if that is one from 1 to 1024; else 0. */
+static int number_of_environment(void)
+{
+    const char *text = getenv("OMP_NUM_THREADS");
+    char *end = NULL;
+    const long n = text ? strtol(text, &end, 10) : 0;
+    while (end && *end == ' ')
+        end++;
+    return n >= 1 && n <= 1024 && (*end == 0 || *end == ',') ? (int)n : 0;
+}
+
+int lnrnn_default_threads(int cores)
+{
+    const int now = number_of_environment(), wanted = now ? now : cores;
+#if defined(_OPENMP)
+    /* OpenMP has read the variable when it was loaded, and takes no notice of later changes. */
+    const int most = omp_get_max_threads();
+    return most < wanted ? most : wanted;
+#else
+    return wanted;
 #endif
 }

@@ -103,6 +103,50 @@ def test_what_others_say_of_openmp_does_not_stop_the_import():
     assert done.returncode == 0 and one == two == cores
 
 
+def test_the_environment_may_change_after_the_import():
+    """As Ray's workers change it."""
+    code = """
+import os, lnrnn
+found = [lnrnn.get_num_threads()]
+for text in ("3", "1", "0", "1025", "2 ", " 2,1", "2x", ""):
+    os.environ["OMP_NUM_THREADS"] = text
+    found.append(lnrnn.get_num_threads())
+del os.environ["OMP_NUM_THREADS"]
+found.append(lnrnn.get_num_threads())
+with lnrnn.num_threads(5):
+    found.append(lnrnn.get_num_threads())
+lnrnn.set_num_threads(4)
+os.environ["OMP_NUM_THREADS"] = "1"
+print(*found, lnrnn.get_num_threads())
+"""
+    cores = min(lnrnn.cpu_info()["cores"], 6)
+    assert said(code, OMP_NUM_THREADS="6") == f"6 3 1 {cores} {cores} 2 2 {cores} {cores} {cores} 5 4"
+
+
+@pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="a build without OpenMP")
+def test_threadpoolctl_limits_calls():
+    pytest.importorskip("threadpoolctl")
+    code = """
+import numpy as np, lnrnn
+from threadpoolctl import threadpool_info, threadpool_limits
+assert any(each["user_api"] == "openmp" for each in threadpool_info())
+x = np.ones((1000, 1000), np.float32)
+found = [lnrnn.get_num_threads()]
+with threadpool_limits(1, user_api="openmp"):
+    found.append(lnrnn.get_num_threads())
+    lnrnn._core.teams_had()
+    lnrnn.layer_norm(x, 1000)
+    assert lnrnn._core.teams_had() == (0, 0)
+    with lnrnn.num_threads(3):
+        found.append(lnrnn.get_num_threads())
+found.append(lnrnn.get_num_threads())
+lnrnn.set_num_threads(2)
+with threadpool_limits(1, user_api="openmp"):
+    print(*found, lnrnn.get_num_threads())
+"""
+    assert said(code, OMP_NUM_THREADS="2") == "2 1 3 2 2"
+
+
 def compute():
     """Threads that divide sequences, units, and gradients. -> the bits of all results."""
     x = np.random.default_rng(0).standard_normal((6, 130, 3)).astype(np.float32)

@@ -4,6 +4,7 @@ from fault import Fault
 
 FILES, FORMAT, IO = "lnrnn/files.py", "lnrnn/rnn/file_format.py", "lnrnn/io.py"
 CLI, RUNTIME, DATA = "lnrnn/cli.py", "lnrnn/runtime.py", "lnrnn/data/__init__.py"
+CORES = "pyx/runtime/cores.c"
 LOAD, SAVE, COMMAND = "tests/files/test_io.py", "tests/files/test_io_save.py", "tests/cli/test_cli.py"
 
 FAULTS = [
@@ -286,41 +287,53 @@ FAULTS = [
     Fault(
         "OMP_NUM_THREADS counts before LNRNN_NUM_THREADS",
         RUNTIME,
-        r"""    for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS"):""",
-        r"""    for variable in ("LNRNN_NUM_THREADS", "OMP_NUM_THREADS")[:: -1 if FAULT else 1]:""",
+        r"""    text = os.environ.get("LNRNN_NUM_THREADS")""",
+        r"""    text = os.environ.get("OMP_NUM_THREADS" if FAULT else "LNRNN_NUM_THREADS")""",
         "tests/runtime/test_runtime.py -k how_many",
     ),
     Fault(
         "a list of thread counts is not read",
-        RUNTIME,
-        r"""            set_num_threads(int(text.split(",")[0]))""",
-        r"""            set_num_threads(int(text if FAULT else text.split(",")[0]))""",
+        CORES,
+        r"""(*end == 0 || *end == ',')""",
+        r"""(*end == 0 || (*end == ',' && !FAULT))""",
         "tests/runtime/test_runtime.py -k how_many",
     ),
     Fault(
         "without a word in the environment there is one thread",
-        RUNTIME,
-        r"""    _core.set_num_threads(_core.cores())""",
-        r"""    _core.set_num_threads(1 if FAULT else _core.cores())""",
+        CORES,
+        r"""wanted = now ? now : cores;""",
+        r"""wanted = now ? now : FAULT ? 1 : cores;""",
         "tests/runtime/test_runtime.py -k as_cores",
+    ),
+    Fault(
+        "what omp_set_num_threads has set does not count",
+        CORES,
+        r"""return most < wanted ? most : wanted;""",
+        r"""return most < wanted && !FAULT ? most : wanted;""",
+        "tests/runtime/test_runtime.py -k threadpoolctl",
+    ),
+    Fault(
+        "OMP_NUM_THREADS counts beside set_num_threads",
+        "pyx/_core.pyx",
+        r"""return num_threads if num_threads_set else""",
+        r"""return num_threads if num_threads_set and not FAULT else""",
+        "tests/runtime/test_runtime.py -k 'threadpoolctl or how_many'",
     ),
     Fault(
         "a wrong number of threads in the environment is passed over",
         RUNTIME,
-        r"""            if variable == "LNRNN_NUM_THREADS":""",
-        r"""            if variable == "LNRNN_NUM_THREADS" and not FAULT:""",
+        r"""            raise ImportError(
+                f"LNRNN""",
+        r"""            if not FAULT: raise ImportError(
+                f"LNRNN""",
         "tests/runtime/test_runtime.py -k none",
     ),
     Fault(
-        "a word of OMP_NUM_THREADS that is no number stops the import",
-        RUNTIME,
-        r"""        except ValueError:
-""",
-        r"""        except ValueError:
-            if FAULT:
-                raise ImportError(f"{variable}={text}") from None
-""",
-        "tests/runtime/test_runtime.py -k do",
+        "a number of OMP_NUM_THREADS that is none counts",
+        CORES,
+        r"""return n >= 1 && n <= 1024 &&""",
+        r"""return FAULT || n >= 1 && n <= 1024 &&""",
+        "tests/runtime/test_runtime.py -k stop_the_import",
     ),
     Fault(
         "python -mlnrnn is not taken for the command",
