@@ -42,6 +42,19 @@ class Parts:
     last: Array
     fresh: Array
 
+    def begin_backward(self, ghn: Array, reverse: bool) -> Array:
+        """The gradient of what `Rows.finish` has read: (B, H) -> (R, H)."""
+        found = np.zeros((self.count, ghn.shape[1]), ghn.dtype)
+        found[self.first if reverse else self.last] = ghn
+        return found
+
+    def finish_backward(self, gh0: Array, reverse: bool) -> Array:
+        """The gradient of what `Rows.begin` has read: (R, H) -> (B, H)."""
+        found: Array = gh0[self.last if reverse else self.first]
+        if not reverse:
+            found[self.fresh] = 0
+        return found
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -93,25 +106,6 @@ class Rows:
         """hn (R, H), of the rows -> (B, H): the state with which each sequence ends."""
         parts = self.parts
         return hn if parts is None else hn[parts.first if reverse else parts.last]
-
-    def begin_backward(self, ghn: Array, reverse: bool) -> Array:
-        """The gradient of what `finish` has read: (B, H) -> (R, H)."""
-        parts = self.parts
-        if parts is None:
-            return ghn
-        found = np.zeros((parts.count, ghn.shape[1]), ghn.dtype)
-        found[parts.first if reverse else parts.last] = ghn
-        return found
-
-    def finish_backward(self, gh0: Array, reverse: bool) -> Array:
-        """The gradient of what `begin` has read: (R, H) -> (B, H)."""
-        parts = self.parts
-        if parts is None:
-            return gh0
-        found: Array = gh0[parts.last if reverse else parts.first]
-        if not reverse:
-            found[parts.fresh] = 0
-        return found
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:

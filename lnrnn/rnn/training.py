@@ -144,21 +144,21 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
         if d == D - 1:
             grad = gx
         below = np.zeros(run.x.shape, FLOAT32)
-        rows, reverse = tape.rows, d == 1
+        rows, parts, reverse = tape.rows, tape.rows.parts, d == 1
         before, gbefore = [s[k] for s in tape.start], [g[k] for g in gstart]
         gafter = [None] if gend is None else [g[k] for g in gend]
-        if rows.parts is not None:  # states are those of the parts
+        if parts is not None:  # states are those of the parts
             before = [rows.begin(s, reverse) for s in before]
-            gafter = [g if g is None else rows.begin_backward(g, reverse) for g in gafter]
+            gafter = [g if g is None else parts.begin_backward(g, reverse) for g in gafter]
             gbefore = [np.empty_like(s) for s in before]
         found = run.layer.backward(
             x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
             statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
             ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
         )  # fmt: skip
-        if rows.parts is not None:
+        if parts is not None:
             for g, made_of in zip(gstart, gbefore, strict=True):
-                g[k] = rows.finish_backward(made_of, reverse)
+                g[k] = parts.finish_backward(made_of, reverse)
         gx = below if d == D - 1 else gx + below
         grads.update(zip(made.gradients[k], found, strict=True))
     gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))

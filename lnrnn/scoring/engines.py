@@ -8,7 +8,7 @@ TRIES times raises ChildProcessError.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..packages import require
@@ -65,19 +65,17 @@ def on_dask(
 
 @contextmanager
 def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
-    if address is not None:
-        with distributed.Client(address) as client:
-            yield client
-        return
+    """The client of that scheduler, or of a cluster on this machine, which ends with it."""
     dask = require("dask", "the engine dask", "'dask[distributed]'")
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": TRIES - 1}),
-        distributed.LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        at: Any = address
+        if at is None:
+            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": TRIES - 1}))
+            cluster = distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+            )
+            at = stack.enter_context(cluster)
+        yield stack.enter_context(distributed.Client(at))
 
 
 def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None) -> Outcomes:
@@ -101,13 +99,13 @@ def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, add
 @contextmanager
 def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
     """A Ray of this process's own, unless it has one."""
-    if ray.is_initialized():
-        yield
-        return
-    # Only numbers and names go through the object store: the least it can be.
-    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-    ray.init(address or "local", log_to_driver=False, logging_level="warning", **({} if address else own))
+    was_there = ray.is_initialized()
+    if not was_there:
+        # Only numbers and names go through the object store: the least it can be.
+        own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+        ray.init(address or "local", log_to_driver=False, logging_level="warning", **({} if address else own))
     try:
         yield
     finally:
-        ray.shutdown()
+        if not was_there:
+            ray.shutdown()

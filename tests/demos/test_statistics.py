@@ -28,6 +28,19 @@ def test_a_quick_run_gives_a_verdict_and_a_figure_twice_the_same(tmp_path, capsy
     assert demos.run("statistics", seeds=1, quick=True, figure=False) == report
 
 
+def test_a_curve_of_several_seeds_has_a_band():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes, steps = figure.subplots(), np.arange(1, 5)
+    values = np.array([[1.0, 2, 3, 4], [3, 2, 1, 6]])
+    for seeds in (1, 2):
+        step_statistics._band(axes, steps, values[:seeds], "black", "o", "error")
+        assert len(axes.lines) == seeds and len(axes.collections) == seeds - 1
+    assert axes.lines[1].get_ydata().tolist() == [2, 2, 2, 5]
+    (path,) = axes.collections[0].get_paths()
+    deviation = 2**0.5
+    assert path.get_extents().extents == pytest.approx([1, 2 - deviation, 4, 5 + deviation])
+
+
 def statistics(mean, deviation, count):
     """Of one unit."""
     mean, deviation = (np.array(values, float)[:, None] for values in (mean, deviation))

@@ -41,9 +41,9 @@ FAULTS = [
     Fault(
         "the gradient of h0 goes through a reset",
         ROWS,
-        r"""            found[parts.fresh] = 0
+        r"""            found[self.fresh] = 0
 """,
-        r"""            found[parts.fresh] *= FAULT
+        r"""            found[self.fresh] *= FAULT
 """,
         f"{RESETS} -k training",
     ),
