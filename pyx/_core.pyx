@@ -162,6 +162,11 @@ def set_barrier_mode(str mode):
     lnrnn_set_barrier_mode({"normal": LNRNN_BARRIER_NORMAL, "together": LNRNN_BARRIER_TOGETHER, "staggered": LNRNN_BARRIER_STAGGERED, "slow": LNRNN_BARRIER_SLOW}[mode])
 
 
+def set_back_off(int64_t seconds):
+    """0: no longer."""
+    lnrnn_set_back_off(1000000000 * seconds)
+
+
 # --- pointers ------------------------------------------------------------------------------------------------
 
 cdef void *pointer(object array, int kind, size_t size, bint writable) except? NULL:

@@ -189,3 +189,4 @@ cdef extern from "runtime/threads.h" nogil:
         LNRNN_BARRIER_SLOW
 
     void lnrnn_set_barrier_mode(int mode)
+    void lnrnn_set_back_off(int64_t nanoseconds)

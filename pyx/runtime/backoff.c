@@ -50,6 +50,11 @@ void lnrnn_back_off(void)
     __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
 }
 
+void lnrnn_set_back_off(int64_t nanoseconds)
+{
+    __atomic_store_n(&back_off_until, nanoseconds ? lnrnn_nanoseconds() + nanoseconds : 0, __ATOMIC_RELAXED);
+}
+
 int lnrnn_oversubscribed(void)
 {
     const int64_t until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);

@@ -91,6 +91,8 @@ lnrnn_teams lnrnn_teams_had(void);
  * barrier they go on one later than the other. SLOW: every wait counts as a long one. */
 enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
 void lnrnn_set_barrier_mode(int mode);
+/* Backs off for so many nanoseconds, in every mode; 0: no longer. */
+void lnrnn_set_back_off(int64_t nanoseconds);
 int lnrnn_barrier_mode(void);
 
 #endif
