@@ -95,6 +95,12 @@ cdef int allowed_threads() except -1:
     return num_threads if num_threads_set else lnrnn_default_threads(num_threads)
 
 
+cdef inline int threads_for(double multiply_adds, int threads) except -1:
+    """The threads of a call of recurrent layers, or, where nobody has said how many, those allowed. The plan gives so
+    little work to one anyway: then nothing is asked."""
+    return threads if threads else 1 if multiply_adds < LNRNN_THREAD_WORK else allowed_threads()
+
+
 def get_num_threads():
     return allowed_threads()
 

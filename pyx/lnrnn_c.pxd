@@ -2,6 +2,10 @@
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint32_t
 
+cdef extern from "lnrnn/tuning.h" nogil:
+    enum:
+        LNRNN_THREAD_WORK
+
 cdef extern from "lnrnn.h" nogil:
     size_t lnrnn_isa_list(const char **names)
     const char *lnrnn_isa_name()

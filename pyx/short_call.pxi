@@ -36,7 +36,7 @@ cdef class Layers:
         cdef int64_t T, B
         if not self.check(x, h0, lengths, rows, given, &T, &B):
             return None
-        return self.run(x, T, B, rows, given, threads or allowed_threads(), None)
+        return self.run(x, T, B, rows, given, threads_for(self.work * <double>T * <double>B, threads), None)
 
     def train(self, x, h0, lengths):
         """As `call`, for backward: not for batch norm. -> y, h or (h, c), and what belongs to a tape, in arrays that are
@@ -63,7 +63,7 @@ cdef class Layers:
         dims[0], dims[1] = B, sizeof(lnrnn_row) // sizeof(int64_t)
         table = cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0)
         memcpy(data(table), rows, B * sizeof(lnrnn_row))
-        y, end = self.run(x, T, B, rows, given, allowed_threads(), runs)
+        y, end = self.run(x, T, B, rows, given, threads_for(self.work * <double>T * <double>B, 0), runs)
         for one in runs:
             read_only(one[3])
         return cnp.PyArray_NewCopy(<cnp.ndarray>y, cnp.NPY_CORDER), end, tuple(start), read_only(table), runs

@@ -172,7 +172,7 @@ cdef class Lanes:
         self.steps = np.zeros(lanes, np.int64)
         self.step_of = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>self.steps)
         self.more = []
-        self.give(self.take(lanes, allowed_threads())) # so that the first step has nothing to pack
+        self.give(self.take(lanes, threads_for(self.work * lanes, 0))) # so that the first step has nothing to pack
 
     cdef Workspace take(self, Py_ssize_t rows, int threads):
         """A workspace that no other call has. The interpreter's lock is held."""
@@ -228,7 +228,7 @@ cdef class Lanes:
                 or cnp.PyArray_NDIM(<cnp.ndarray>out) != ndim or cnp.PyArray_DIMS(<cnp.ndarray>out)[0] != dims[0]
                 or cnp.PyArray_DIMS(<cnp.ndarray>out)[ndim - 1] != self.units):
             return None
-        work = self.take(R, threads or allowed_threads())
+        work = self.take(R, threads_for(self.work * R, threads))
         if not ordinary(y):
             y = work.y if ndim == 2 else work.y_flat
         py = <float *>cnp.PyArray_DATA(<cnp.ndarray>y)

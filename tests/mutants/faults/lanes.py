@@ -186,8 +186,8 @@ FAULTS = [
     Fault(
         "threads= of a stream's call does nothing",
         STEP,
-        r"""work = self.take(R, threads or allowed_threads())""",
-        r"""work = self.take(R, threads if threads and not FAULT else allowed_threads())""",
+        r"""work = self.take(R, threads_for(self.work * R, threads))""",
+        r"""work = self.take(R, threads_for(self.work * R, 0 if FAULT else threads))""",
         "tests/runtime/test_own_threads.py -k nearest",
     ),
 ]
