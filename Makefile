@@ -16,6 +16,7 @@
 #   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
 #   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
 #   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/machines/run.py)
+#   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/wheels/run.py says which)
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
 #   make clean               all that these made
 PYTHON ?= python3
@@ -32,7 +33,7 @@ C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
 .PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
-    faults races fuzz ulp machines soak clean
+    faults races fuzz ulp machines wheels soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -106,6 +107,9 @@ ulp: $(VENV)/.test
 machines: $(VENV)/.test
 	$(BIN)/python tests/machines/run.py $(VENV)/machines $(ARGS)
 
+wheels: $(VENV)/.wheels
+	$(BIN)/python tests/wheels/run.py $(VENV)/wheels $(ARGS)
+
 STEPS ?= 10000000
 CALLS ?= 1000000
 soak: $(VENV)/.test
@@ -144,7 +148,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 
 # The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
 # folder names them.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: $(VENV)/.build pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench $(VENV)/.wheels: $(VENV)/.%: $(VENV)/.build pyproject.toml
 	$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
 	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt

@@ -3,6 +3,9 @@ instruction set.
 
 Objects are kept in build/objects and compiled again only when their text, a header that they include, the
 compiler or its flags have changed: see `Objects`.
+
+For another machine than this one: CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as
+tests/wheels/targets.py does.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -37,12 +41,11 @@ class Objects:
     a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
     does not keep."""
 
-    def __init__(self, compiler, folder: Path) -> None:
-        self.compiler, self.folder = compiler, folder
-        command = compiler.compiler_so
-        self.version = subprocess.run(
-            [command[0], "--version"], capture_output=True, text=True, check=True
-        ).stdout
+    def __init__(self, command: list[str], folder: Path) -> None:
+        """command: the compiler, with what every unit needs."""
+        self.command, self.folder = command, folder
+        asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        self.version = asked.stdout
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(
@@ -51,7 +54,7 @@ class Objects:
         """-> the object's path. include: folders of headers. Files outside this folder are not looked at:
         `versions` names what stands for them."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
-        made_by = [self.version, *self.compiler.compiler_so, *flags, source, versions]
+        made_by = [self.version, *self.command, *flags, source, versions]
         try:
             old = json.loads(record.read_text())
             if (
@@ -64,7 +67,7 @@ class Objects:
             pass
         record.unlink(missing_ok=True)  # an interrupted run leaves no record of an object half written
         found = self.folder / f"{name}.d"
-        command = [*self.compiler.compiler_so, *flags, *(f"-I{path}" for path in include)]
+        command = [*self.command, *flags, *(f"-I{path}" for path in include)]
         subprocess.run([*command, "-MMD", "-MF", str(found), "-c", source, "-o", str(target)], check=True)
         read = found.read_text().partition(":")[2].replace("\\\n", " ").split()
         files = {f: _hash(f) for f in read if not os.path.isabs(f)}
@@ -76,27 +79,41 @@ def _hash(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+def _without_python(command: list[str]) -> list[str]:
+    """The compiler without what differs from one Python to the next, so that objects serve all of them: how this
+    Python was optimised, and what it was warned of. build_flags.py has what is wanted of that."""
+    of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
+    differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
+    return [word for word in command if not (word in of_python and word.startswith(differs))]
+
+
 class BuildExt(build_ext):
     def build_extension(self, ext: Extension) -> None:
         openmp = self.openmp_flags()
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
-        folder = Path("build/objects") / f"{self.plat_name}-{sysconfig.get_config_var('SOABI')}"
-        objects = Objects(self.compiler, folder)
+        folder = Path("build/objects") / self.plat_name
+        objects = Objects(_without_python(self.compiler.compiler_so), folder)
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
         # The longest first: each unit is a process of the compiler.
-        todo = [("_core", ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
-        todo += units(platform.machine(), openmp)
+        module = f"_core-{sysconfig.get_config_var('SOABI')}"  # the others do not know Python
+        todo = [(module, ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
+        todo += units(self.machine(), openmp)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), todo))
         ext.sources = []
         ext.extra_link_args = [*(openmp or (["-pthread"] if os.name == "posix" else [])), "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on
         super().build_extension(ext)
+
+    def machine(self) -> str:
+        """What is compiled for: "x86_64", "arm64", ..."""
+        name = self.plat_name.rpartition("-")[2]
+        return platform.machine() if name == "universal2" else name
 
     def openmp_flags(self) -> list[str]:
         """["-fopenmp"] if a module that uses it compiles and links, else []; LNRNN_OPENMP=0 does without. A

@@ -68,8 +68,8 @@ def japanese_vowels() -> JapaneseVowels:
     returns new arrays.
 
     Source: M. Kudo, J. Toyama, M. Shimbo, Japanese Vowels, UCI Machine Learning Repository,
-    doi:10.24432/C5NS47, licensed CC BY 4.0; lnrnn/data/README.md says what was changed (the file format
-    only).
+    doi:10.24432/C5NS47, licensed CC BY 4.0; its README.md, which a wheel has among its licences, says
+    what was changed (the file format only).
 
     Raises FileNotFoundError if the file is missing and ValueError if it is not the one that was shipped.
     """

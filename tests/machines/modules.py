@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from digests import agree, native_program, results
-from outcome import Missing, Wrong, done, needs
 
-from compilers import ROOT
 from helpers import available_isas
+from outcome import Missing, Wrong, done, needs
+from pythons_here import VERSIONS, environment, python_of
+from source_copy import copy_sources
 
-SOURCES = (
-    "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "docs", "examples", "include",
-    "pyx", "lnrnn", "tests",
-)  # fmt: skip
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 # What a compiler can get wrong: the vocabulary, the norms, products, forward and backward.
 OF_KERNELS = [
     "tests/simd/test_simd.py", "tests/simd/test_vmath.py", "tests/norm/test_exact_statistics.py",
@@ -35,25 +28,6 @@ OF_PYTHON = [
     "tests/runtime/test_result_memory.py", "tests/files", "tests/cli",
 ]  # fmt: skip
 ROOMS_OF_PYTHON = ["tests/norm", "tests/rnn", "tests/runtime", "tests/files", "tests/cli"]
-
-
-def copy(folder: Path) -> None:
-    """The sources, in `folder`; objects stay there, so that a second run compiles what has changed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in SOURCES:
-        source, target = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.so", "__pycache__", "_core.c"))
-        else:
-            shutil.copy2(source, target)
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Without what would choose another module, compiler or instruction set."""
-    mine = ("LNRNN_", "OMP_", "CFLAGS", "LDFLAGS", "CC", "PYTHON")
-    free = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    return {**free, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(folder), **more}
 
 
 def tested(python: str, folder: Path, tests: list[str], free: dict[str, str]) -> str:
@@ -81,7 +55,7 @@ def compilers(folder: Path, options: argparse.Namespace) -> str:
     said, digests = same_arrays(folder), []
     for compiler in ("gcc", "clang"):
         own = folder / compiler
-        copy(own)
+        copy_sources(own)
         free = environment(own, CC=compiler)
         done([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=own, env=free)
         used = "import lnrnn; print(lnrnn.__file__, *lnrnn._core.team_list())"
@@ -98,19 +72,6 @@ def compilers(folder: Path, options: argparse.Namespace) -> str:
     return "; ".join(said)
 
 
-def python_of(version: str) -> str | None:
-    """The path of a Python of that version that runs: of pyenv, or on the path."""
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    there = sorted((root / "versions").glob(f"{version}.*/bin/python"))
-    found = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]
-    asked = ["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    for python in reversed(found):
-        ran = subprocess.run([python, *asked], capture_output=True, text=True)
-        if ran.stdout.strip() == version:
-            return python
-    return None
-
-
 def pythons(folder: Path, options: argparse.Namespace) -> str:
     """Each in an environment of its own, with what `make test` installs."""
     found = {version: python_of(version) for version in options.python or VERSIONS}
@@ -120,7 +81,7 @@ def pythons(folder: Path, options: argparse.Namespace) -> str:
     said = []
     for version, python in found.items():
         own, venv = folder / version / "source", folder / version / "venv"
-        copy(own)
+        copy_sources(own)
         free = environment(own)
         done([str(python), "-m", "venv", str(venv)], env=free)
         own_python = str(venv / "bin/python")

@@ -1,0 +1,33 @@
+"""The Pythons of this machine, and an environment to run programs in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+__all__ = ["VERSIONS", "environment", "python_of"]
+
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+def python_of(version: str) -> str | None:
+    """The path of a Python of that version ("3.14t": without the interpreter's lock) that runs: of pyenv, or on
+    the path."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
+    found = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]
+    asked = ["-c", "import sys; print('%d.%d' % sys.version_info[:2] + getattr(sys, 'abiflags', ''))"]
+    for python in reversed(found):
+        ran = subprocess.run([python, *asked], capture_output=True, text=True)
+        if ran.stdout.strip() == version:
+            return python
+    return None
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Without what would choose another module, compiler or instruction set."""
+    mine = ("LNRNN_", "OMP_", "CFLAGS", "LDFLAGS", "CC", "PYTHON")
+    free = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    return {**free, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(folder), **more}

@@ -1,0 +1,89 @@
+"""``make wheels``: wheels for this machine and for others, built and checked here.
+
+    python tests/wheels/run.py FOLDER [TARGET ...] [--python 3.12 ...] [--into dist] [--no-tests]
+
+A TARGET is x86_64 or aarch64 (glibc 2.17 or later), musl-x86_64 or musl-aarch64, for every Python that is here, or
+macos: its C alone, which is compiled and not run. Default: all. What is compiled stays in FOLDER, wheels come
+into --into. The compiler is clang, of the package ziglang, which has the C libraries of all targets; threads are
+the library's own, for an OpenMP that a wheel brings along would be a second one in the process.
+
+Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine are
+installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's packages
+for it can be had. The others are built and not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+
+from checks import contents, in_emulator, installed  # noqa: E402
+from emulated import VERSION  # noqa: E402
+from outcome import Missing, Wrong  # noqa: E402
+from pythons_here import VERSIONS, python_of  # noqa: E402
+from targets import TARGETS, build_wheel, builder, compile_for_macos  # noqa: E402
+
+ALL = (*VERSIONS, "3.14", "3.14t")
+
+
+def one(name: str, version: str, python: str, options: argparse.Namespace) -> str:
+    """Builds and checks a wheel. -> what came out."""
+    made_with = builder(options.folder / f"python-{version}", python)
+    wheel = build_wheel(TARGETS[name], made_with, options.folder / name, options.into)
+    said = f"{wheel.name}: {contents(wheel)}"
+    if options.no_tests:
+        return f"{said}; not run"
+    if name == platform.machine() and platform.libc_ver()[0] == "glibc":
+        return f"{said}; {installed(wheel, python, options.folder / name / f'user-{version}')}"
+    if name == "aarch64" and version == VERSION:
+        try:
+            return f"{said}; {in_emulator(wheel, made_with, options.folder / name / 'emulated')}"
+        except Missing as missing:
+            return f"{said}; not run: {missing}"
+    return f"{said}; not run"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [*TARGETS, "macos"]
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument("--python", action="append", choices=ALL, help="only this; may be given again")
+    parser.add_argument("--into", type=Path, default=Path("dist"))
+    parser.add_argument("--no-tests", action="store_true", help="build, and look at what was built")
+    options = parser.parse_args()
+    options.folder, options.into = options.folder.resolve(), options.into.resolve()
+    if unknown := [name for name in options.targets if name not in names]:
+        parser.error(f"no target {unknown[0]!r}: there are {', '.join(names)}")
+    os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder / "zig"))
+    pythons = {version: python_of(version) for version in options.python or ALL}
+    print("Pythons: " + ", ".join(f"{v} {'here' if p else 'not here'}" for v, p in pythons.items()), flush=True)
+    failed = 0
+    for name in options.targets or names:
+        for version, python in pythons.items() if name != "macos" else [("", "")]:
+            if python is None:
+                continue
+            begun = time.monotonic()
+            try:
+                if name == "macos":
+                    units = compile_for_macos(options.folder / name)
+                    said = f"{units} units of C compiled and linked for arm64; not run"
+                else:
+                    said = one(name, version, python, options)
+            except Wrong as wrong:
+                said, failed = f"FAILED: {wrong}", failed + 1
+            print(f"{name} {version}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
+    return int(failed > 0 or not any(pythons.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

