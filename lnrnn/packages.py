@@ -6,12 +6,13 @@ import importlib
 from typing import Any
 
 
-def require(package: str, what: str, install: str) -> Any:
-    """Imports a package, or says that `what` needs it and that `pip install` of the words in `install` brings
-    it."""
+def require(package: str, what: str, install: str, otherwise: str = "") -> Any:
+    """Imports a package, or says that `what` needs it, that `pip install` of the words in `install` brings
+    it, and what can be done `otherwise`, if anything."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
+        alternative = f"  or {otherwise}" if otherwise else ""
         raise ImportError(
-            f"{what} needs {package}: install it with  pip install {install}  ({error})"
+            f"{what} needs {package}: install it with  pip install {install}{alternative}  ({error})"
         ) from error

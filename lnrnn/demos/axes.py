@@ -41,7 +41,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_table, paragraph
+from lnrnn.demos.tables import bullets, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -329,13 +329,7 @@ def report(results: Results) -> Report:
     layer = [one for case, one in by_norm if not case.stores]
     alone = sum(not one.infer for case, one in by_norm if case.stores)
     shared = {case.layout: (one.statistics, one.back) for case, one in by_norm if not case.stores}
-    texts = [
-        "over: the axes along which values move when one of them is changed in training. stored: numbers "
-        "kept besides gains and biases (running means and variances, counts). back: how many of the means' "
-        "groups come back at once with gain = sigma and bias = mu.",
-        "",
-        table(results),
-        "",
+    told = [
         f"At inference a changed value moves itself alone in {alone} of {len(by_norm) - len(layer)} cases of "
         "batch norm, which reads what it stored; under layer norm inference and training group alike in "
         f"{sum(one.infer == one.over for one in layer)} of {len(layer)}.",
@@ -348,7 +342,12 @@ def report(results: Results) -> Report:
         + ", ".join(f"{back} of {count} ({layout})" for layout, (count, back) in shared.items())
         + f"; batch norm per step, whose steps share a gain, {per_step.back} of {per_step.statistics}.",
     ]
-    text = "\n".join(part if "\n" in part else paragraph(part) for part in texts)
+    caption = (
+        "over: the axes along which values move when one of them is changed in training. stored: numbers "
+        "kept besides gains and biases (running means and variances, counts). back: how many of the means' "
+        "groups come back at once with gain = sigma and bias = mu."
+    )
+    text = lay_out(bullets(told), [(caption, table(results))])
     return Report(found.verdict, found.number, text, found.depends_on)
 
 

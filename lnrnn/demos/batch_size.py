@@ -35,7 +35,7 @@ from lnrnn.demos.digits import FOLDS, Digits, load_digits
 from lnrnn.demos.feed_forward import FeedForward, NormName, train
 from lnrnn.demos.outcomes import bounds, format_points, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import bullets, format_percent, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -204,22 +204,21 @@ def report(results: Results) -> Report:
 
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
-    paragraphs = [
+    told = [
         _small_batches(results),
         _gap(results),
         f"BN cannot train on one image at a time: {results.refusal}.",
         _online(results),
     ]
-    parts = [paragraph(text, "- ", "  ") for text in paragraphs]
-    parts += ["\nRight on the test images in %, mean ± standard deviation over the seeds\n"]
-    parts += [accuracy_table(results)]
-    parts += [f"\nChange since batch {LARGE} in points, 95 % interval of the paired differences\n"]
-    parts += [
-        change_table(results),
-        "\nAdam's rate, chosen on held-out training images\n",
-        rate_table(results),
+    tables = [
+        ("Right on the test images in %, mean ± standard deviation over the seeds", accuracy_table(results)),
+        (
+            f"Change since batch {LARGE} in points, 95 % interval of the paired differences",
+            change_table(results),
+        ),
+        ("Adam's rate, chosen on held-out training images", rate_table(results)),
     ]
-    return "\n".join(parts)
+    return lay_out(bullets(told), tables)
 
 
 def _small_batches(results: Results) -> str:

@@ -45,7 +45,7 @@ from lnrnn.demos.figures import ALARM, BEYOND, STYLES
 from lnrnn.demos.length_experiment import BATCH_NORM, LABELS, LAYER_NORM, Method
 from lnrnn.demos.outcomes import bounds, interval
 from lnrnn.demos.study import Report, Study
-from lnrnn.demos.tables import format_table, paragraph
+from lnrnn.demos.tables import bullets, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,36 +133,36 @@ def report(results: Results) -> Report:
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
     text, extent = results.text, results.extent
-    parts = [
-        paragraph(
-            f"{text.source}, sha256 {text.sha256[:16]}; {len(text.train):,} to train on, "
-            f"{len(text.held_out):,} held out, {len(text.test):,} to test, of which {100 * text.others:.1f} "
-            "% are read as the one symbol for rare characters."
-        ),
-        paragraph(f"BN raise reads nothing: {results.refusal}."),
-        paragraph(
-            f"Bits per character of the characters that the long reading reaches beyond step {STEPS}, read "
-            f"within {STEPS} steps; and what is lost (+) at the steps of the long reading against the same "
-            f"characters within {STEPS}. Means over {extent.seeds} seeds."
-        ),
-        position_table(results),
-        paragraph(
-            f"Lost at the steps {STEPS + 1} to {extent.steps:,} in bits, with 95 % intervals of the "
-            "differences paired over the seeds; and how much more than LN loses."
-        ),
-        loss_table(results),
-        paragraph(
-            f"BN within {STEPS} steps: bits with each step's own statistics, and what is lost by their "
-            "averages over time at every step, at the first ten steps and at all."
-        ),
-        average_table(results),
-        paragraph(
-            "Settings, chosen on the held-out text under seed 0: Adam's rate, and where gains start, or the "
-            "factor on the initial weights; bits there."
-        ),
-        settings_table(results),
+    told = [
+        f"BN raise reads nothing: {results.refusal}.",
+        f"{text.source}, sha256 {text.sha256[:16]}; {len(text.train):,} to train on, "
+        f"{len(text.held_out):,} held out, {len(text.test):,} to test, of which {100 * text.others:.1f} % "
+        "are read as the one symbol for rare characters.",
     ]
-    return "\n\n".join(parts)
+    position = (
+        f"Bits per character of the characters that the long reading reaches beyond step {STEPS}, read "
+        f"within {STEPS} steps; and what is lost (+) at the steps of the long reading against the same "
+        f"characters within {STEPS}. Means over {extent.seeds} seeds."
+    )
+    loss = (
+        f"Lost at the steps {STEPS + 1} to {extent.steps:,} in bits, with 95 % intervals of the "
+        "differences paired over the seeds; and how much more than LN loses."
+    )
+    average = (
+        f"BN within {STEPS} steps: bits with each step's own statistics, and what is lost by their "
+        "averages over time at every step, at the first ten steps and at all."
+    )
+    settings = (
+        "Settings, chosen on the held-out text under seed 0: Adam's rate, and where gains start, or the "
+        "factor on the initial weights; bits there."
+    )
+    tables = [
+        (position, position_table(results)),
+        (loss, loss_table(results)),
+        (average, average_table(results)),
+        (settings, settings_table(results)),
+    ]
+    return lay_out(bullets(told), tables)
 
 
 def _name(cell: str, method: Method) -> str:

@@ -39,7 +39,7 @@ from lnrnn.demos.digits import FOLDS, Digits, load_digits
 from lnrnn.demos.outcomes import bounds, format_points, mean_and_deviation
 from lnrnn.demos.parallel import Tally, side_by_side
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import bullets, format_percent, format_table, lay_out
 from lnrnn.demos.training import TrainingSettings, train
 
 if TYPE_CHECKING:
@@ -224,17 +224,18 @@ def report(results: Results) -> Report:
 
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
-    told = "; ".join(f"{question}: {'yes' if yes else 'no'}" for question, yes in answers(results).items())
-    parts = [
-        f"{told}.",
+    decided = "; ".join(f"{question}: {'yes' if yes else 'no'}" for question, yes in answers(results).items())
+    told = [
+        f"{decided}.",
         f"Hearsay: no norm against LN, {format_points(better(results, PLAIN, LAYER_NORM))} points on the "
         f"test images; the worst chosen LN network reaches {100 * results.accuracy[LAYER_NORM].min():.1f} %.",
         _explanation(results),
     ]
-    text = [paragraph(part, "- ", "  ") for part in parts]
-    text += ["\nAt the chosen rates, mean ± standard deviation over the seeds\n", table(results)]
-    text += ["\nHeld-out images right after the last pass by Adam's rate, in %\n", rate_table(results)]
-    return "\n".join(text)
+    tables = [
+        ("At the chosen rates, mean ± standard deviation over the seeds", table(results)),
+        ("Held-out images right after the last pass by Adam's rate, in %", rate_table(results)),
+    ]
+    return lay_out(bullets(told), tables)
 
 
 def _explanation(results: Results) -> str:

@@ -42,7 +42,7 @@ from lnrnn.demos.figures import STYLES
 from lnrnn.demos.length_experiment import LAYER_NORM, NO_NORM
 from lnrnn.demos.outcomes import interval, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_table, paragraph
+from lnrnn.demos.tables import bullets, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -292,7 +292,7 @@ def gain_table(results: Results, radius: float = 1.0) -> str:
     return format_table(["", "LN 1.0", "LN 0.1", "difference", "none %", "1.0 %", "0.1 %"], rows)
 
 
-def sentences(results: Results) -> str:
+def sentences(results: Results) -> list[str]:
     """The extremes of the states, and the gradients of the standard RNN with an input."""
 
     def extremes(kind: Kind) -> str:
@@ -303,37 +303,35 @@ def sentences(results: Results) -> str:
         f"{kind.name} {decades(*mean_and_deviation(gradient_rates(results, (SETTINGS[-1], 1.0, kind))))}"
         for kind in KINDS
     )
-    return (
+    return [
         f"Over all settings and radii, states change by {extremes(PLAIN)} without norm, by {extremes(LAYER)} "
-        "under LN. Gradients of tanh units with noise as input, at radius 1, in decades per 100 steps: "
-        f"{rates}."
-    )
+        "under LN.",
+        f"Gradients of tanh units with noise as input, at radius 1, in decades per 100 steps: {rates}.",
+    ]
 
 
 def report(results: Results) -> Report:
     """Sentences, tables and verdict."""
     steps = f"{results.steps:,}"
-    text = "\n\n".join(
-        [
-            paragraph(sentences(results)),
-            paragraph(
-                f"States: decades by which the size of h_t changes from step {PIECE} to step {steps} "
-                f"(setting, spectral radius). Float32 ends at 10^{LARGEST:g} and 10^{SMALLEST:g}."
-            ),
+    tables = [
+        (
+            f"States: decades by which the size of h_t changes from step {PIECE} to step {steps} "
+            f"(setting, spectral radius). Float32 ends at 10^{LARGEST:g} and 10^{SMALLEST:g}.",
             drift_table(results, "state"),
-            paragraph(
-                f"Gradients: decades by which the size of dL/dh changes from {PIECE} to {steps} steps before "
-                "the end. Beyond about 40 none can be computed in float32 without scaling on the way."
-            ),
+        ),
+        (
+            f"Gradients: decades by which the size of dL/dh changes from {PIECE} to {steps} steps before "
+            "the end. Beyond about 40 none can be computed in float32 without scaling on the way.",
             drift_table(results, "gradient"),
-            paragraph(
-                "Gains, at radius 1: decades per 100 steps that the gradient gains or loses, with the 95 % "
-                "interval of gain 0.1 minus 1.0, and the percentage of saturated tanh units (slope below "
-                f"{SLOPE:g})."
-            ),
+        ),
+        (
+            "Gains, at radius 1: decades per 100 steps that the gradient gains or loses, with the 95 % "
+            "interval of gain 0.1 minus 1.0, and the percentage of saturated tanh units (slope below "
+            f"{SLOPE:g}).",
             gain_table(results),
-        ]
-    )
+        ),
+    ]
+    text = lay_out(bullets(sentences(results)), tables)
     return verdict(comparisons(results), text)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import lnrnn
-from lnrnn.files import replacing
+from lnrnn.files import check_replaceable, replacing
 
 from .cells import CELLS
 from .registry import DEMOS, study_of
 from .study import Report
-from .tables import WIDTH, paragraph
+from .tables import columns, paragraph
 
 FILE = "demos.json"
 
@@ -39,10 +39,11 @@ def run_all(*, seeds: int, output_dir: Path, quick: bool, figure: bool) -> Repor
     an interrupted run goes on. Returns the last report."""
     conditions = asdict(Conditions(lnrnn.__version__, seeds, quick, figure))
     output_dir.mkdir(parents=True, exist_ok=True)
+    check_replaceable(output_dir / FILE)
     known = _read(output_dir / FILE, conditions)
     todo = parts()
     for place, (name, pair) in enumerate(todo.items(), 1):
-        print(f"--- {place} of {len(todo)}: {name} ".ljust(WIDTH, "-"))
+        print(f"--- {place} of {len(todo)}: {name} ".ljust(columns(), "-"))
         if name in known:
             print(f"known from an earlier run: {output_dir / FILE}\n")
             continue

@@ -10,7 +10,7 @@ from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, NO_NORM, Metho
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, compare, interval, mean_and_deviation
 from lnrnn.demos.speakers import POLICIES, TRAININGS
 from lnrnn.demos.study import Report
-from lnrnn.demos.tables import format_percent, paragraph
+from lnrnn.demos.tables import bullets, format_percent, paragraph
 
 RULE = (
     "Here one accuracy is above or below another only if the 95 % interval of their differences, paired over "
@@ -27,13 +27,13 @@ def findings(results: Results) -> list[str]:
     lines = []
     for training in TRAININGS:
         lines.append(f"Trained on {training}:")
-        for text in (
+        told = (
             refusals(results, training),
             beyond_training(results, training),
             last_step(results, training),
             joined(results, training),
-        ):
-            lines.append(paragraph(text, "- ", "  "))
+        )
+        lines.append(bullets(told))
     lines.append(paragraph(TOO_FEW if results.seeds < 3 else RULE))
     return lines
 

@@ -28,7 +28,7 @@ from lnrnn.demos.digits import FOLDS, load_digits
 from lnrnn.demos.feed_forward import FeedForward, NormName, train
 from lnrnn.demos.outcomes import bounds, mean_and_deviation
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import bullets, format_percent, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,12 +119,15 @@ def report(results: Results) -> Report:
 
 def report_text(results: Results) -> str:
     """Sentences and two tables for a terminal."""
-    parts = [paragraph(_width(results, name), "- ", "  ") for name in NORMS]
-    parts += [f"\nShare of the learning rates with which at least {100 * REACHED:.0f} % are reached, in %\n"]
-    parts += [share_table(results, "scale", results.scales, 2)]
-    parts += [f"\nShare of the scales from which at least {100 * REACHED:.0f} % are reached, in %\n"]
-    parts += [share_table(results, "rate", results.rates, 1)]
-    return "\n".join(parts)
+    reached = f"at least {100 * REACHED:.0f} % are reached, in %"
+    tables = [
+        (
+            f"Share of the learning rates with which {reached}",
+            share_table(results, "scale", results.scales, 2),
+        ),
+        (f"Share of the scales from which {reached}", share_table(results, "rate", results.rates, 1)),
+    ]
+    return lay_out(bullets(_width(results, name) for name in NORMS), tables)
 
 
 def _width(results: Results, name: str) -> str:

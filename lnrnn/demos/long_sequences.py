@@ -39,7 +39,7 @@ from lnrnn.demos.length_experiment import measure as measure_lengths
 from lnrnn.demos.outcomes import ALL, Chosen, Outcome, interval, mean_and_deviation
 from lnrnn.demos.speakers import NORMS, TRAININGS, NormName, Settings, common_settings
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import format_percent, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,17 +99,21 @@ def draw(results: Results, figure: Figure) -> None:
 
 def report_text(results: Results) -> str:
     """Findings and tables."""
-    parts = ["What the numbers say\n", *findings(results), "\nThe numbers\n", paragraph(LEGEND)]
-    for training in TRAININGS:
-        parts.append(f"\nTrained on {training}: accuracy in %, by steps in the test utterance\n")
-        parts.append(whole_table(results, training))
-    for training in TRAININGS:
-        parts.append(f"\nTrained on {training}: accuracy in %, by utterances of a speaker joined\n")
-        parts.append(joined_table(results, training))
     steps = results.joined_lengths[max(results.joined_lengths)].mean()
-    parts.append(f"\nFrom single to joined utterances ({steps:.0f} steps): points, 95 % interval, verdict\n")
-    parts.append(changes_table(results))
-    return "\n".join(parts)
+    changes = (
+        f"From single to joined utterances ({steps:.0f} steps): points of accuracy, 95 % interval, and what "
+        "the verdict takes it for"
+    )
+    tables = [(changes, changes_table(results))]
+    legend = LEGEND
+    for training in TRAININGS:
+        caption = f"Trained on {training}: accuracy in %, by steps in the test utterance. {legend}"
+        tables.append((caption, whole_table(results, training)))
+        legend = ""  # once is enough
+    for training in TRAININGS:
+        caption = f"Trained on {training}: accuracy in %, by utterances of a speaker joined"
+        tables.append((caption, joined_table(results, training)))
+    return lay_out("\n".join(findings(results)), tables)
 
 
 def introduction(cell: str, seeds: int, quick: bool) -> str:

@@ -7,6 +7,6 @@ from typing import Any
 from lnrnn import packages
 
 
-def require(package: str) -> Any:
-    """Imports a package that only demos need, or says how to install it."""
-    return packages.require(package, "the demo", "matplotlib tqdm scikit-learn")
+def require(package: str, otherwise: str = "") -> Any:
+    """Imports a package that only demos need, or says how to install it, and how to do without it."""
+    return packages.require(package, "the demo", "matplotlib tqdm scikit-learn", otherwise)

@@ -59,7 +59,7 @@ from lnrnn.demos.pixel_experiment import (
     measure,
 )
 from lnrnn.demos.study import Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import bullets, format_percent, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,12 +146,16 @@ def report(results: Results) -> Report:
 
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
-    parts = [paragraph(text, "- ", "  ") for text in (_claims(results), _constant(results), _noise(results))]
-    parts += ["\nTest images named right in %, and updates until 75 % of the held-out images are,"]
-    parts += ["mean ± standard deviation over the seeds\n", table(results)]
-    parts += ["\nAgainst no norm, paired over the seeds: mean and 95 % interval\n", paired_table(results)]
-    parts += ["\nSettings chosen on held-out training images\n", setting_table(results)]
-    return "\n".join(parts)
+    accuracy = (
+        "Test images named right in %, and updates until 75 % of the held-out images are, mean ± standard "
+        "deviation over the seeds"
+    )
+    tables = [
+        (accuracy, table(results)),
+        ("Against no norm, paired over the seeds: mean and 95 % interval", paired_table(results)),
+        ("Settings chosen on held-out training images", setting_table(results)),
+    ]
+    return lay_out(bullets((_claims(results), _constant(results), _noise(results))), tables)
 
 
 def _claims(results: Results) -> str:

@@ -60,7 +60,7 @@ from lnrnn.demos.saturation_experiment import (
     measure,
 )
 from lnrnn.demos.study import Report, Study
-from lnrnn.demos.tables import format_table, paragraph
+from lnrnn.demos.tables import bullets, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,16 +173,23 @@ def report(results: Results) -> Report:
 
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
-    parts = [paragraph(_at_start(results, net), "- ", "  ") for net in NETS]
-    parts += [paragraph(_in_training(results, net), "- ", "  ") for net in NETS]
-    parts += [paragraph(_shift_told(results), "- ", "  ")]
-    for net in NETS:
-        parts += [f"\nThe {net} network at the chosen settings, mean ± deviation over the seeds\n"]
-        parts += [table(results, net)]
-    parts += ["\nWhat a norm gains on no norm, 95 % interval, and the margin\n", gain_table(results)]
-    parts += ["\nHeld-out images right in %, mean over the passes, each factor at its best rate\n"]
-    parts += [factor_table(results)]
-    return "\n".join(parts)
+    told = [
+        *(_at_start(results, net) for net in NETS),
+        *(_in_training(results, net) for net in NETS),
+        _shift_told(results),
+    ]
+    tables = [
+        (f"The {net} network at the chosen settings, mean ± deviation over the seeds", table(results, net))
+        for net in NETS
+    ]
+    tables += [
+        ("What a norm gains on no norm, 95 % interval, and the margin", gain_table(results)),
+        (
+            "Held-out images right in %, mean over the passes, each factor at its best rate",
+            factor_table(results),
+        ),
+    ]
+    return lay_out(bullets(told), tables)
 
 
 def _at_start(results: Results, net: Net) -> str:

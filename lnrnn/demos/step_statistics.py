@@ -48,7 +48,7 @@ from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, StepStatistics
 from lnrnn.demos.outcomes import interval, mean_and_deviation
 from lnrnn.demos.speakers import NormName, SpeakerNetwork, join_utterances
 from lnrnn.demos.study import Progress, Report, Study
-from lnrnn.demos.tables import format_table, paragraph
+from lnrnn.demos.tables import bullets, format_table, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -373,27 +373,23 @@ def report(results: Results) -> Report:
     alone, joined = results.stacked("alone"), results.stacked("joined")
     accuracy = results.stacked("accuracy")
     mean, deviation = mean_and_deviation(100 * accuracy)
-    text = "\n\n".join(
-        [
-            paragraph(statistics_sentence(results)),
-            paragraph(
-                f"With all its own statistics the network names {mean:.1f} %"
-                + ("" if deviation is None else f" (±{deviation:.1f})")
-                + f" of the test utterances right. At the end of {JOINED} joined ones, "
-                f"{results.joined_steps:.0f} steps, the accuracy of layer norm changes by "
-                f"{points(results.stacked('layer_joined'))} points."
-            ),
-            paragraph(
-                "By step K: training utterances that reach it; change of the statistics from the step before "
-                "and their error, in standard deviations; and what it does to repeat K's for all later "
-                "steps: accuracy gained or lost, in points, on test utterances longer than K alone, change "
-                f"of the outputs there, and accuracy at the end of {JOINED} joined. Harmless: the 95 % "
-                f"intervals of both are above -{100 * MARGIN:g} points."
-            ),
-            step_table(results),
-            paragraph(subset_sentence(results)),
-        ]
+    told = [
+        statistics_sentence(results),
+        f"With all its own statistics the network names {mean:.1f} %"
+        + ("" if deviation is None else f" (±{deviation:.1f})")
+        + f" of the test utterances right. At the end of {JOINED} joined ones, "
+        f"{results.joined_steps:.0f} steps, the accuracy of layer norm changes by "
+        f"{points(results.stacked('layer_joined'))} points.",
+        subset_sentence(results),
+    ]
+    caption = (
+        "By step K: training utterances that reach it; change of the statistics from the step before "
+        "and their error, in standard deviations; and what it does to repeat K's for all later "
+        "steps: accuracy gained or lost, in points, on test utterances longer than K alone, change "
+        f"of the outputs there, and accuracy at the end of {JOINED} joined. Harmless: the 95 % "
+        f"intervals of both are above -{100 * MARGIN:g} points."
     )
+    text = lay_out(bullets(told), [(caption, step_table(results))])
     return verdict(alone, joined, results.count, text)
 
 

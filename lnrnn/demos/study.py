@@ -22,6 +22,8 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Results = TypeVar("Results")
 # What a study calls while it measures: the part that is done, 0 to 1, and a few words on what it is at.
 Progress = Callable[[float, str], None]
+# 20 cells at any width. What it is at comes last, so that a narrow terminal cuts that and no number.
+BAR = "{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}  {desc}"
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Report:
     """What came out.
 
     verdict: on the claim as it stands. number: the deciding number, with its unit, in a few words. text: the
-    sentences and tables for the terminal, lines of at most 80 characters. depends_on: with the verdict
-    "depends", on what.
+    findings and then the tables, as `tables.lay_out` arranges them for the terminal. depends_on: with the
+    verdict "depends", on what.
     """
 
     verdict: Verdict
@@ -79,7 +81,7 @@ class Study(Generic[Results]):
         path = output_dir / self.file
         tqdm = require("tqdm").tqdm
         if figure:
-            require("matplotlib")
+            require("matplotlib", otherwise="leave the figure out: --no-figure, in Python figure=False")
             output_dir.mkdir(parents=True, exist_ok=True)
             check_replaceable(path)
         print(paragraph(f"{self.claim} ({self.source})"))
@@ -88,22 +90,22 @@ class Study(Generic[Results]):
         if quick:
             print("A quick run: its numbers mean little.")
         started = time.perf_counter()
-        with tqdm(total=100, smoothing=0, bar_format="{l_bar}{bar}| {elapsed}<{remaining}") as bar:
+        with tqdm(total=100, smoothing=0, bar_format=BAR) as bar:
 
             def progress(done: float, text: str) -> None:
-                bar.set_description(text, refresh=False)
+                bar.set_description_str(text, refresh=False)
                 bar.update(round(100 * done) - bar.n)
 
             with one_thread():
                 results = self.measure(seeds, quick, progress)
             progress(1, "done")
         report = self.report(results)
-        print(f"\n{report.text}\n")
-        print(paragraph(f"Verdict: {report.told}. {report.number}"))
+        print("\n" + paragraph(f"Verdict: {report.told}. {report.number}"))
+        print(f"\n{report.text}")
         if figure:
             save_figure(path, self.size, lambda drawing: self.draw(results, drawing))
             print(f"\nFigure: {path.resolve()}")
-        print(f"Took {time.perf_counter() - started:.0f} s.")
+        print(f"\nTook {time.perf_counter() - started:.0f} s.")
         return report
 
 

@@ -42,7 +42,7 @@ import numpy as np
 from lnrnn.demos.normalised_regression import BATCH, LAYER, NONE, NORMS, WEIGHT
 from lnrnn.demos.outcomes import bounds
 from lnrnn.demos.study import Report, Study
-from lnrnn.demos.tables import format_percent, format_table, paragraph
+from lnrnn.demos.tables import bullets, format_percent, format_table, lay_out
 from lnrnn.demos.weight_growth_experiment import (
     ADAM,
     FACTORS,
@@ -168,13 +168,12 @@ def report(results: Results) -> Report:
 def report_text(results: Results) -> str:
     """Sentences and tables for a terminal."""
     told = [_by_hand(results), _one_row(results), _training(results)]
-    parts = [paragraph(text, "- ", "  ") for text in told]
-    parts += ["\nBy hand: exponents by the factor, mean over the seeds\n", hand_table(results)]
-    parts += ["\nIn training, at the rate chosen: mean and 95 % interval over the seeds\n"]
-    parts += [training_table(results)]
-    parts += ["\nGrowth of |W| by rate, mean, and held-out images named right in %; *: chosen\n"]
-    parts += [rate_table(results)]
-    return "\n".join(parts)
+    tables = [
+        ("By hand: exponents by the factor, mean over the seeds", hand_table(results)),
+        ("In training, at the rate chosen: mean and 95 % interval over the seeds", training_table(results)),
+        ("Growth of |W| by rate, mean, and held-out images named right in %; *: chosen", rate_table(results)),
+    ]
+    return lay_out(bullets(told), tables)
 
 
 def _by_hand(results: Results) -> str:

@@ -1,8 +1,11 @@
-"""``lnrnn demo all --quick``: every study, from the command line to the table at the end."""
+"""``lnrnn demo all --quick``: all studies, from the command line to the table at the end; three widths."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +15,41 @@ from lnrnn.demos.registry import DEMOS, study_of
 from lnrnn.demos.study import VERDICTS
 
 
-def test_all_demos_run_and_end_in_one_table(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def measured():
+    """Results of the quick studies by name: every study measures once."""
     for package in ("tqdm", "matplotlib", "sklearn"):
         pytest.importorskip(package)
-    assert cli.main(["demo", "all", "--quick", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    return {}
+
+
+@pytest.fixture
+def run_all(measured, monkeypatch, capfd, tmp_path):
+    """Runs `demo all --quick` in a terminal of so many columns; returns what it prints to stdout, stderr."""
+
+    def remembering(*pair):
+        found = study_of(*pair)
+
+        def measure(*arguments):
+            if found.name not in measured:
+                measured[found.name] = found.measure(*arguments)
+            return measured[found.name]
+
+        return replace(found, measure=measure)
+
+    def run(columns, *arguments):
+        monkeypatch.delenv("COLUMNS")
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((columns, 25)))
+        command = ["demo", "all", "--quick", "--seeds", "1", "--output-dir", str(tmp_path), *arguments]
+        assert cli.main(command) == 0
+        return capfd.readouterr()
+
+    monkeypatch.setattr(every, "study_of", remembering)
+    return run
+
+
+def test_all_demos_run_and_end_in_one_table(tmp_path, run_all, monkeypatch):
+    shown, _ = run_all(80)
     names = list(every.parts())
     assert list(dict.fromkeys(demo for demo, _ in every.parts().values())) == list(DEMOS)
     reports = json.loads((tmp_path / every.FILE).read_text())["reports"]
@@ -27,10 +60,25 @@ def test_all_demos_run_and_end_in_one_table(tmp_path, capsys):
     for place, name in enumerate(names, 1):
         assert f"--- {place} of {len(names)}: {name} -" in shown
         assert f"\n{name}: " in table and reports[name]["number"][:20] in " ".join(table.split())
-    lines = [line for line in shown.splitlines() if not line.startswith("Figure: ")]
-    assert max(map(len, lines)) <= 80
     # Everything is known now: a second time nothing is run.
-    assert cli.main(["demo", "all", "--quick", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
-    again = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    again, _ = run_all(80)
     assert "Took" not in again and again.count("known from an earlier run") == len(names)
     assert table.endswith(again[again.index("\n\naxes: ") + 2 :])
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_every_demo_fits_the_terminal_findings_first(columns, run_all):
+    shown, progress = run_all(columns, "--no-figure")
+    assert columns - 20 < max(map(len, shown.splitlines())) <= columns
+    studies = re.split(r"(?m)^--- \d+ of \d+: ", shown)[1:]
+    assert len(studies) == len(every.parts())
+    for text in studies:
+        text = text[: text.index("\nTook ")]
+        verdict, rule = text.index("\nVerdict: "), re.search(r"(?m)^----+$", text).start()
+        findings = [match.start() for match in re.finditer(r"(?m)^- ", text)]
+        assert verdict < findings[0] and findings[-1] < rule, text
+    bars = [line for line in re.split(r"[\r\n]", progress) if "%|" in line]
+    assert len(bars) >= len(studies)
+    for bar in bars:
+        assert len(bar) <= columns and len(bar.split("|")[1]) >= 20

@@ -407,6 +407,52 @@ def test_format_table():
     assert table.splitlines() == ["name      a", "-----------", "x       1.5", "longer"]
 
 
+def test_a_table_that_is_too_wide_is_cut_into_even_parts(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    header, rows = ["name", *"abcd"], [["x", *("0123456789" * 2 for _ in "abcd")]]
+    parts = tables.format_table(header, rows).split("\n\n")
+    assert [part.splitlines()[0].split() for part in parts] == [["name", "a", "b"], ["name", "c", "d"]]
+    for part in parts:
+        first, rule, row = part.splitlines()
+        assert len(first) == len(rule) == len(row) == 4 + 2 * (2 + 20) and set(rule) == {"-"}
+        assert row.split() == ["x", *rows[0][1:3]]
+    # At its full width it fits, to the column; a single value that is too wide is not cut.
+    for columns, count in (("92", 1), ("91", 2)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert tables.format_table(header, rows).count("name") == count
+    assert "z" * 200 in tables.format_table(["name", "a"], [["x", "z" * 200]])
+    assert tables.format_table(["name"], [["x"]]).splitlines() == ["name", "----", "x"]
+
+
+@pytest.mark.parametrize("columns, expected", [(10, 60), (60, 60), (97, 97), (120, 120), (400, 120)])
+def test_text_is_as_wide_as_the_terminal_within_limits(columns, expected, monkeypatch):
+    for name, size in (("COLUMNS", columns), ("get_terminal_size", None)):
+        if size is None:
+            monkeypatch.delenv("COLUMNS")
+            monkeypatch.setattr(os, name, lambda *_: os.terminal_size((columns, 25)))
+        else:
+            monkeypatch.setenv(name, str(size))
+        assert tables.columns() == expected
+        lines = tables.paragraph("word " * 100).splitlines()
+        assert expected - 5 < max(map(len, lines)) <= expected
+
+
+def test_where_there_is_no_terminal_lines_are_of_80_characters(monkeypatch):
+    def refuse(*_):
+        raise OSError("not a terminal")
+
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(os, "get_terminal_size", refuse)
+    assert tables.columns() == 80
+
+
+def test_what_was_found_comes_before_the_tables():
+    text = tables.lay_out(tables.bullets(["one " * 30, "two"]), [("caption", "table"), ("other", "rows")])
+    first, *rest = text.split("\n\n")
+    assert first.splitlines()[0].startswith("- one one") and first.splitlines()[1].startswith("  one")
+    assert first.endswith("\n- two") and rest == ["caption", "table", "other", "rows"]
+
+
 def test_the_figure_is_a_picture(results, tmp_path):
     image = pytest.importorskip("matplotlib.image")
     path = tmp_path / "figure.png"
@@ -445,14 +491,14 @@ def test_the_demo_prints_what_it_found_and_writes_the_figure(tmp_path, capfd, mo
     assert figure.stat().st_size > 10_000 and f"\nFigure: {figure}\n" in shown
     assert f"{cells.with_article(cell.upper())} is trained" in " ".join(shown.split())
     assert shown.count("\nLN  ") == 5 and "346" in shown and "quick run" in shown
-    # What follows from the numbers comes first, and nothing is wider than a terminal usually is.
-    assert shown.index("What the numbers say") < shown.index("\nLN  ")
+    # What follows from the numbers comes first.
+    assert shown.index("\nVerdict: ") < shown.index("BN knows 10 steps") < shown.index("\nLN  ")
     lines = [line for line in shown.splitlines() if not line.startswith("Figure: ")]
     assert max(map(len, lines)) <= 80
     bars = [line for line in re.split(r"[\r\n]", progress) if "|" in line]
-    assert "done" in bars[-1] and "100%" in bars[-1]
+    assert bars[-1].startswith("100%") and bars[-1].rstrip().endswith("  done")
     for bar in bars:
-        assert len(bar) <= 80 and len(bar.split("|")[1]) >= 20
+        assert len(bar) <= 80 and len(bar.split("|")[1]) == 20
 
 
 def test_without_a_figure_nothing_is_written_and_matplotlib_is_not_needed(
@@ -481,8 +527,10 @@ def test_a_missing_package_is_named_before_any_training(package, monkeypatch, tm
     pytest.importorskip("tqdm")
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(long_sequences, "measure_lengths", lambda *_: pytest.fail("trained"))
-    with pytest.raises(ImportError, match=rf"needs {package}: .*pip install matplotlib tqdm"):
+    with pytest.raises(ImportError, match=rf"needs {package}: .*pip install matplotlib tqdm") as raised:
         demos.run(output_dir=tmp_path)
+    # The figure can be left out, the progress bar cannot.
+    assert ("--no-figure" in str(raised.value)) == (package == "matplotlib")
 
 
 def test_bad_arguments_are_refused():

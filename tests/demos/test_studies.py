@@ -15,7 +15,7 @@ from lnrnn.demos import every, findings, registry
 from lnrnn.demos.length_experiment import BATCH_NORM, LAYER_NORM, Results
 from lnrnn.demos.outcomes import Outcome
 from lnrnn.demos.speakers import TRAININGS
-from lnrnn.demos.study import VERDICTS, Report, Study
+from lnrnn.demos.study import BAR, VERDICTS, Report, Study
 
 
 @pytest.mark.parametrize("verdict, depends_on", [("yes", ""), ("confirmed", "luck"), ("depends", "")])
@@ -59,9 +59,19 @@ def test_a_study_measures_on_one_thread_prints_and_draws(tmp_path, capsys):
     assert (report.verdict, report.number) == ("confirmed", "3 of 3")
     for text in ("a-b is claimed (somebody, somewhere)", "3 seeds", "A quick run", "text of a-b"):
         assert text in shown
-    assert "Verdict: confirmed. 3 of 3" in shown
+    assert "\n\nVerdict: confirmed. 3 of 3\n\ntext of a-b\n\nFigure: " in shown
     assert (tmp_path / "new/a_b.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a_b.png"]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("elapsed", [5, 4000])
+def test_the_progress_bar_has_room_whatever_is_said(columns, elapsed):
+    tqdm = pytest.importorskip("tqdm").tqdm
+    words = "the first 10 steps, no norm, seed 0"
+    bar = tqdm.format_meter(50, 100, elapsed, ncols=columns, ascii=" #", bar_format=BAR, prefix=words)
+    assert len(bar) <= columns and bar.startswith(f" 50%|{10 * '#'}{10 * ' '}| ")
+    assert words[:10] in bar and (columns == 60 or bar.endswith("  " + words))
 
 
 @pytest.fixture
@@ -102,6 +112,14 @@ def test_all_goes_on_where_it_was_interrupted(tmp_path, capsys, two):
     demos.run("all", seeds=3, output_dir=tmp_path, figure=False)
     assert len(calls) == 9
     assert json.loads((tmp_path / every.FILE).read_text())["reports"].keys() == {"one", "twoa", "twob"}
+
+
+def test_reports_that_cannot_be_kept_are_told_before_any_training(tmp_path, two):
+    calls, _ = two
+    (tmp_path / every.FILE).mkdir()
+    with pytest.raises(IsADirectoryError, match=every.FILE):
+        demos.run("all", output_dir=tmp_path, figure=False)
+    assert not calls
 
 
 def test_the_list(capsys):
