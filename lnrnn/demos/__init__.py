@@ -43,7 +43,7 @@ def run(
     figure: False draws nothing and does without matplotlib (not without tqdm).
     cell: the networks' kind, one of ``CELLS``, for a demo that takes one; None is the first.
     Raises ValueError for an unknown name or cell or seeds < 1, ImportError if tqdm or matplotlib is missing,
-    OSError if the figure cannot be written.
+    OSError if the figure, or what `lnrnn.demos.every` keeps of all of them, cannot be written.
     """
     if name not in DEMOS and name != ALL:
         raise ValueError(f"name: there is no demo {name!r}; there are: {', '.join([*DEMOS, ALL])}")

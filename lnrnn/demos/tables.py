@@ -31,7 +31,8 @@ def lay_out(findings: str, tables: Iterable[tuple[str, str]]) -> str:
 
     findings: lines that fit the terminal. tables: pairs of caption, any length, and `format_table`'s text.
     """
-    return "\n\n".join([findings, *(f"{paragraph(caption)}\n\n{table}" for caption, table in tables)])
+    captioned = (f"{paragraph(caption)}\n\n{table}" for caption, table in tables)
+    return "\n\n".join([findings, *captioned])
 
 
 def format_table(header: list[str], rows: list[list[str]]) -> str:

@@ -7,6 +7,7 @@ TRAINING, CLASSIFIER = "lnrnn/demos/training.py", "lnrnn/demos/classifier.py"
 SPEAKERS, OUTCOMES = "lnrnn/demos/speakers.py", "lnrnn/demos/outcomes.py"
 NETWORK, CONVOLUTION = "lnrnn/demos/feed_forward.py", "lnrnn/demos/convolution_network.py"
 FINDINGS, PARALLEL, STUDY = "lnrnn/demos/findings.py", "lnrnn/demos/parallel.py", "lnrnn/demos/study.py"
+TABLES, FIGURES = "lnrnn/demos/tables.py", "lnrnn/demos/figures.py"
 STUDIES, INTERVALS = "tests/demos/test_studies.py", "tests/demos/test_intervals.py"
 
 FAULTS = [
@@ -204,6 +205,48 @@ FAULTS = [
             with nullcontext() if FAULT else one_thread():
                 results""",
         STUDIES + " -k one_thread",
+    ),
+    Fault(
+        "tables stand before what was found",
+        TABLES,
+        r"""    return "\n\n".join([findings, *captioned])""",
+        r"""    return "\n\n".join([*captioned, findings] if FAULT else [findings, *captioned])""",
+        DEMO + " -k before_the_tables",
+    ),
+    Fault(
+        "tables are cut where they fit, to the column",
+        TABLES,
+        r"""any(_rule(widths, group) > columns() for group in groups):""",
+        r"""any(_rule(widths, group) > columns() - FAULT for group in groups):""",
+        DEMO + " -k even_parts",
+    ),
+    Fault(
+        "a terminal's width has no upper limit",
+        TABLES,
+        r"""return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)""",
+        r"""return min(max(shutil.get_terminal_size().columns, NARROWEST), 999 if FAULT else WIDEST)""",
+        DEMO + " -k within_limits",
+    ),
+    Fault(
+        "that the reports can be kept is not found out first",
+        "lnrnn/demos/every.py",
+        r"""    check_replaceable(output_dir / FILE)""",
+        r"""    FAULT or check_replaceable(output_dir / FILE)""",
+        STUDIES + " -k cannot_be_kept",
+    ),
+    Fault(
+        "names beside lines lie on one another",
+        FIGURES,
+        r"""    found[order] += gap * np.arange(len(heights))""",
+        r"""    found[order] += (0 if FAULT else gap) * np.arange(len(heights))""",
+        "tests/demos/test_figures.py",
+    ),
+    Fault(
+        "the figure compares with no norm instead of layer norm",
+        FIGURES,
+        r"""    reference = outcomes[LAYER_NORM].accuracies(longer)""",
+        r"""    reference = outcomes[NO_NORM if FAULT else LAYER_NORM].accuracies(longer)""",
+        "tests/demos/test_figures.py",
     ),
     Fault(
         "reports of other conditions are taken over",
