@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
     and long of 64 bits. Objects stay in `folder`."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
-    shutil.rmtree(raw, ignore_errors=True)
+    for made in (raw, *sources.glob("build/lib*")):  # setuptools would keep files that are gone
+        shutil.rmtree(made, ignore_errors=True)
     asked = [python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]
     module = done(asked).strip().replace(host_suffix(), target.suffix)
     free = environment(
@@ -74,14 +76,17 @@ def compile_for_macos(folder: Path) -> int:
     """All C of the library, without the module, into one dynamic library. -> of how many units."""
     compiler = [*zig("aarch64-macos.11.0").split(), "-fPIC"]
     sys.path.insert(0, str(ROOT / "pyx"))
-    from build_flags import units
+    from build_flags import Unit, units
+
+    def compiled(unit: Unit) -> str:
+        target = str(folder / f"{unit.name}.o")
+        paths = [f"-I{ROOT / path}" for path in unit.include]
+        done([*compiler, *unit.flags, *paths, "-c", str(ROOT / unit.source), "-o", target])
+        return target
 
     folder.mkdir(parents=True, exist_ok=True)
-    objects = []
-    for name, source, flags, include in units("arm64", []):
-        objects.append(str(folder / f"{name}.o"))
-        paths = [f"-I{ROOT / path}" for path in include]
-        done([*compiler, *flags, *paths, "-c", str(ROOT / source), "-o", objects[-1]])
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, units("arm64", [])))
     done([*compiler, "-shared", *objects, "-o", str(folder / "lnrnn.dylib")])
     return len(objects)
 
