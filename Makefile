@@ -18,6 +18,7 @@
 #   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/machines/run.py)
 #   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/wheels/run.py says which)
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
+#   make docs                the documentation as a site, in build/docs/index.html
 #   make clean               all that these made
 PYTHON ?= python3
 VENV ?= .venv
@@ -28,12 +29,12 @@ SECONDS ?= 60
 SEED ?=
 TALLY ?=
 
-PYTHONS = lnrnn setup.py examples tests pyx
+PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi])
 
 .PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
-    faults races fuzz ulp machines wheels soak clean
+    faults races fuzz ulp machines wheels soak docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(ARGS)
@@ -115,6 +116,11 @@ CALLS ?= 1000000
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak/soak.py --steps $(STEPS) --calls $(CALLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+# Warnings are errors. Nothing is fetched but the packages of the extra docs.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -n -W --keep-going -E -b html docs build/docs
+	@echo "The documentation is build/docs/index.html"
+
 build: $(VENV)/.build
 
 bench: $(VENV)/.bench
@@ -148,7 +154,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 
 # The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
 # folder names them.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench $(VENV)/.wheels: $(VENV)/.%: $(VENV)/.build pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench $(VENV)/.docs $(VENV)/.wheels: $(VENV)/.%: $(VENV)/.build pyproject.toml
 	$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
 	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
 	$(PIP) install --quiet -r $(VENV)/$*.txt

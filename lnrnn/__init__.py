@@ -1,8 +1,8 @@
 """lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU.
 
-Public is what `__all__` names here, in lnrnn.torch and in lnrnn.reference, `load` and `save` of lnrnn.io, and
-what README.md names. All other modules may change from one version to the next; their names carry no
-underscore, but for the compiled _core.
+Public is what `__all__` names here, in lnrnn.torch, lnrnn.reference and lnrnn.data, `load` and `save` of
+lnrnn.io, and what docs/ names. All other modules may change from one version to the next; their names carry
+no underscore, but for the compiled _core.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,14 +192,6 @@ def test_some_lanes_are_reset(rng):
         with pytest.raises(TypeError, match="step must be an integer"):
             stream.step = wrong
     np.testing.assert_array_equal(stream.step, [1, 2, 3, 4])
-
-
-def test_the_page(capsys):
-    """The code of docs/sessions.md runs, and prints what it says."""
-    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    exec(code, {})
-    assert capsys.readouterr().out == "".join(f"{line}\n" for line in re.findall(r"print.*# (.*)", code))
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

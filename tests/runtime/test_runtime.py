@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import re
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,13 +145,6 @@ with threadpool_limits(1, user_api="openmp"):
     print(*found, lnrnn.get_num_threads())
 """
     assert said(code, OMP_NUM_THREADS="2") == "2 1 3 2 2"
-
-
-def test_the_page():
-    """The code of docs/threads.md runs, and prints what it says."""
-    page = (Path(lnrnn.__file__).parents[1] / "docs" / "threads.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    assert said(code) == "\n".join(re.findall(r"print.*# (.*)", code))
 
 
 def compute():

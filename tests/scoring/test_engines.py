@@ -269,7 +269,7 @@ def test_what_the_page_shows(tmp_path, monkeypatch):
 
 def of_the_docs_command():
     text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
-    return re.search(r"^    lnrnn (score .*)$", text, re.M)[1].split()
+    return re.search(r"^\$ lnrnn (score .*)$", text, re.M)[1].split()
 
 
 def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):

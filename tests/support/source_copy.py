@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs", "examples",
-    "include", "pyx", "lnrnn", "tests",
+    "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff",
+    "Makefile", "docs", "examples", "include", "pyx", "lnrnn", "tests",
 )  # fmt: skip
 
 

@@ -1,0 +1,145 @@
+"""Sphinx's configuration of the documentation: `make docs`. Nothing is fetched from the network."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+import lnrnn
+from lnrnn import cli
+
+project = "lnrnn"
+author = "the lnrnn developers"
+copyright = "2026, the lnrnn developers"
+version = release = lnrnn.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"lnrnn {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+html_copy_source = False
+highlight_language = "none"
+smartquotes = False
+
+# --- Markdown -----------------------------------------------------------------------------------------------
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# --- docstrings ---------------------------------------------------------------------------------------------
+
+autodoc_mock_imports = ["torch"]  # lnrnn.torch is shown where PyTorch is not installed, too
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
+python_use_unqualified_type_names = True
+# Types of others stand in signatures as text, for links to their pages would have to be fetched.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+TABULAR = re.compile(r"\S {3,}\S")  # columns, as of a table in plain text
+NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # an argument, or several, and what they are
+RESULT = re.compile(r"->|Raises\b|Returns\b|Source:")
+ARGUMENT = re.compile(r"(?<![\w.`])(\w+):(?= |$)")
+CODE = re.compile(r"``.+?``|`[^`]+`")
+
+
+def as_rest(lines: list[str], names: set[str]) -> list[str]:
+    """A docstring of lnrnn, which is plain text, as reStructuredText that shows what it says. Paragraphs stay
+    paragraphs; what is indented, or has columns, is shown as it stands; `name` is code; a line that begins
+    with one of the names, an argument, with a result or with what is raised begins a paragraph."""
+    found: list[str] = []
+    literal = False
+    for line in lines:
+        if not line.strip():
+            found.append("")
+            continue
+        if line.startswith("  ") or TABULAR.search(line):
+            if not literal:
+                found += ["", "::", ""]
+            found.append(f"    {line}")
+            literal = True
+            continue
+        begun = NAMED.match(line)
+        named = begun is not None and set(begun[1].split(", ")) <= names
+        if literal or named or RESULT.match(line):
+            found.append("")
+        literal = False
+        found.append(_text(line, names))
+    return found
+
+
+def _text(line: str, names: set[str]) -> str:
+    """A line of prose: what is between backquotes, and an argument before a colon, as code; all else without
+    a meaning for reStructuredText."""
+    line = ARGUMENT.sub(lambda found: f"`{found[1]}`:" if found[1] in names else found[0], line)
+    parts = []
+    at = 0
+    for code in CODE.finditer(line):
+        parts.append(re.sub(r"([\\*|_`])", r"\\\1", line[at : code.start()]))
+        parts.append(f"``{code[0].strip('`')}``")
+        at = code.end()
+    parts.append(re.sub(r"([\\*|_`])", r"\\\1", line[at:]))
+    text = "".join(parts)
+    return f"\\{text}" if re.match(r"[-+] |\d+\. ", text) else text
+
+
+def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    try:
+        names = set(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):
+        names = set()
+    names |= set(getattr(thing, "__slots__", ())) | set(getattr(thing, "__annotations__", {}))
+    names |= {"x", "y", "h0", "lengths", "rows", "out", "resets", "threads", "weight"}
+    lines[:] = [*as_rest(lines, names), ""]
+
+
+def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: str, result: str) -> Any:
+    """Signatures without what Sphinx makes of an alias in a union."""
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return tuple(text and alias.sub(r"\1", text) for text in (arguments, result))
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+class Help(Directive):
+    """What `lnrnn --help` says, or with an argument that command's --help."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        os.environ["COLUMNS"] = "96"
+        parser = cli.build_parser()
+        if self.arguments:
+            commands = next(a.choices for a in parser._actions if a.dest == "name")
+            parser = commands[self.arguments[0]]
+        text = parser.format_help()
+        return [nodes.literal_block(text, text, language="text")]
+
+
+# --- pages that need not be there ---------------------------------------------------------------------------
+
+
+def leave_out(app: Any, page: str, source: list[str]) -> None:
+    if page == "index":
+        for name in ("c_api", "wheels"):
+            if not (Path(app.srcdir) / f"{name}.md").exists():
+                source[0] = source[0].replace(f"\n{name}\n", "\n")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    app.connect("autodoc-process-docstring", rewrite)
+    app.connect("autodoc-process-signature", mend)
+    app.connect("source-read", leave_out)
+    app.add_directive("lnrnn-help", Help)
+    return {"parallel_read_safe": True}

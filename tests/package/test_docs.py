@@ -1,0 +1,157 @@
+"""README.md and docs/: every block of code runs, or says why not; links lead somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import lnrnn
+import pages
+from lnrnn import cli
+from pages import ROOT
+
+LANGUAGES = ("python", "console", "setup", "text")
+RUN = [page for page in pages.PAGES if any(b.language in LANGUAGES[:3] for b in pages.blocks(page))]
+
+
+def shown(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", RUN, ids=shown)
+def test_what_a_page_shows_runs_and_prints_what_it_says(page, tmp_path):
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    found = subprocess.run(
+        [sys.executable, pages.__file__, str(page)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    if found.stdout:
+        pytest.skip(found.stdout)
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=shown)
+def test_blocks_that_are_not_run_have_a_reason(page):
+    for block in pages.blocks(page):
+        where = f"{shown(page)}:{block.line}"
+        if test := block.marks.get("tested by"):
+            assert page.name in (ROOT / test).read_text(), f"{where}: {test} does not name the page"
+            continue
+        assert block.language in LANGUAGES or len(block.marks.get("not run", "")) > 8, (
+            f"{where}: a block of {block.language or 'no language'} needs <!-- not run: why --> above it"
+        )
+        if block.language == "python":
+            compile(block.text, where, "exec")
+        if block.language == "console":
+            for command, _ in pages.commands(block):
+                check_command(shlex.split(command, comments=True), where)
+    prose = re.sub(r"(?s)```.*?\n```|<!-- setup.*?\n-->", "", page.read_text())
+    indented = re.search(r"(?:\A|\n\n)    (?!- |\d\. ).*", prose)
+    assert not indented, f"{shown(page)}: a block without a fence: {indented and indented[0]}"
+
+
+def check_command(words, where):
+    """That there are such a command and its arguments, such a target, such a file."""
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    if words[0].endswith("lnrnn"):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                cli.build_parser().parse_args(words[1:])
+            except SystemExit as end:
+                assert end.code == 0, f"{where}: {said.getvalue()}"
+    elif words[0] == "make":
+        for target in (word for word in words[1:] if "=" not in word):
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), f"{where}: make {target}"
+    elif words[0].endswith("python") and not words[1].startswith("-"):
+        assert (ROOT / words[1]).is_file(), f"{where}: {words[1]}"
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=shown)
+def test_links_lead_to_files_that_there_are(page):
+    """Relative ones; `make docs` holds the sections to which they point."""
+    text = re.sub(r"(?s)```.*?\n```|`[^`\n]+`", "", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http:", "https:", "#")):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{shown(page)}: {target}"
+
+
+def test_every_page_is_in_the_site():
+    """`make docs` fails for one that is in no list; here without Sphinx, for those of the top folder."""
+    index = (ROOT / "docs" / "index.md").read_text().splitlines()
+    for page in (ROOT / "docs").glob("*.md"):
+        if page.stem != "index":
+            patterns = (re.escape(line).replace(r"\*", ".*") for line in index)
+            ok = any(re.fullmatch(pattern, page.stem) for pattern in patterns)
+            assert ok or page.stem.startswith("reliability_"), page
+
+
+# --- what pages say of other files --------------------------------------------------------------------------
+
+
+def test_the_figure_of_speed_has_the_tables_numbers(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import speed_ratio
+
+    rows = (ROOT / "docs" / "speed_ratio.csv").read_text().splitlines()[1:]
+    table = []
+    for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines():
+        cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
+        if len(cells) == 10 and cells[0] in speed_ratio.CELLS:
+            table.append(",".join("" if cell == "-" else cell for cell in cells[:8]))
+    assert rows == table and len(rows) == 16
+    found = speed_ratio.ratios()
+    assert found["RNN"]["jax"] == pytest.approx(  # by hand
+        (
+            1.49
+            / 0.59
+            * 3.77
+            / 2.28
+            * 13.8
+            / 9.51
+            * 57.6
+            / 46.9
+            * 4.22
+            / 2.76
+            * 49
+            / 37.7
+            * 29.8
+            / 21.7
+            * 374
+            / 295
+        )
+        ** 0.125
+    )
+    assert found["LSTM"]["torch.jit"] == pytest.approx((21.8 / 2.49 * 104 / 45.5 * 142 / 40.5) ** (1 / 3))
+
+
+def test_every_environment_variable_has_its_line():
+    page = (ROOT / "docs" / "api" / "environment.md").read_text()
+    sources = [*(ROOT / "lnrnn").rglob("*.py"), ROOT / "setup.py", *(ROOT / "pyx").rglob("*.[ch]")]
+    read = set()
+    for path in sources:
+        if path.name != "_core.c":
+            text = path.read_text()
+            read |= set(re.findall(r"(?:environ\.get|getenv|_choose)\(\s*\"([A-Z_]+)\"", text))
+            read |= set(re.findall(r"environ\[\"([A-Z_]+)\"\]", text))
+    assert {"LNRNN_ISA", "LNRNN_TEAM", "LNRNN_NUM_THREADS", "LNRNN_OPENMP", "OMP_NUM_THREADS"} <= read
+    assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def test_every_public_name_has_its_entry():
+    entries = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    for name in lnrnn.__all__:
+        assert re.search(rf"^\.\. auto\w+:: lnrnn\.{name}$", entries, re.M), name
+
+
+def test_the_citation_is_of_this_version():
+    page = (ROOT / "docs" / "platforms.md").read_text()
+    assert f"version = {{{lnrnn.__version__}}}" in page
+    assert f"version: {lnrnn.__version__}\n" in (ROOT / "CITATION.cff").read_text()

@@ -1,0 +1,131 @@
+"""Pages of Markdown as programs: what a page shows is run, block after block, as one who follows it would.
+
+A block of ```python is run in the page's one namespace. What it prints must be the comments behind its
+print(...), in order, or the ```text block that follows it; else it may print nothing. A block of ```console
+has commands, `$ lnrnn ...`, and below each what it prints, or nothing, where that is not compared. In what is
+printed `...` stands for what is not the same everywhere.
+
+Comments of HTML say what differs:
+
+    <!-- setup ... -->                    Python that is run there and not shown
+    <!-- needs: torch, pandas -->         the next block, and so the rest of the page, is run where these are
+    <!-- not run: why -->                 the next block is not run; at the top of a page: none of its blocks
+    <!-- tested by: tests/... -->         as before: a test of its own runs it
+
+`python tests/support/pages.py PAGE` runs one in the current folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(```+|:::+)(.*)$")
+MARK = re.compile(r"<!-- (not run|tested by|needs): (.+) -->")
+
+
+@dataclass
+class Block:
+    """line: the number of its first line. language: "python", "console", "setup", or what the fence says.
+    marks: of the comments above it."""
+
+    language: str
+    line: int
+    text: str
+    marks: dict[str, str]
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page and its hidden setups, in order; directives of Sphinx are none."""
+    found: list[Block] = []
+    lines = page.read_text().splitlines()
+    whole: dict[str, str] = {}  # marks at the top, which hold for all blocks
+    marks: dict[str, str] = {}
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        fence, mark = FENCE.match(line), MARK.fullmatch(line.strip())
+        if mark:
+            (marks if found or any(lines[i].startswith("#") for i in range(at)) else whole)[mark[1]] = mark[2]
+        elif line.strip() == "<!-- setup":
+            end = lines.index("-->", at)
+            found.append(Block("setup", at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
+            at = end
+        elif fence:
+            end = next((i for i in range(at + 1, len(lines)) if lines[i].strip() == fence[1]), None)
+            assert end is not None, f"{page}:{at + 1}: a block that does not end"
+            language = fence[2].strip()
+            if not language.startswith("{"):
+                found.append(Block(language, at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
+            marks = {}
+            at = end
+        elif line.strip():
+            marks = {}
+        at += 1
+    return found
+
+
+def commands(block: Block) -> list[tuple[str, str | None]]:
+    """Of a console block: each command, and the output that stands below it, None for none."""
+    found: list[tuple[str, str | None]] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], None))
+        else:
+            command, output = found[-1]
+            found[-1] = command, line if output is None else f"{output}\n{line}"
+    return found
+
+
+def run(page: Path) -> str:
+    """Runs a page in the current folder. -> "" or why its rest was left out. Raises what its code does, and
+    AssertionError, naming the line, where something else is printed than the page says."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    todo = blocks(page)
+    for block, after in zip_longest(todo, todo[1:]):
+        if block.marks.keys() & {"not run", "tested by"} or block.language == "text":
+            continue
+        for package in filter(None, re.split(", *", block.marks.get("needs", ""))):
+            if importlib.util.find_spec(package) is None:
+                return f"line {block.line}: {package} is not installed"
+        if block.language == "console":
+            for command, output in commands(block):
+                got = command_line(shlex.split(command, comments=True))
+                assert output is None or fits(got, output), f"{page}:{block.line}: {command}\n{got}"
+        else:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True), names)
+            want = "\n".join(re.findall(r"print.*?# (.*)", block.text))
+            if not want and after is not None and after.language == "text" and not after.marks:
+                want = after.text
+            got = printed.getvalue().rstrip("\n")
+            assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand it prints\n{got}"
+    return ""
+
+
+def fits(got: str, want: str) -> bool:
+    """Whether that was printed; `...` stands for what is not the same everywhere."""
+    return re.fullmatch(re.escape(want).replace(r"\.\.\.", "(?s:.*)"), got) is not None
+
+
+def command_line(words: list[str]) -> str:
+    """What `lnrnn ...` prints."""
+    from lnrnn import cli
+
+    assert words[0] == "lnrnn", f"give a reason why {words[0]} is not run: <!-- not run: why -->"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert cli.main(words[1:]) == 0, words
+    return printed.getvalue().rstrip("\n")
+
+
+if __name__ == "__main__":
+    print(run(Path(sys.argv[1]).resolve()), end="")
