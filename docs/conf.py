@@ -49,7 +49,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 TABULAR = re.compile(r"\S {3,}\S")  # columns, as of a table in plain text
 NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # an argument, or several, and what they are
 RESULT = re.compile(r"->|Raises\b|Returns\b|Source:")
-ARGUMENT = re.compile(r"(?<![\w.`])(\w+):(?= |$)")
+ARGUMENT = re.compile(r"(?<![\w.`])(\w+(?:, \w+)*)((?: \([^)]*\))?:)(?= |$)")
 CODE = re.compile(r"``.+?``|`[^`]+`")
 
 
@@ -81,7 +81,14 @@ def as_rest(lines: list[str], names: set[str]) -> list[str]:
 def _text(line: str, names: set[str]) -> str:
     """A line of prose: what is between backquotes, and an argument before a colon, as code; all else without
     a meaning for reStructuredText."""
-    line = ARGUMENT.sub(lambda found: f"`{found[1]}`:" if found[1] in names else found[0], line)
+    line = ARGUMENT.sub(
+        lambda found: (
+            re.sub(r"\w+", r"`\g<0>`", found[1]) + found[2]
+            if set(found[1].split(", ")) <= names
+            else found[0]
+        ),
+        line,
+    )
     parts = []
     at = 0
     for code in CODE.finditer(line):
