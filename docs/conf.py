@@ -10,6 +10,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from sphinx.util.inspect import signature, stringify_signature
 
 import lnrnn
 from lnrnn import cli
@@ -111,9 +112,15 @@ def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: lis
 
 
 def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: str, result: str) -> Any:
-    """Signatures without what Sphinx makes of an alias in a union."""
-    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
-    return tuple(text and alias.sub(r"\1", text) for text in (arguments, result))
+    """Signatures without what Sphinx makes of an alias in a union, and of types beside a default that is no
+    Python, <factory>."""
+    if name.startswith("lnrnn.torch.") and what == "class":  # whose base is not there, nor its signature
+        arguments = stringify_signature(
+            signature(thing.__init__, bound_method=True), unqualified_typehints=True
+        )
+    alias, path = re.compile(r"TypeAliasForwardRef\('(\w+)'\)"), re.compile(r"~(?:\w+\.)+(\w+)")
+    texts = (text and alias.sub(r"\1", text) for text in (arguments, result))
+    return tuple(path.sub(r"\1", text) if text and "<" in text else text for text in texts)
 
 
 # --- the command line ---------------------------------------------------------------------------------------

@@ -93,6 +93,31 @@ def test_every_page_is_in_the_site():
             assert ok or page.stem.startswith("reliability_"), page
 
 
+WRONG = {
+    "print(1 + 1)  # 3": "the page says",
+    "print(1)": "the page says",
+    "1 / 0": "ZeroDivisionError",
+    "raise SystemExit(0)": "a block ends the program",
+    "console:$ lnrnn info --nothing": "unrecognized arguments",
+    "console:$ lnrnn --version\nlnrnn 99": "lnrnn --version",
+    "console:$ rm -r /": "give a reason why rm is not run",
+}
+
+
+@pytest.mark.parametrize("code", WRONG)
+def test_a_page_that_is_wrong_fails(code, tmp_path):
+    language = "console" if code.startswith("console:") else "python"
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n```{language}\n{code.removeprefix('console:')}\n```\n")
+    found = subprocess.run(
+        [sys.executable, pages.__file__, str(page)], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert found.returncode and WRONG[code] in found.stderr
+    page.write_text(page.read_text().replace("```", "<!-- not run: it is wrong -->\n```", 1))
+    assert pages.run(page) == ""
+
+
 # --- what pages say of other files --------------------------------------------------------------------------
 
 

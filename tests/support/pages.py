@@ -77,12 +77,13 @@ def blocks(page: Path) -> list[Block]:
 def commands(block: Block) -> list[tuple[str, str | None]]:
     """Of a console block: each command, and the output that stands below it, None for none."""
     found: list[tuple[str, str | None]] = []
-    for line in block.text.splitlines():
+    for line in block.text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
             found.append((line[2:], None))
-        else:
-            command, output = found[-1]
-            found[-1] = command, line if output is None else f"{output}\n{line}"
+            continue
+        assert found, f"line {block.line}: commands begin with $"
+        command, output = found[-1]
+        found[-1] = command, line if output is None else f"{output}\n{line}"
     return found
 
 
@@ -123,9 +124,16 @@ def command_line(words: list[str]) -> str:
 
     assert words[0] == "lnrnn", f"give a reason why {words[0]} is not run: <!-- not run: why -->"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert cli.main(words[1:]) == 0, words
+        try:
+            code: object = cli.main(words[1:])
+        except SystemExit as end:  # of --help, --version, and of arguments that it does not have
+            code = end.code
+    assert code in (0, None), words
     return printed.getvalue().rstrip("\n")
 
 
 if __name__ == "__main__":
-    print(run(Path(sys.argv[1]).resolve()), end="")
+    try:
+        print(run(Path(sys.argv[1]).resolve()), end="")
+    except SystemExit as end:
+        raise AssertionError("a block ends the program") from end
