@@ -28,8 +28,9 @@ def shown(page):
 @pytest.mark.parametrize("page", RUN, ids=shown)
 def test_what_a_page_shows_runs_and_prints_what_it_says(page, tmp_path):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    strict = ["-W", "error::RuntimeWarning", "-W", "error::UserWarning"]
     found = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-W", "error::UserWarning", pages.__file__, str(page)],
+        [sys.executable, *strict, pages.__file__, str(page)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
