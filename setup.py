@@ -4,6 +4,9 @@ instruction set.
 Objects are kept in build/objects and compiled again only when their text, a header that they include, the
 compiler or its flags have changed: see `Objects`.
 
+LNRNN_REPOSITORY is the address of the public repository, if the package is to be published: what README.md links
+to is then found from a package index too.
+
 For another machine than this one: CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as
 tests/wheels/targets.py does.
 """
@@ -14,6 +17,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -135,6 +139,33 @@ class BuildExt(build_ext):
         return ["-fopenmp"]
 
 
+def readme(address: str, version: str) -> str:
+    """README.md; its links and pictures of this folder by the address of that version."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    if not address:
+        return text
+    for picture, kind in (("!", "raw"), ("", "blob")):
+        away = rf"(?P<said>(?<!!){picture}\[[^\]]*\])\((?!https?:|#)"
+        text = re.sub(away, rf"\g<said>({address}/{kind}/v{version}/", text)
+    return text
+
+
+def urls(address: str) -> dict[str, str]:
+    if not address:
+        return {}
+    return {
+        "Source": address,
+        "Documentation": f"{address}/blob/main/docs/index.md",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+        "Issues": f"{address}/issues",
+    }
+
+
+address = os.environ.get("LNRNN_REPOSITORY", "").rstrip("/")
+if address and not address.startswith("https://"):
+    sys.exit(f"LNRNN_REPOSITORY must begin with https://, got {address!r}")
+(version,) = re.findall(r'^__version__ = "(.+)"$', Path("lnrnn/__init__.py").read_text(), re.MULTILINE)
+
 core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],
@@ -147,6 +178,9 @@ core = Extension(
 )
 
 setup(
+    long_description=readme(address, version),
+    long_description_content_type="text/markdown",
+    project_urls=urls(address),
     ext_modules=cythonize(
         [core],
         force=True,  # it goes by times, which a checkout or a copy does not keep

@@ -1,4 +1,4 @@
-"""What a wheel has to be and to do."""
+"""What a wheel has to be and to do. As a program: the tests of a wheel that is installed, in the Python that runs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from emulated import Emulated
 
@@ -102,3 +105,7 @@ def in_emulator(wheel: Path, python: str, folder: Path) -> str:
     copy_tests(folder / "room")
     said = machine.run(["-m", "pytest", "-p", "no:cacheprovider", *IN_EMULATOR], folder / "room")
     return f"in qemu: {said.splitlines()[-1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *OF_MACHINE, *OF_MODULE]).returncode)
