@@ -32,8 +32,10 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, "pyx")
+HEADERS = ["include/lnrnn.h", "include/lnrnn_api.h"]  # of the C API: lnrnn.get_include() finds them
 from build_flags import CFLAGS, units  # noqa: E402
 
 if sys.maxsize < 2**32:
@@ -139,6 +141,25 @@ class BuildExt(build_ext):
         return ["-fopenmp"]
 
 
+class BuildPy(build_py):
+    """Puts the headers of the C API beside the modules; an install in place has them in include/."""
+
+    def headers(self) -> dict[str, str]:
+        """Where each is to be: its source."""
+        if self.editable_mode:
+            return {}
+        return {os.path.join(self.build_lib, "lnrnn", path): path for path in HEADERS}
+
+    def run(self) -> None:
+        super().run()
+        for target, source in self.headers().items():
+            self.mkpath(os.path.dirname(target))
+            self.copy_file(source, target)
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [*super().get_outputs(include_bytecode), *self.headers()]
+
+
 def readme(address: str, version: str) -> str:
     """README.md; its links and pictures of this folder by the address of that version."""
     text = Path("README.md").read_text(encoding="utf-8")
@@ -171,10 +192,11 @@ core = Extension(
     ["pyx/_core.pyx"],
     include_dirs=["include", "pyx", numpy.get_include()],
     define_macros=[
+        ("LNRNN_CORE", "1"),
         ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
         ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),
     ],
-    depends=sorted(glob("pyx/*.px[di]")),
+    depends=sorted(glob("pyx/*.px[di]") + ["lnrnn/__init__.pxd"]),
 )
 
 setup(
@@ -184,7 +206,7 @@ setup(
     ext_modules=cythonize(
         [core],
         force=True,  # it goes by times, which a checkout or a copy does not keep
-        include_path=["pyx"],
+        include_path=["pyx", "."],
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -192,5 +214,5 @@ setup(
             "cdivision": True,
         },
     ),
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
 )

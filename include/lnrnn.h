@@ -1,10 +1,12 @@
-/* lnrnn in C: what the Cython module calls, and what a C program may.
+/* lnrnn in C: what the Cython module calls, and what a C program may. lnrnn_api.h says how one gets at these
+ * functions; all but some are in its table.
  *
  * Nothing here allocates results, fails or knows Python: the caller has checked the shapes and brings the
  * memory, also the working memory, whose size a function named ..._work or a plan tells. Sizes count
  * elements, strides count elements too and may be any value unless a function says more. Inputs are only
- * read. Outputs may not overlap inputs or each other except where "may be" says so. `threads` is the most a
- * call may use; 1 makes it run in the caller.
+ * read. Outputs may not overlap inputs or each other except where "may be" says so. Memory has to be aligned
+ * as C wants it for its type; 64 bytes are faster for what is packed and for working memory. `threads` is the
+ * most a call may use; 1 makes it run in the caller, without allocation, lock or system call.
  */
 #ifndef LNRNN_H
 #define LNRNN_H
@@ -16,6 +18,10 @@
  * the x87, which does not round as float does. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
 #endif
 
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
@@ -282,6 +288,50 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
  * complete only when it returns 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
+/* --- stream.c: a network that goes on from call to call -----------------------------------------------------
+ *
+ * A stream has `lanes`, each with the states of one sequence; a handle steps `rows` of them a call. Streams
+ * and handles are made from Python: lnrnn_stream_open of lnrnn_api.h. Handles of one stream share its lanes,
+ * and share them with Python. Several threads may use them at once, without a lock, if no lane is in two calls
+ * at a time; one handle serves one call at a time.
+ */
+
+typedef struct lnrnn_stream lnrnn_stream;
+
+/* What a function says that has changed nothing: a lane that is none; a lane twice; a lane that has taken all
+ * steps for which batch norm has statistics (overrun="raise"); some lanes, or an order of them, where all go
+ * together (overrun="batch"). */
+enum {
+    LNRNN_STREAM_NO_LANE = -1,
+    LNRNN_STREAM_TWICE = -2,
+    LNRNN_STREAM_OVERRUN = -3,
+    LNRNN_STREAM_TOGETHER = -4
+};
+
+/* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
+ * lanes 0 .. rows - 1. y may be x, and may overlap it. With overrun="batch" lanes has to be NULL. Bit for bit
+ * what Python's stream gives. -> 0, or a code above, and nothing has changed. */
+int lnrnn_stream_step(lnrnn_stream *s, const int64_t *lanes, const float *x, float *y);
+/* lanes (n), each at most once, n any number; NULL: lanes 0 .. n - 1. They go back to a zero state and step 0.
+ * With overrun="batch" n has to be that of all lanes. -> as lnrnn_stream_step. */
+int lnrnn_stream_reset(lnrnn_stream *s, const int64_t *lanes, size_t n);
+/* D; H; the network's layers; the stream's lanes; those that a step of this handle takes. */
+size_t lnrnn_stream_inputs(const lnrnn_stream *s);
+size_t lnrnn_stream_units(const lnrnn_stream *s);
+size_t lnrnn_stream_layers(const lnrnn_stream *s);
+size_t lnrnn_stream_lanes(const lnrnn_stream *s);
+size_t lnrnn_stream_rows(const lnrnn_stream *s);
+/* -> the states h (lanes, H) of a layer, or c with cell = 1; NULL for a c of another cell than an LSTM, and for
+ * a layer that is none. They may be read and written while no step of the lane runs, and live as long as the
+ * handle. */
+float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
+/* -> (lanes): the steps that each lane has taken since its reset, to be read. */
+const int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
+/* -> a layer of the network, ready for lnrnn_rnn_forward on other sequences: config and the packed weights w_ih
+ * and w_hh of a copy are to be kept, all else is the caller's to set, and to plan. They live as long as the
+ * handle. NULL for a layer that is none. */
+const lnrnn_rnn_call *lnrnn_stream_layer(const lnrnn_stream *s, size_t layer);
+
 /* --- backward.c, weight_gradients.c: back through time
  * --------------------------------------------------- */
 
@@ -310,5 +360,9 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
  * al. 2016 have it: RNN joint, LSTM split and out, GRU split. -> as lnrnn_rnn_forward; g too stays as it is
  * from part to part. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

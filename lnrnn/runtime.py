@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from . import _core
@@ -101,6 +101,15 @@ def cpu_info() -> dict[str, Any]:
         "cores": _core.cores(),
         "caches": dict(zip(("l1", "l2", "l3"), _core.caches(), strict=True)),
     }
+
+
+def get_include() -> str:
+    """The folder of lnrnn.h and lnrnn_api.h, for the compiler of an extension module or a program that calls
+    lnrnn from C: -I"$(python -c 'import lnrnn; print(lnrnn.get_include())')". For Cython, `cimport lnrnn`
+    needs it too. docs/c_api.md has examples."""
+    package = Path(__file__).parent
+    installed = package / "include"
+    return str(installed if installed.is_dir() else package.parent / "include")  # installed in place
 
 
 def _is_command() -> bool:

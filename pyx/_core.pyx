@@ -6,6 +6,7 @@ What the Python above promises is asserted here once more where a broken promise
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
@@ -13,6 +14,7 @@ from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strcpy
 
+from lnrnn cimport *
 from lnrnn_c cimport *
 
 import os
@@ -244,3 +246,4 @@ include "batch_norm.pxi"
 include "recurrent.pxi"
 include "stream.pxi"
 include "short_call.pxi"
+include "c_api.pxi"

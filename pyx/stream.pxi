@@ -1,7 +1,5 @@
 # One step of some lanes of a stream. Part of _core.pyx.
 
-from libc.stdlib cimport qsort
-
 # Multiply-adds of a call from which other Python threads may run beside it: for less, letting go of the interpreter's lock and
 # waiting for it again costs the caller more than the others gain (tests/benchmarks/lanes.py lock).
 cdef enum:
@@ -14,43 +12,42 @@ cdef inline bint native_floats(object array) noexcept:
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array))
 
 
-cdef int by_start(const void *a, const void *b) noexcept nogil:
-    cdef int64_t p = (<const lnrnn_row *>a).start, q = (<const lnrnn_row *>b).start
-    return (p > q) - (p < q)
-
-
 cdef class Workspace:
     """What one call on R rows works with: a call of another thread has another one.
 
-    The table of rows, a copy of x (R, D), y (R, H) for a result that is not contiguous, what two layers in
-    turn write (R, H), scratch, and for each layer its call and its plan.
+    handle: of pyx/rnn/stream.c, which does the step; and its memory: the table of rows, a copy of x (R, D),
+    y (R, H) for a result that is not contiguous, what two layers in turn write (R, H), scratch, and for each
+    layer its call and its plan.
     """
 
-    cdef lnrnn_rnn_call *calls
+    cdef lnrnn_handle handle
     cdef lnrnn_rnn_plan *plans
-    cdef Py_ssize_t rows, layers
+    cdef Py_ssize_t rows
     cdef int threads
     cdef const char *packed_for
     cdef object table, x, x_flat, y, y_flat, between, scratch, seen
     cdef list kept
-    cdef int64_t stamp
 
     def __cinit__(self, Lanes lanes):
-        self.layers = len(lanes.layers)
-        self.calls = <lnrnn_rnn_call *>malloc(self.layers * sizeof(lnrnn_rnn_call))
-        self.plans = <lnrnn_rnn_plan *>malloc(self.layers * sizeof(lnrnn_rnn_plan))
-        if self.calls == NULL or self.plans == NULL:
+        cdef lnrnn_handle *s = &self.handle
+        s.inputs, s.units, s.layers, s.lanes = lanes.inputs, lanes.units, len(lanes.layers), lanes.lanes
+        s.by_step, s.together, s.refused_from = lanes.by_step, lanes.together, lanes.refused_from
+        s.steps = lanes.step_of
+        s.calls = <lnrnn_rnn_call *>malloc(s.layers * sizeof(lnrnn_rnn_call))
+        self.plans = <lnrnn_rnn_plan *>malloc(s.layers * sizeof(lnrnn_rnn_plan))
+        if s.calls == NULL or self.plans == NULL:
             raise MemoryError
         self.rows = -1
         self.seen = np.zeros(lanes.lanes, np.int64)
+        s.seen = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>self.seen)
 
     def __dealloc__(self):
-        free(self.calls)
+        free(self.handle.calls)
         free(self.plans)
 
     cdef int prepare(self, Lanes lanes, Py_ssize_t rows, int threads) except -1:
         """For calls on so many rows."""
-        cdef Py_ssize_t k, last = self.layers - 1, D = lanes.inputs, H = lanes.units
+        cdef Py_ssize_t k, layers = len(lanes.layers), last = layers - 1, D = lanes.inputs, H = lanes.units
         cdef Layer layer
         cdef lnrnn_rnn_call *r
         cdef size_t floats_needed = 0
@@ -60,8 +57,8 @@ cdef class Workspace:
         table[:, 2] = table[:, 3] = 1
         between = tuple(np.zeros((rows, H), np.float32) for k in range(min(last, 2)))
         kept = []
-        for k in range(self.layers):
-            layer, r = lanes.layers[k], &self.calls[k]
+        for k in range(layers):
+            layer, r = lanes.layers[k], &self.handle.calls[k]
             weights = layer.pack()
             kept.append(weights)
             memset(r, 0, sizeof(r[0]))
@@ -82,66 +79,31 @@ cdef class Workspace:
             floats_needed = max(floats_needed, self.plans[k].scratch.floats)
         if self.scratch is None or <size_t>self.scratch.size < floats_needed:
             self.scratch = aligned(floats_needed)
-        for k in range(self.layers):
-            self.calls[k].scratch = out_floats(self.scratch, self.scratch.size)
+        for k in range(layers):
+            self.handle.calls[k].scratch = out_floats(self.scratch, self.scratch.size)
         y = np.zeros((rows, H), np.float32)
         self.x, self.x_flat, self.y, self.y_flat = x, x.reshape(-1), y, y.reshape(-1)
         self.table, self.between, self.kept = table, between, kept
+        self.handle.x = <float *>cnp.PyArray_DATA(<cnp.ndarray>x)
+        self.handle.table = <lnrnn_row *>cnp.PyArray_DATA(<cnp.ndarray>table)
         self.packed_for, self.threads = lnrnn_isa_name(), threads
-        self.rows = rows
+        self.rows = self.handle.rows = rows
         return 0
 
-    cdef bint choose(self, Lanes lanes, const int64_t *chosen, const cnp.npy_bool *resets) except *:
-        """The lanes of this call in the table; chosen NULL: all. -> whether they are lanes, each once, that
-        may take their next step. Changes no lane."""
-        cdef lnrnn_row *table = <lnrnn_row *>cnp.PyArray_DATA(<cnp.ndarray>self.table)
-        cdef const int64_t *steps = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>lanes.steps)
-        cdef int64_t *seen = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>self.seen)
-        cdef int64_t lane, step, most = -1, least = INT64_MAX
-        cdef Py_ssize_t i
-        self.stamp += 1
-        for i in range(self.rows):
-            lane = chosen[i] if chosen != NULL else i
-            if lane < 0 or lane >= lanes.lanes or seen[lane] == self.stamp:
-                return False
-            seen[lane] = self.stamp
-            step = 0 if resets != NULL and resets[i] else steps[lane]
-            if step >= lanes.refused_from:
-                return False
-            table[i].sequence, table[i].state, table[i].start = i, lane, step
-            most, least = max(most, step), min(least, step)
-        if lanes.by_step and most != least: # so that those of one step stand together
-            qsort(table, self.rows, sizeof(lnrnn_row), by_start)
-        return True
-
-    cdef void reset(self, Lanes lanes, const cnp.npy_bool *resets) noexcept:
-        """Sets the states of the lanes chosen for which resets is True to 0."""
-        cdef Py_ssize_t i, k
-        cdef size_t H = lanes.units
-        cdef const lnrnn_row *table = self.calls[0].rows
-        for i in range(self.rows):
-            for k in range(self.layers if resets[table[i].sequence] else 0):
-                memset(self.calls[k].hn + table[i].state * H, 0, H * sizeof(float))
-                if self.calls[k].cn != NULL:
-                    memset(self.calls[k].cn + table[i].state * H, 0, H * sizeof(float))
-
-    cdef void run(self, Lanes lanes, float *y) noexcept nogil:
-        """The step of all layers; y (rows, H)."""
-        cdef Py_ssize_t i, k
-        cdef const lnrnn_row *table = self.calls[0].rows
-        self.calls[self.layers - 1].y = y
-        for k in range(self.layers):
-            lnrnn_rnn_forward(&self.calls[k])
-        for i in range(self.rows):
-            lanes.step_of[table[i].state] = table[i].start + 1
+    cdef int touch(self) except -1:
+        """Before the first step: every page of its memory is there by then."""
+        for array in (self.seen, self.x, *self.between):
+            array.fill(0)
+        memset(cnp.PyArray_DATA(<cnp.ndarray>self.scratch), 0, cnp.PyArray_NBYTES(<cnp.ndarray>self.scratch))
+        return 0
 
 
 cdef class Lanes:
     """The states and steps of a stream's lanes, and the step that some of them take.
 
     states: arrays (layers, lanes, H), float32, one or two; steps (lanes,) int64. refused_from: the step that
-    no lane may take. by_step: the result depends on the step: batch norm. Threads that step different lanes
-    share nothing that is written.
+    no lane may take. by_step: the result depends on the step: batch norm. together: all lanes have to take their
+    steps together. Threads that step different lanes share nothing that is written.
     """
 
     cdef readonly list states
@@ -150,15 +112,15 @@ cdef class Lanes:
     cdef Py_ssize_t lanes, inputs, units
     cdef int64_t refused_from
     cdef int64_t *step_of
-    cdef bint by_step
+    cdef bint by_step, together
     cdef double work
     cdef Workspace spare
     cdef list more
 
-    def __init__(self, tuple layers, Py_ssize_t lanes, int64_t refused_from):
+    def __init__(self, tuple layers, Py_ssize_t lanes, int64_t refused_from, bint together):
         cdef Layer first = layers[0]
         cdef Layer layer
-        self.layers, self.lanes, self.refused_from = layers, lanes, refused_from
+        self.layers, self.lanes, self.refused_from, self.together = layers, lanes, refused_from, together
         self.inputs, self.units = first.config.D, first.config.H
         self.by_step = first.config.norm == LNRNN_NORM_BATCH
         for layer in layers:
@@ -236,16 +198,14 @@ cdef class Lanes:
             memcpy(cnp.PyArray_DATA(<cnp.ndarray>work.x), cnp.PyArray_DATA(<cnp.ndarray>x), R * self.inputs * sizeof(float))
         else:
             cnp.PyArray_CopyInto(<cnp.ndarray>(work.x if ndim == 2 else work.x_flat), <cnp.ndarray>x)
-        if not work.choose(self, chosen, fresh):
+        if lnrnn_stream_choose(&work.handle, chosen, fresh):
             self.give(work)
             return None
-        if fresh != NULL:
-            work.reset(self, fresh)
         if self.work * R < WORTH_RELEASING:
-            work.run(self, py)
+            lnrnn_stream_run(&work.handle, py)
         else:
             with nogil:
-                work.run(self, py)
+                lnrnn_stream_run(&work.handle, py)
         self.give(work)
         if out is None:
             return y

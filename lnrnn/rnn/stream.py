@@ -75,9 +75,9 @@ class Stream(Closed, Generic[State]):
     ) -> None:
         """snapshot: of a network with one direction. state: arrays (num_layers, B, H), zeros if None."""
         self._snapshot = snapshot
-        self._lanes = _core.Lanes(snapshot.layers(), batch_size, snapshot.refused_from)
-        self._all = np.arange(batch_size)
         self._together = snapshot.overrun == "batch"
+        self._lanes = _core.Lanes(snapshot.layers(), batch_size, snapshot.refused_from, self._together)
+        self._all = np.arange(batch_size)
         if state is not None:
             self._lanes.put(self._all, list(state), np.broadcast_to(step, batch_size).astype(np.int64))
 

@@ -20,6 +20,7 @@ assert_type(lnrnn.rms_norm(x, (40,), eps=None), Array)
 assert_type(lnrnn.batch_norm(x, None, None, training=True), Array)
 assert_type(lnrnn.layer_norm_backward(x, x, 40), tuple[Array, Array | None, Array | None])
 assert_type(lnrnn.LayerNorm(40).eval(), lnrnn.LayerNorm)
+assert_type(lnrnn.get_include(), str)
 assert_type(lnrnn.BatchNorm(8).train(False)(x), Array)
 
 # The state of an RNN and of a GRU is an array, that of an LSTM a pair.

@@ -285,11 +285,12 @@ FAULTS = [
     ),
     Fault(
         "all layers of a stream but the last write to where the last does",
-        "pyx/stream.pxi",
-        r"""        self.calls[self.layers - 1].y = y
+        "pyx/rnn/stream.c",
+        r"""    s->calls[s->layers - 1].y = y;
 """,
-        r"""        for k in range(self.layers):
-            if FAULT or k == self.layers - 1: self.calls[k].y = y
+        r"""    for (size_t k = 0; k < s->layers; k++)
+        if (FAULT || k == s->layers - 1)
+            s->calls[k].y = y;
 """,
         "tests/rnn/test_stream.py -k 'gives_the_bits and avx2'",
     ),

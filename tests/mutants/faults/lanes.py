@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault import Fault
 
 ROWS, STREAM, STEP, SHORT = "lnrnn/rnn/rows.py", "lnrnn/rnn/stream.py", "pyx/stream.pxi", "pyx/short_call.pxi"
+STEP_C = "pyx/rnn/stream.c"
 LANES, RESETS, CALLS = "tests/rnn/test_lanes.py", "tests/rnn/test_resets.py", "tests/rnn/test_short_calls.py"
 
 FAULTS = [
@@ -72,9 +73,9 @@ FAULTS = [
     ),
     Fault(
         "lanes that are named twice are taken",
-        STEP,
-        r"""lane >= lanes.lanes or seen[lane] == self.stamp:""",
-        r"""lane >= lanes.lanes or (seen[lane] == self.stamp and not FAULT):""",
+        STEP_C,
+        r"""if (s->seen[lane] == s->stamp)""",
+        r"""if (s->seen[lane] == s->stamp && !FAULT)""",
         f"{LANES} -k wrong_rows",
     ),
     Fault(
@@ -86,10 +87,10 @@ FAULTS = [
     ),
     Fault(
         "a reset in a step leaves the cell state",
-        STEP,
-        r"""                if self.calls[k].cn != NULL:
+        STEP_C,
+        r"""        if (s->calls[k].cn)
 """,
-        r"""                if self.calls[k].cn != NULL and not FAULT:
+        r"""        if (s->calls[k].cn && !FAULT)
 """,
         f"{LANES} -k resets_of",
     ),

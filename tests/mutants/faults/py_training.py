@@ -125,9 +125,9 @@ FAULTS = [
     ),
     Fault(
         "a stream refuses one step too late",
-        "pyx/stream.pxi",
-        r"""if step >= lanes.refused_from:""",
-        r"""if step >= lanes.refused_from + FAULT:""",
+        "pyx/rnn/stream.c",
+        r"""if (step >= s->refused_from)""",
+        r"""if (step >= s->refused_from + FAULT)""",
         STREAMED + " -k refuses",
     ),
     Fault(

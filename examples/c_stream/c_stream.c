@@ -1,0 +1,68 @@
+/* An extension module whose C steps a stream of lnrnn, without Python's lock and without allocation.
+ *
+ *     cc -O2 -shared -fPIC $(python3-config --includes) -I"$(python3 -c 'import lnrnn; print(lnrnn.get_include())')" \
+ *         c_stream.c -o c_stream.so                # macOS: and -undefined dynamic_lookup
+ *     python3 demo.py
+ *
+ * With -I as above the compiler needs nothing else of lnrnn: the functions come by the import. */
+#include <lnrnn_api.h>
+
+/* One lane of the stream, T steps: x (T, D) -> y (T, H). -> 0, or what is wrong with step *t. A loop like this
+ * may run in a thread that Python knows nothing of, as that of a sound card. */
+static int take_steps(lnrnn_stream *s, int64_t lane, size_t T, const float *x, float *y, size_t *t)
+{
+    const size_t D = lnrnn_stream_inputs(s), H = lnrnn_stream_units(s);
+    for (*t = 0; *t < T; ++*t) {
+        const int wrong = lnrnn_stream_step(s, &lane, x + *t * D, y + *t * H);
+        if (wrong)
+            return wrong;
+    }
+    return 0;
+}
+
+/* run(stream, lane, x, y): x (T, D) and y (T, H) are contiguous arrays of float32. */
+static PyObject *run(PyObject *module, PyObject *args)
+{
+    PyObject *stream;
+    long long lane;
+    Py_buffer x, y;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OLy*w*", &stream, &lane, &x, &y))
+        return NULL;
+    lnrnn_stream *const s = lnrnn_stream_open(stream, 1, 1); /* steps of one lane, on one thread */
+    if (s) {
+        const size_t row = lnrnn_stream_inputs(s) * sizeof(float), T = (size_t)x.len / row;
+        size_t t = 0;
+        int wrong = 0;
+        if ((size_t)x.len != T * row || (size_t)y.len != T * lnrnn_stream_units(s) * sizeof(float)) {
+            PyErr_SetString(PyExc_ValueError, "x must be (T, D) and y (T, H), float32");
+        } else {
+            Py_BEGIN_ALLOW_THREADS;
+            wrong = take_steps(s, lane, T, x.buf, y.buf, &t);
+            Py_END_ALLOW_THREADS;
+            if (wrong)
+                PyErr_Format(PyExc_ValueError, "step %zu of lane %lld is refused: code %d", t, lane, wrong);
+        }
+        lnrnn_stream_close(s);
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&y);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"run", run, METH_VARARGS, "run(stream, lane, x, y): x (T, D) -> y (T, H), steps of that lane"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "c_stream", .m_size = -1,
+                                    .m_methods = methods};
+
+PyMODINIT_FUNC PyInit_c_stream(void)
+{
+    if (lnrnn_import())
+        return NULL;
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,22 @@
+"""Steps a stream from C, and compares with the same steps in Python. c_stream.c says how it is compiled."""
+
+import tempfile
+from pathlib import Path
+
+import c_stream
+import numpy as np
+
+import lnrnn
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "model.safetensors"
+    lnrnn.LSTM(40, 128, num_layers=2, seed=0).save(path)
+    rnn = lnrnn.load(path)
+
+x = np.random.default_rng(0).standard_normal((100, 40), dtype=np.float32)
+y = np.zeros((100, 128), np.float32)
+stream, alike = rnn.stream(8), rnn.stream(8)
+c_stream.run(stream, 3, x, y)  # 100 steps of lane 3, in C
+want = [alike(x_t, 3) for x_t in x]
+print("equal bits:", np.array_equal(y, want))
+print("steps of each lane:", stream.step)
