@@ -106,8 +106,13 @@ __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 static inline int lnrnn_import(void)
 {
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);
-    if (!found)
+    if (!found) {
+        if (PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Format(PyExc_ImportError,
+                         "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has none",
+                         LNRNN_API_MAJOR, LNRNN_API_MINOR);
         return -1;
+    }
     if (found->major != LNRNN_API_MAJOR || found->minor < LNRNN_API_MINOR) {
         PyErr_Format(PyExc_ImportError,
                      "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has %d.%d",

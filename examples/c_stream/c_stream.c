@@ -20,14 +20,14 @@ static int take_steps(lnrnn_stream *s, int64_t lane, size_t T, const float *x, f
     return 0;
 }
 
-/* run(stream, lane, x, y): x (T, D) and y (T, H) are contiguous arrays of float32. */
+/* run(stream, x, y, lane): x (T, D) and y (T, H) are contiguous arrays of float32. */
 static PyObject *run(PyObject *module, PyObject *args)
 {
     PyObject *stream;
     long long lane;
     Py_buffer x, y;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OLy*w*", &stream, &lane, &x, &y))
+    if (!PyArg_ParseTuple(args, "Oy*w*L", &stream, &x, &y, &lane))
         return NULL;
     lnrnn_stream *const s = lnrnn_stream_open(stream, 1, 1); /* steps of one lane, on one thread */
     if (s) {
@@ -53,7 +53,7 @@ static PyObject *run(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"run", run, METH_VARARGS, "run(stream, lane, x, y): x (T, D) -> y (T, H), steps of that lane"},
+    {"run", run, METH_VARARGS, "run(stream, x, y, lane): x (T, D) -> y (T, H), T steps of that lane"},
     {NULL, NULL, 0, NULL},
 };
 

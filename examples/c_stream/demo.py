@@ -16,7 +16,7 @@ with tempfile.TemporaryDirectory() as folder:
 x = np.random.default_rng(0).standard_normal((100, 40), dtype=np.float32)
 y = np.zeros((100, 128), np.float32)
 stream, alike = rnn.stream(8), rnn.stream(8)
-c_stream.run(stream, 3, x, y)  # 100 steps of lane 3, in C
+c_stream.run(stream, x, y, 3)  # 100 steps of lane 3, in C
 want = [alike(x_t, 3) for x_t in x]
 print("equal bits:", np.array_equal(y, want))
 print("steps of each lane:", stream.step)

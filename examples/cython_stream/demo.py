@@ -1,4 +1,4 @@
-"""A stream and a layer norm in a loop of Cython, compared with Python. First: python3 setup.py build_ext --inplace"""
+"""Runs a loop of Cython over a stream and a layer norm, and compares with Python. setup.py compiles it."""
 
 import cython_stream
 import numpy as np

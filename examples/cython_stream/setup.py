@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 import lnrnn
 
 module = Extension("cython_stream", ["cython_stream.pyx"], include_dirs=[lnrnn.get_include()])
-# Cython looks for lnrnn/__init__.pxd beside installed packages; include_path is for an lnrnn that is not among them.
+# Cython looks for lnrnn/__init__.pxd among installed packages; an lnrnn that is not there needs include_path.
 package = str(Path(lnrnn.__file__).parents[1])
 setup(
     name="cython_stream",

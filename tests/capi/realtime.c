@@ -1,0 +1,131 @@
+/* Steps of a stream in C, as a thread with a deadline does them: does anything allocate, or ask the system?
+ * A library for tests/capi/test_c_realtime.py, which preloads it, so that its malloc is everybody's. */
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+typedef int (*step_function)(void *stream, const int64_t *lanes, const float *x, float *y);
+typedef int (*reset_function)(void *stream, const int64_t *lanes, size_t n);
+
+/* x (steps, rows, D) -> y (steps, rows, H): steps of the same lanes, or NULL. */
+typedef struct {
+    step_function step;
+    reset_function reset; /* not NULL: before the first step */
+    void *stream;
+    const int64_t *lanes;
+    const float *x;
+    float *y;
+    size_t steps, rows, of_x, of_y; /* of_x: rows * D; of_y: rows * H */
+    int wrong;                      /* what one of them said */
+    int ended;
+} run;
+
+/* --- allocations ------------------------------------------------------------------------------------ */
+
+static __thread long counted __attribute__((tls_model("initial-exec")));
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *block, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void __libc_free(void *block);
+
+void *malloc(size_t size)
+{
+    counted++;
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    counted++;
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *block, size_t size)
+{
+    counted++;
+    return __libc_realloc(block, size);
+}
+
+void *memalign(size_t alignment, size_t size)
+{
+    counted++;
+    return __libc_memalign(alignment, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+
+int posix_memalign(void **block, size_t alignment, size_t size)
+{
+    *block = memalign(alignment, size);
+    return *block ? 0 : 12;
+}
+
+void free(void *block)
+{
+    counted++;
+    __libc_free(block);
+}
+
+/* --- steps ------------------------------------------------------------------------------------------ */
+
+void take_steps(run *r)
+{
+    if (r->reset)
+        r->wrong = r->reset(r->stream, r->lanes, r->rows);
+    for (size_t t = 0; t < r->steps && !r->wrong; t++)
+        r->wrong = r->step(r->stream, r->lanes, r->x + t * r->of_x, r->y + t * r->of_y);
+}
+
+/* -> how often the steps have allocated or freed memory. */
+long allocations(run *r)
+{
+    const long before = counted;
+    take_steps(r);
+    return counted - before;
+}
+
+static int sorting(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+/* The control: what one malloc, one free and qsort of a large array count. */
+long control_allocations(void)
+{
+    static int large[1 << 12];
+    const long before = counted;
+    void *volatile block = malloc(10);
+    free(block);
+    qsort(large, 1 << 12, sizeof *large, sorting);
+    return counted - before;
+}
+
+/* In a thread that the kernel ends at its first system call but read, write and exit. */
+static void *confined(void *argument)
+{
+    run *r = argument;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0) {
+        if (r->step)
+            take_steps(r);
+        else
+            syscall(SYS_getppid); /* the control */
+        r->ended = 1;
+    } else
+        r->ended = -1;
+    syscall(SYS_exit, 0); /* this thread's end: the C library's own asks the system for more */
+    return NULL;
+}
+
+/* -> 1: the steps are done; 0: the kernel has ended them; -1: this system has no such confinement. */
+int confined_steps(run *r)
+{
+    pthread_t thread;
+    r->ended = 0;
+    if (pthread_create(&thread, NULL, confined, r))
+        return -1;
+    pthread_join(thread, NULL);
+    return r->ended;
+}

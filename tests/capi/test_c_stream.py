@@ -1,0 +1,336 @@
+"""Streams stepped through the table of the C API: Python's bits, its lanes, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import lnrnn
+from c_table import INT, SIZE, Handle, P, address, function
+from helpers import available_isas, using_isa, using_threads
+from networks import VARIANTS, drawn_state, network, normal, parts
+
+D, H, T, LANES = 3, 17, 8, 7
+DOUBLE = ctypes.c_double
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bits_of_the_python_call(family, rng, variant):
+    """Steps in C and in Python in turn, on different lanes in different orders."""
+    rnn = network(D, H, num_layers=3, trained=2 * T, **VARIANTS[variant])
+    both, alike = rnn.stream(LANES), rnn.stream(LANES)
+    both.state = alike.state = drawn_state(rng, rnn, LANES)
+    with Handle(both, 4) as some, Handle(both, LANES) as all_of_them:
+        for t in range(T):
+            rows = rng.permutation(LANES)[:4]
+            x = normal(rng, 4, D)
+            got = both(x, rows) if t % 3 == 0 else some.stepped(x, rows)
+            np.testing.assert_array_equal(got, alike(x, rows))
+            if t % 2:
+                x = normal(rng, LANES, D)
+                np.testing.assert_array_equal(all_of_them.stepped(x), alike(x))
+        np.testing.assert_array_equal(some.steps(), alike.step)
+        for kind, state in enumerate(parts(rnn, alike.state)):
+            for layer in range(3):
+                np.testing.assert_array_equal(some.state(layer, kind), state[layer])
+    np.testing.assert_array_equal(both.step, alike.step)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_rows_threads_and_short_weights(rng, dtype, threads):
+    """More rows than one group of sequences has, each lane at its own step of batch norm."""
+    lanes, rows = 300, 200
+    rnn = network(D, 33, cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), trained=6).to_dtype(dtype)
+    stream, alike = rnn.stream(lanes), rnn.stream(lanes)
+    with Handle(stream, rows, threads) as handle:
+        for _ in range(9):
+            x, chosen = normal(rng, rows, D), rng.permutation(lanes)[:rows]
+            np.testing.assert_array_equal(handle.stepped(x, chosen), alike(x, chosen, threads=1))
+    assert len(set(stream.step)) > 3
+    np.testing.assert_array_equal(stream.step, alike.step)
+
+
+def test_sizes():
+    with Handle(network(D, H, cell="LSTM", num_layers=2).stream(LANES), 4) as s:
+        assert (s.inputs, s.units, s.layers, s.lanes, s.rows) == (D, H, 2, LANES, 4)
+
+
+def test_null_is_the_first_lanes(rng):
+    rnn = network(D, H)
+    stream, alike, x = rnn.stream(LANES), rnn.stream(LANES), normal(rng, 3, D)
+    with Handle(stream, 3) as handle:
+        np.testing.assert_array_equal(handle.stepped(x), alike(x, [0, 1, 2]))
+    np.testing.assert_array_equal(stream.step, [1, 1, 1, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("by", [0, 1, H, 3 * H - 1])
+def test_y_may_be_x_and_overlap_it(rng, layers, by):
+    """Of one group of rows, and of several."""
+    rows = 70
+    rnn = network(H, H, cell="LSTM", num_layers=layers)
+    x = normal(rng, rows, H)
+    want = rnn.stream(rows)(x)
+    for x_first in (True, False):
+        memory = np.zeros(rows * H + by, np.float32)
+        a, b = memory[: rows * H].reshape(rows, H), memory[by:].reshape(rows, H)
+        source, y = (a, b) if x_first else (b, a)
+        source[...] = x
+        with Handle(rnn.stream(rows), rows) as handle:
+            assert handle.step(source, y) == 0
+        np.testing.assert_array_equal(y, want)
+
+
+def test_any_alignment_of_floats(rng):
+    rnn = network(D, H)
+    x = normal(rng, 2, D)
+    want = rnn.stream(2)(x)
+    for by in range(16):
+        given, y = np.zeros(2 * D + by, np.float32), np.zeros(2 * H + by, np.float32)
+        given[by:] = x.ravel()
+        with Handle(rnn.stream(2), 2) as handle:
+            assert handle.step(given[by:], y[by:]) == 0
+        np.testing.assert_array_equal(y[by:].reshape(2, H), want)
+
+
+# --- states and resets --------------------------------------------------------------------------------------
+
+
+def test_python_and_c_see_the_same_lanes(rng):
+    rnn = network(D, H, cell="LSTM", num_layers=2)
+    stream, alike = rnn.stream(4), rnn.stream(4)
+    with Handle(stream, 2) as handle:
+        handle.stepped(normal(rng, 2, D), [3, 1])
+        kept = stream.get_state([3, 1])
+        assert kept.step.tolist() == [1, 1] and kept.state[0].any()
+        stream.reset([3])
+        assert not handle.state(1)[3].any() and handle.state(1)[1].any()
+        np.testing.assert_array_equal(handle.steps(), [0, 1, 0, 0])
+        stream.set_state([0, 2], kept)
+        # C writes what Python reads, and both go on from there.
+        handle.state(0)[3], handle.state(1, 1)[3] = 0.25, -0.5
+        h, c = stream.state
+        assert (h[0, 3] == 0.25).all() and (c[1, 3] == -0.5).all()
+        alike.state = stream.state
+        x = normal(rng, 2, D)
+        np.testing.assert_array_equal(handle.stepped(x, [3, 0]), alike(x, [3, 0]))
+
+
+def test_states_that_there_are_not():
+    with Handle(network(D, H, cell="GRU").stream(2), 1) as handle:
+        assert handle.state(0, 1) is None and handle.state(1) is None and handle.state(0) is not None
+    with Handle(network(D, H, cell="LSTM", num_layers=2).stream(2), 1) as handle:
+        assert handle.state(1, 1) is not None and handle.state(2, 1) is None
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM"])
+def test_resets(rng, cell):
+    rnn = network(D, H, cell=cell, num_layers=2, norm=lnrnn.BatchNormSpec(overrun="last"), trained=4)
+    stream, alike = rnn.stream(LANES), rnn.stream(LANES)
+    with Handle(stream, LANES) as handle:
+        for lanes in ([2, 6], [], [5], None):
+            x = normal(rng, LANES, D)
+            handle.stepped(x), alike(x)
+            given = None if lanes is None else np.array(lanes, np.int64)
+            assert handle.reset(given, 3 if lanes is None else None) == 0
+            alike.reset([0, 1, 2] if lanes is None else np.array(lanes, int))
+            np.testing.assert_array_equal(stream.step, alike.step)
+            for a, b in zip(parts(rnn, stream.state), parts(rnn, alike.state), strict=True):
+                np.testing.assert_array_equal(a, b)
+        x = normal(rng, LANES, D)
+        np.testing.assert_array_equal(handle.stepped(x), alike(x))
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+NO_LANE, TWICE, OVERRUN, TOGETHER = -1, -2, -3, -4
+
+
+def refused(rnn, stream, handle, code, lanes, reset=True):
+    """A step of these lanes, and their reset too: the code, and no lane and no y changes."""
+    before, steps = parts(rnn, stream.state), stream.step
+    lanes = None if lanes is None else np.array(lanes, np.int64)
+    x, y = np.ones((handle.rows, D), np.float32), np.full((handle.rows, H), 7, np.float32)
+    assert handle.step(x, y, lanes) == code
+    assert (y == 7).all()
+    if reset:
+        assert handle.reset(lanes) == code
+    for a, b in zip(parts(rnn, stream.state), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(stream.step, steps)
+
+
+def test_wrong_lanes_change_nothing(rng):
+    rnn = network(D, H, cell="LSTM", num_layers=2)
+    stream = rnn.stream(5)
+    with Handle(stream, 3) as handle:
+        handle.stepped(normal(rng, 3, D), [4, 1, 0])
+        for lanes in ([0, 1, 5], [-1, 2, 3], [0, 2**62, 1], [0, 1, -(2**63)]):
+            refused(rnn, stream, handle, NO_LANE, lanes)
+        for lanes in ([0, 0, 1], [4, 1, 4]):
+            refused(rnn, stream, handle, TWICE, lanes)
+        assert handle.reset(None, 6) == NO_LANE
+        handle.stepped(normal(rng, 3, D), [4, 1, 2])  # and goes on
+    np.testing.assert_array_equal(stream.step, [1, 2, 1, 0, 2])
+
+
+def test_steps_without_statistics(rng):
+    rnn = network(D, H, norm="batch", trained=2)
+    stream = rnn.stream(3)
+    with Handle(stream, 2) as handle:
+        for _ in range(2):
+            handle.stepped(normal(rng, 2, D), [2, 0])
+        refused(rnn, stream, handle, OVERRUN, [1, 2], reset=False)
+        refused(rnn, stream, handle, OVERRUN, None, reset=False)
+        assert handle.reset(np.array([2])) == 0
+        handle.stepped(normal(rng, 2, D), [1, 2])
+
+
+def test_all_lanes_together(rng):
+    """overrun="batch": the bits of Python's calls, and nothing that would part the lanes."""
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
+    stream, alike = rnn.stream(4), rnn.stream(4)
+    with pytest.raises(ValueError, match=r"rows must be 4, all lanes .*overrun='batch'.*, got 3"):
+        Handle(stream, 3)
+    with Handle(stream, 4) as handle:
+        for _ in range(5):
+            x = normal(rng, 4, D)
+            np.testing.assert_array_equal(handle.stepped(x), alike(x))
+        refused(rnn, stream, handle, TOGETHER, [0, 1, 2, 3], reset=False)
+        assert handle.reset(np.array([1])) == TOGETHER
+        assert handle.reset(None, 4) == 0
+        alike.reset()
+        np.testing.assert_array_equal(handle.stepped(x), alike(x))
+
+
+class Almost:
+    _lanes = object()
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "stream", object(), Almost(), network(D, H), lnrnn.Stream])
+def test_what_is_no_stream(wrong):
+    with pytest.raises(TypeError, match=f"stream must be a stream of lnrnn.*, got {type(wrong).__name__}"):
+        Handle(wrong, 1)
+
+
+@pytest.mark.parametrize("rows, threads, words", [
+    (0, 1, "rows must be between 1 and 5, the lanes of the stream, got 0"),
+    (6, 1, "rows must be between 1 and 5, the lanes of the stream, got 6"),
+    (2**64 - 1, 1, "rows must be between 1 and 5, .* got 18446744073709551615"),
+    (1, 0, "threads must be between 1 and 1024, got 0"),
+    (1, -1, "threads must be between 1 and 1024, got -1"),
+    (1, 1025, "threads must be between 1 and 1024, got 1025"),
+])  # fmt: skip
+def test_rows_and_threads_that_cannot_be(rows, threads, words):
+    with pytest.raises(ValueError, match=words):
+        Handle(network(D, H).stream(5), rows, threads)
+
+
+# --- what a handle keeps ------------------------------------------------------------------------------------
+
+
+def test_a_handle_keeps_the_lanes_and_gives_them_back(rng):
+    rnn = network(D, H, cell="LSTM")
+    stream, x = rnn.stream(2), normal(rng, 2, D)
+    want = rnn.stream(2)(x)
+    lanes, before = stream._lanes, sys.getrefcount(stream._lanes)
+    handles = [Handle(stream, 2) for _ in range(3)]
+    assert sys.getrefcount(lanes) == before + 3
+    for handle in handles[1:]:
+        handle.close()
+    assert sys.getrefcount(lanes) == before + 1
+    del stream, rnn, lanes
+    gc.collect()
+    np.testing.assert_array_equal(handles[0].stepped(x), want)
+    handles[0].close()
+    handles[0].close()  # of NULL
+
+
+def test_an_error_of_open_keeps_nothing():
+    stream = network(D, H).stream(2)
+    lanes, before = stream._lanes, sys.getrefcount(stream._lanes)
+    for _ in range(5):
+        with pytest.raises(ValueError):
+            Handle(stream, 3)
+    assert sys.getrefcount(lanes) == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_handle_keeps_its_instruction_set(rng, dtype):
+    """Another one is used by later calls of Python, and by handles that are opened then."""
+    rnn = network(D, 33, cell="LSTM", num_layers=2).to_dtype(dtype)
+    x = normal(rng, 3, D)
+    for first in available_isas():
+        with using_isa(first):
+            want = rnn.stream(3)(x)
+            handle = Handle(rnn.stream(3), 3)
+        for other in available_isas():
+            with using_isa(other), Handle(rnn.stream(3), 3) as later:
+                np.testing.assert_array_equal(later.stepped(x), rnn.stream(3)(x))
+        handle.reset(None, 3)
+        np.testing.assert_array_equal(handle.stepped(x), want, err_msg=first)
+        handle.close()
+
+
+# --- the other functions of the table -----------------------------------------------------------------------
+
+
+def test_norms_and_functions(rng):
+    x, y = normal(rng, 5, H), np.zeros((5, H), np.float32)
+    gain, bias = normal(rng, 2, H)
+    norm = function("lnrnn_layer_norm", None, INT, SIZE, SIZE, P, SIZE, P, P, DOUBLE, P, SIZE, INT, INT)
+    norm(0, 5, H, address(x), H, address(gain), address(bias), 1e-5, address(y), H, 1, 1)
+    np.testing.assert_array_equal(y, lnrnn.layer_norm(x, H, gain, bias))
+    norm(0, 5, H, address(x), H, address(gain), None, 1e-5, address(y), H, 0, 1)
+    np.testing.assert_array_equal(y, lnrnn.rms_norm(x, H, gain, eps=1e-5))
+    apply = function("lnrnn_map", None, INT, SIZE, P, P, INT)
+    for number, named in enumerate((lnrnn.exp, lnrnn.tanh, lnrnn.sigmoid)):
+        apply(number, x.size, address(x), address(y), 2)
+        np.testing.assert_array_equal(y, named(x))
+    assert function("lnrnn_isa_name", ctypes.c_char_p)() == lnrnn.cpu_info()["isa"].encode()
+    assert function("lnrnn_cores", INT)() == lnrnn.cpu_info()["cores"]
+
+
+def test_gradients_of_layer_norm(rng):
+    x, gy, gain = normal(rng, 5, H), normal(rng, 5, H), normal(rng, H)
+    gx, ggain, gbias = np.zeros_like(x), np.zeros(H), np.zeros(H)
+    work = np.zeros(function("lnrnn_layer_norm_work", SIZE, SIZE, SIZE)(5, H))
+    backward = function("lnrnn_layer_norm_backward", None, INT, SIZE, SIZE, P, P, P, DOUBLE, P, P, P, P, INT)
+    found = gx, ggain, gbias
+    backward(0, 5, H, *map(address, (gy, x, gain)), 1e-5, *map(address, (*found, work)), 1)
+    wanted = lnrnn.layer_norm_backward(gy, x, H, gain, np.zeros(H, np.float32))
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got.astype(np.float32), want)
+
+
+class Batch(ctypes.Structure):
+    """lnrnn_batch of lnrnn.h."""
+
+    _fields_ = [
+        ("dtype", INT), ("N", SIZE), ("C", SIZE), ("L", SIZE), ("x", P), ("gain", P), ("bias", P),
+        ("eps", DOUBLE), ("mean", P), ("var", P), ("work", P), ("threads", INT),
+    ]  # fmt: skip
+
+
+def test_batch_norm(rng):
+    N, C, L = 6, 5, 4
+    x, (gain, bias) = normal(rng, N, C, L), normal(rng, 2, C)
+    mean, var, y = np.zeros(C), np.zeros(C), np.zeros_like(x)
+    b = Batch(0, N, C, L, *map(address, (x, gain, bias)), 1e-5, address(mean), address(var), None, 1)
+    work = np.zeros(function("lnrnn_batch_work", SIZE, P, INT)(ctypes.addressof(b), 1))
+    b.work = address(work)
+    function("lnrnn_batch_norm", None, P, P, INT)(ctypes.addressof(b), address(y), 1)
+    with using_threads(1):
+        np.testing.assert_array_equal(y, lnrnn.batch_norm(x, None, None, gain, bias, training=True))
+    np.testing.assert_allclose(mean, x.mean((0, 2), dtype=float), rtol=0, atol=1e-7)
+    gx, ggain, gbias = np.zeros_like(x), np.zeros(C), np.zeros(C)
+    backward = function("lnrnn_batch_norm_backward", None, P, P, P, P, P, INT)
+    gy = normal(rng, N, C, L)
+    backward(ctypes.addressof(b), address(gy), address(gx), address(ggain), address(gbias), 1)
+    want = lnrnn.batch_norm_backward(gy, x, None, None, gain, training=True)
+    np.testing.assert_array_equal(gx, want[0])

@@ -1,0 +1,263 @@
+"""What others compile against lnrnn: the headers, the .pxd, versions, the examples; and what is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lnrnn
+from c_table import CAPSULE, FLAGS, HEADER, compiled, imported, listed, python_include, table
+from compilers import ROOT, native_compiler
+from lnrnn import _core
+from networks import network, normal
+from source_copy import copy_sources
+
+HERE = Path(__file__).parent
+EXAMPLES = ROOT / "examples"
+
+
+# --- headers ------------------------------------------------------------------------------------------------
+
+
+def compilers(*names: str) -> list[str]:
+    found = [name for name in names if shutil.which(name)]
+    return found or pytest.skip(f"needs one of {names}")
+
+
+PROGRAM = """
+#include <lnrnn_api.h>
+int use(PyObject *stream, const float *x, float *y);
+int use(PyObject *stream, const float *x, float *y)
+{
+    lnrnn_stream *s = lnrnn_import() ? NULL : lnrnn_stream_open(stream, 1, 1);
+    int wrong = s ? lnrnn_stream_step(s, NULL, x, y) : LNRNN_STREAM_NO_LANE;
+    lnrnn_map(LNRNN_MAP_TANH, 1, x, y, 1);
+    lnrnn_stream_close(s);
+    return wrong;
+}
+"""
+
+
+@pytest.mark.parametrize("language, standard, names", [
+    ("c", "c99", ("gcc", "clang", "cc")), ("c", "c11", ("gcc", "clang", "cc")),
+    ("c++", "c++11", ("g++", "clang++", "c++")), ("c++", "c++20", ("g++", "clang++", "c++")),
+])  # fmt: skip
+def test_headers_pass_with_all_warnings(language, standard, names):
+    for name in compilers(*names):
+        command = [name, f"-std={standard}", "-x", language, *FLAGS, "-pedantic", "-fsyntax-only", "-"]
+        for text in (PROGRAM, '#include "lnrnn.h"\n', '#include "lnrnn.h"\n#include "lnrnn_api.h"\n'):
+            include = ["-isystem", python_include()[2:], f"-I{lnrnn.get_include()}"]
+            done = subprocess.run([*command, *include], input=text, capture_output=True, text=True)
+            assert done.returncode == 0, (name, done.stderr)
+
+
+def test_each_function_of_the_list_has_its_name():
+    named = re.findall(
+        r"^#define (lnrnn_\w+) \(lnrnn_api_table->(lnrnn_\w+)\)$", HEADER.read_text(), re.MULTILINE
+    )
+    assert [a for a, _ in named] == [b for _, b in named] == listed()
+
+
+# What a module may have been compiled for: the functions of each minor of this major, in the table's order.
+RELEASED = {
+    0: """stream_open stream_close stream_step stream_reset stream_inputs stream_units stream_layers
+          stream_lanes stream_rows stream_state stream_steps stream_layer isa_name cores map layer_norm
+          layer_norm_backward layer_norm_work batch_work batch_norm batch_norm_backward packed_size pack
+          rnn_configure rnn_make_plan rnn_forward""",
+}
+
+
+def test_the_table_only_grows():
+    """A new function comes last in the list, and into a new minor here. A removed or changed one is a new
+    major."""
+    assert (table().major, table().minor) == (1, max(RELEASED)), "a new major has a list of its own"
+    released = " ".join(RELEASED[minor] for minor in sorted(RELEASED)).split()
+    assert listed() == [f"lnrnn_{name}" for name in released]
+
+
+def declarations(text: str) -> dict[str, str]:
+    """Functions by name: their types, as C has them, without comments."""
+    text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = re.finditer(
+        r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(([^()]*)\)(?: except \S+)?;?$", text, re.MULTILINE
+    )
+    return {
+        name: " ".join(f"{kind}({arguments})".split()).replace("(void)", "()")
+        for kind, name, arguments in (match.groups() for match in found)
+    }
+
+
+def test_the_pxd_says_what_the_headers_say():
+    said = declarations(Path(lnrnn.__file__).with_name("__init__.pxd").read_text())
+    assert said.pop("lnrnn_import") == "int ()"
+    wanted = declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
+    wanted["lnrnn_stream_open"] = wanted["lnrnn_stream_open"].replace("PyObject *", "object ")
+    assert {name: " ".join(text.split()) for name, text in said.items()} == {n: wanted[n] for n in listed()}
+
+
+# --- modules of several units -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory):
+    """One imports the table, the other uses it. The layouts of structs are asserted as they are compiled."""
+    folder = tmp_path_factory.mktemp("units")
+    return imported(compiled(folder, "units", [HERE / "units.c", HERE / "layers.c"], "-std=gnu11", *FLAGS))
+
+
+def test_every_function_is_there(units):
+    assert units.names() == [(name, 1) for name in listed()]
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+def test_the_layers_of_a_model(units, rng, tmp_path, cell, norm):
+    """Whole sequences through layers that a stream has packed."""
+    for layers in (1, 2):
+        made = network(5, 19, cell=cell, norm=norm, num_layers=layers, trained=30)
+        made.save(tmp_path / "model.safetensors")
+        rnn = lnrnn.load(tmp_path / "model.safetensors")
+        x, y = normal(rng, 30, 5), np.zeros((30, 19), np.float32)
+        units.whole(rnn.stream(), x, y)
+        np.testing.assert_array_equal(y, rnn(x[:, None])[0][:, 0])
+
+
+# --- versions -----------------------------------------------------------------------------------------------
+
+
+def imported_anew(units, folder: Path):
+    """CPython keeps a module of this kind by its path, and would not ask for the table again."""
+    return imported(Path(shutil.copy2(units.__file__, folder)))
+
+
+@pytest.mark.parametrize("major, minor, right", [
+    (1, 0, True), (1, 1, True), (2, 0, False), (0, 9, False), (1, -1, False),
+])  # fmt: skip
+def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, right):
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    fake = type(table()).from_buffer_copy(table())
+    fake.major, fake.minor = major, minor
+    monkeypatch.setattr(_core, "_C_API", new(ctypes.addressof(fake), CAPSULE, None))
+    if right:
+        assert imported_anew(units, tmp_path).names() == [(name, 1) for name in listed()]
+    else:
+        with pytest.raises(ImportError, match=rf"for version 1\.0 of lnrnn's C API.* has {major}\.{minor}$"):
+            imported_anew(units, tmp_path)
+
+
+@pytest.mark.parametrize("found", [None, 3, "nothing"])
+def test_an_lnrnn_without_a_table_is_refused(units, tmp_path, monkeypatch, found):
+    if found == "nothing":
+        monkeypatch.delattr(_core, "_C_API")
+    else:
+        monkeypatch.setattr(_core, "_C_API", found)
+    with pytest.raises(ImportError, match=r"for version 1\.0 of lnrnn's C API.* has none$"):
+        imported_anew(units, tmp_path)
+
+
+def test_no_lnrnn_at_all(units, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lnrnn", None)
+    with pytest.raises(ImportError, match="lnrnn"):
+        imported_anew(units, tmp_path)
+
+
+# --- examples -----------------------------------------------------------------------------------------------
+
+
+def demo(folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lnrnn.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "demo.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_in_c(tmp_path, rng):
+    folder = tmp_path / "c_stream"
+    shutil.copytree(EXAMPLES / "c_stream", folder)
+    module = imported(compiled(folder, "c_stream", [folder / "c_stream.c"], *FLAGS))
+    assert demo(folder) == "equal bits: True\nsteps of each lane: [  0   0   0 100   0   0   0   0]\n"
+    stream, x, y = network(3, 17).stream(2), normal(rng, 4, 3), np.zeros((4, 17), np.float32)
+    for lane in (-1, 2):
+        with pytest.raises(ValueError, match=f"step 0 of lane {lane} is refused: code -1"):
+            module.run(stream, x, y, lane)
+    for a, b in ((x, y[1:]), (x[:3], y), (x.ravel()[1:], y)):
+        with pytest.raises(ValueError, match=r"x must be \(T, D\)"):
+            module.run(stream, a, b, 0)
+    with pytest.raises(TypeError, match="stream must be a stream of lnrnn"):
+        module.run(None, x, y, 0)
+    assert not stream.step.any()
+
+
+def test_the_example_in_cython(tmp_path):
+    pytest.importorskip("Cython")
+    pytest.importorskip("setuptools")
+    native_compiler()
+    folder = tmp_path / "cython_stream"
+    shutil.copytree(EXAMPLES / "cython_stream", folder)
+    environment = {**os.environ, "PYTHONPATH": str(Path(lnrnn.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=folder, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert demo(folder).startswith("equal bits: True\nsteps of each lane: [100 100")
+
+
+def test_the_page_shows_the_examples():
+    """Every block of docs/c_api.md that is C or Cython stands in an example."""
+    page = (ROOT / "docs/c_api.md").read_text()
+    texts = [path.read_text() for path in EXAMPLES.rglob("*_stream.*")]
+    blocks = re.findall(r"```(?:c|cython)\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 4
+    for block in blocks:
+        assert any(block in text for text in texts), block
+
+
+def test_the_page_names_every_code_and_version():
+    page = (ROOT / "docs/c_api.md").read_text()
+    codes = dict(
+        re.findall(r"(LNRNN_STREAM_\w+) = (-\d)", (Path(lnrnn.get_include()) / "lnrnn.h").read_text())
+    )
+    assert len(codes) == 4
+    for name, code in codes.items():
+        assert re.search(rf"`{name}`.*{code}\b", page), name
+
+
+# --- what is installed --------------------------------------------------------------------------------------
+
+
+def test_headers_and_pxd_are_installed(tmp_path):
+    """As `pip install` lays the package out; the compiled module is the one that there is."""
+    pytest.importorskip("Cython")
+    pytest.importorskip("setuptools")
+    source, built = tmp_path / "source", tmp_path / "built"
+    copy_sources(source)
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(built)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    found = {path.name for path in (built / "lnrnn/include").iterdir()}
+    assert found == {"lnrnn.h", "lnrnn_api.h"}
+    assert (built / "lnrnn/__init__.pxd").exists()
+    shutil.copy2(_core.__file__, built / "lnrnn")
+    code = "import lnrnn; print(lnrnn.get_include())"
+    environment = {**os.environ, "PYTHONPATH": str(built)}
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert said.stdout.strip() == str(built / "lnrnn/include"), said.stderr
+    run = [*native_compiler(), "-fsyntax-only", "-x", "c", python_include(), f"-I{said.stdout.strip()}", "-"]
+    assert subprocess.run(run, input=PROGRAM, text=True).returncode == 0
+
+
+def test_get_include_finds_the_headers():
+    assert {"lnrnn.h", "lnrnn_api.h"} <= {path.name for path in Path(lnrnn.get_include()).iterdir()}

@@ -1,0 +1,37 @@
+/* An extension module of two units, of which this one imports the table for both. And the layout of what the C API
+ * hands over: a change of these is a new major, for modules that were compiled before would run with it. */
+#include <lnrnn_api.h>
+
+PyObject *names(PyObject *module, PyObject *nothing);
+PyObject *whole(PyObject *module, PyObject *args);
+
+#define LAYOUT(type, last, offset, size) \
+    _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
+
+_Static_assert(LNRNN_API_MAJOR == 1, "a new major: the layouts below are those of major 1");
+LAYOUT(lnrnn_caches, l3, 16, 24);
+LAYOUT(lnrnn_batch, threads, 88, 96);
+LAYOUT(lnrnn_gate_norm, bias, 40, 48);
+LAYOUT(lnrnn_site, norm, 40, 88);
+LAYOUT(lnrnn_rnn_config, cell_scratch, 400, 408);
+LAYOUT(lnrnn_rnn_scratch, floats, 72, 80);
+LAYOUT(lnrnn_rnn_plan, scratch, 144, 224);
+LAYOUT(lnrnn_site_statistics, var, 8, 16);
+LAYOUT(lnrnn_row, start, 40, 48);
+LAYOUT(lnrnn_rnn_call, scratch, 224, 232);
+
+static PyMethodDef methods[] = {
+    {"names", names, METH_NOARGS, NULL},
+    {"whole", whole, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "units", .m_size = -1,
+                                    .m_methods = methods};
+
+PyMODINIT_FUNC PyInit_units(void)
+{
+    if (lnrnn_import())
+        return NULL;
+    return PyModule_Create(&module);
+}

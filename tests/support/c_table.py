@@ -1,0 +1,127 @@
+"""The C API as a stranger finds it: the header's list of functions, the table in the capsule, compiled units
+that include the header, and handles of streams, called by ctypes, which lets go of the interpreter's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shlex
+import subprocess
+import sysconfig
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+
+import lnrnn
+from compilers import native_compiler
+from lnrnn import _core
+
+HEADER = Path(lnrnn.get_include()) / "lnrnn_api.h"
+CAPSULE = b"lnrnn._core._C_API"
+FLAGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+
+
+def listed(header: str | None = None) -> list[str]:
+    """The names of the header's list, in its order."""
+    text = HEADER.read_text() if header is None else header
+    body = re.search(r"#define LNRNN_API_FUNCTIONS\(X\)((?:.*\\\n)*.*\n)", text)
+    return re.findall(r"X\((\w+)\)", body.group(1))
+
+
+class Table(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_int), ("minor", ctypes.c_int), *((n, ctypes.c_void_p) for n in listed())]
+
+
+def table() -> Table:
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return Table.from_address(pointer(_core._C_API, CAPSULE))
+
+
+P, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+
+
+def function(name: str, result, *arguments, locked: bool = False):
+    """A function of the table. locked: it needs the interpreter's lock, and may raise."""
+    kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
+    return kind(result, *arguments)(getattr(table(), name))
+
+
+def address(array):
+    return None if array is None else array.ctypes.data
+
+
+class Handle:
+    """A handle of a stream: with Handle(stream, rows) as handle."""
+
+    def __init__(self, stream, rows: int, threads: int = 1) -> None:
+        open_stream = function("lnrnn_stream_open", P, ctypes.py_object, SIZE, INT, locked=True)
+        self.pointer = open_stream(stream, rows, threads)
+        for name in ("inputs", "units", "layers", "lanes", "rows"):
+            setattr(self, name, function(f"lnrnn_stream_{name}", SIZE, P)(self.pointer))
+
+    def step(self, x, y, lanes=None) -> int:
+        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the code."""
+        assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
+        assert lanes is None or lanes.dtype == np.int64
+        step = function("lnrnn_stream_step", INT, P, P, P, P)
+        return step(self.pointer, address(lanes), address(x), address(y))
+
+    def stepped(self, x, lanes=None):
+        """The result of a step that has to succeed."""
+        y = np.full((self.rows, self.units), np.nan, np.float32)
+        assert self.step(x, y, None if lanes is None else np.array(lanes, np.int64)) == 0
+        return y
+
+    def reset(self, lanes, n: int | None = None) -> int:
+        n = len(lanes) if n is None else n
+        return function("lnrnn_stream_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
+
+    def state(self, layer: int, cell: int = 0):
+        """h or c of a layer, (lanes, H): the memory itself, or None."""
+        found = function("lnrnn_stream_state", P, P, SIZE, INT)(self.pointer, layer, cell)
+        return found and np.ctypeslib.as_array(
+            (ctypes.c_float * (self.lanes * self.units)).from_address(found)
+        ).reshape(self.lanes, self.units)
+
+    def steps(self):
+        found = function("lnrnn_stream_steps", P, P)(self.pointer)
+        return np.ctypeslib.as_array((ctypes.c_int64 * self.lanes).from_address(found)).copy()
+
+    def close(self) -> None:
+        function("lnrnn_stream_close", None, P, locked=True)(self.pointer)
+        self.pointer = None
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def python_include() -> str:
+    return f"-I{sysconfig.get_paths()['include']}"
+
+
+def compiled(folder: Path, name: str, sources: list[Path], *flags: str) -> Path:
+    """The extension module `name` of these C sources, made in folder with lnrnn.get_include()."""
+    target = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    shared = shlex.split(sysconfig.get_config_var("LDSHARED"))[1:]  # without the compiler
+    command = [
+        *native_compiler(), "-O1", *shared, "-fPIC", *flags, python_include(), f"-I{lnrnn.get_include()}",
+        *map(str, sources), "-o", str(target),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def imported(path: Path):
+    """The extension module in a file, made anew."""
+    name = path.name.partition(".")[0]
+    spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
