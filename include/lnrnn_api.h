@@ -14,7 +14,8 @@
  * lnrnn.h cannot be called from outside.
  *
  * The interpreter's lock (the GIL): lnrnn_import, lnrnn_stream_open and lnrnn_stream_close need it, all others
- * do not, and never take it. With threads = 1 these allocate nothing, take no lock and make no system call.
+ * do not, and never take it. These allocate nothing, take no lock and make no system call with threads = 1, but
+ * for lnrnn_cores, which asks the system.
  *
  * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m and
  * minor n or more. Within a major the table only grows at its end, and no function, struct or constant of
@@ -108,9 +109,10 @@ static inline int lnrnn_import(void)
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);
     if (!found) {
         if (PyErr_ExceptionMatches(PyExc_AttributeError))
-            PyErr_Format(PyExc_ImportError,
-                         "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has none",
-                         LNRNN_API_MAJOR, LNRNN_API_MINOR);
+            PyErr_Format(
+                PyExc_ImportError,
+                "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has none",
+                LNRNN_API_MAJOR, LNRNN_API_MINOR);
         return -1;
     }
     if (found->major != LNRNN_API_MAJOR || found->minor < LNRNN_API_MINOR) {

@@ -31,13 +31,14 @@ from source_copy import build, copy_sources  # noqa: E402
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 ROOMS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
-    "tests/demos", "tests/data", "tests/fuzz", "tests/runtime",
+    "tests/demos", "tests/data", "tests/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
 # Of those: what limits memory, of which the sanitizer reserves terabytes, counts it, or measures stacks.
 NOT = (
     "tests/runtime/test_threads.py",
     "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py",
+    "tests/capi/test_c_realtime.py",
 )
 # A process that breaks down on purpose: the sanitizer ends it with another status.
 NOT_TESTS = ("tests/fuzz/test_fuzz.py::test_what_a_fault_looks_like[crash]",)

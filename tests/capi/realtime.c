@@ -11,11 +11,16 @@
 
 typedef int (*step_function)(void *stream, const int64_t *lanes, const float *x, float *y);
 typedef int (*reset_function)(void *stream, const int64_t *lanes, size_t n);
+typedef void (*norm_function)(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
+                              const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
+typedef void (*map_function)(int function, size_t n, const float *x, float *y, int threads);
 
 /* x (steps, rows, D) -> y (steps, rows, H): steps of the same lanes, or NULL. */
 typedef struct {
     step_function step;
     reset_function reset; /* not NULL: before the first step */
+    norm_function norm;   /* not NULL: after each step, in place; and then map */
+    map_function map;
     void *stream;
     const int64_t *lanes;
     const float *x;
@@ -78,8 +83,15 @@ void take_steps(run *r)
 {
     if (r->reset)
         r->wrong = r->reset(r->stream, r->lanes, r->rows);
-    for (size_t t = 0; t < r->steps && !r->wrong; t++)
-        r->wrong = r->step(r->stream, r->lanes, r->x + t * r->of_x, r->y + t * r->of_y);
+    for (size_t t = 0; t < r->steps && !r->wrong; t++) {
+        float *const y = r->y + t * r->of_y;
+        const size_t n = r->of_y / r->rows;
+        r->wrong = r->step(r->stream, r->lanes, r->x + t * r->of_x, y);
+        if (r->norm) {
+            r->norm(0, r->rows, n, y, (ptrdiff_t)n, NULL, NULL, 1e-5, y, (ptrdiff_t)n, 1, 1);
+            r->map(1, r->of_y, y, y, 1);
+        }
+    }
 }
 
 /* -> how often the steps have allocated or freed memory. */

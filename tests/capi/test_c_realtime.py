@@ -1,4 +1,4 @@
-"""Steps from C without the interpreter's lock: what they ask of the system, and threads on one stream."""
+"""Steps, resets and norms from C, on one thread, ask nothing of the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 import lnrnn
 from c_table import INT, SIZE, Handle, P, address, table
 from compilers import native_compiler
-from helpers import together
 from networks import network, normal
 
 LIBRARY = Path(__file__).with_name("realtime.c")
@@ -26,16 +25,17 @@ class Run(ctypes.Structure):
     """`run` of realtime.c."""
 
     _fields_ = [
-        ("step", P), ("reset", P), ("stream", P), ("lanes", P), ("x", P), ("y", P),
+        ("step", P), ("reset", P), ("norm", P), ("map", P), ("stream", P), ("lanes", P), ("x", P), ("y", P),
         ("steps", SIZE), ("rows", SIZE), ("of_x", SIZE), ("of_y", SIZE), ("wrong", INT), ("ended", INT),
     ]  # fmt: skip
 
 
-def run_of(handle, lanes, x, y, reset=False) -> Run:
-    """x (T, rows, D), y (T, rows, H)."""
+def run_of(handle, lanes, x, y, more=False) -> Run:
+    """x (T, rows, D), y (T, rows, H). more: a reset before, and a norm and tanh after each step."""
     found = table()
+    others = found.lnrnn_stream_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(
-        found.lnrnn_stream_step, found.lnrnn_stream_reset if reset else None, handle.pointer, address(lanes),
+        found.lnrnn_stream_step, *(others if more else (None,) * 3), handle.pointer, address(lanes),
         address(x), address(y), len(x), handle.rows, x[0].size, y[0].size,
     )  # fmt: skip
 
@@ -73,10 +73,10 @@ def measured(path: str, name: str, dtype: str) -> None:
     library.allocations.restype = library.control_allocations.restype = ctypes.c_long
     x, y = normal(rng, steps, rows, 5), np.zeros((steps, rows, 37), np.float32)
     with Handle(stream, rows) as handle:
-        asked = run_of(handle, chosen, x, y, reset=False)
+        asked = run_of(handle, chosen, x, y)
         found = {"first": library.allocations(ctypes.byref(asked)), "wrong": asked.wrong}
-        asked = run_of(handle, chosen, x, y, reset=True)
-        found["reset"] = library.allocations(ctypes.byref(asked))
+        asked = run_of(handle, chosen, x, y, more=True)
+        found["more"] = library.allocations(ctypes.byref(asked))
         found["confined"] = library.confined_steps(ctypes.byref(asked))
         found["wrong"] |= asked.wrong
     found["finite"] = bool(np.isfinite(y).all() and y.any())
@@ -98,46 +98,8 @@ def test_a_step_asks_nothing_of_the_system(library, name, dtype):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["first"] == found["reset"] == found["wrong"] == 0 and found["finite"], found
+    assert found["first"] == found["more"] == found["wrong"] == 0 and found["finite"], found
     assert found["control"][0] > 2, "malloc, free, and qsort's own"
     if found["confined"] == -1:
         pytest.skip("this system confines no threads (seccomp)")
     assert found["control"][1] == 0 and found["confined"] == 1
-
-
-@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
-def test_threads_step_different_lanes_at_once(library, rng, norm):
-    """Three in C without the interpreter's lock, each with a handle, and one in Python; all on one stream."""
-    rnn = network(5, 40, cell="LSTM", norm=norm, num_layers=2, trained=4)
-    callers, own, steps = 4, 9, 150
-    x = normal(rng, callers, steps, own, 5)
-    want = [rnn(x[k])[0] for k in range(callers)]
-    got = np.zeros((callers, steps, own, 40), np.float32)
-    order = rng.permutation(callers * own).reshape(callers, own)
-    stream, driver = rnn.stream(callers * own), ctypes.CDLL(str(library))
-    handles = [Handle(stream, own) for _ in range(callers - 1)]
-
-    def serve(k):
-        if k == callers - 1:
-            for t in range(steps):
-                stream(x[k, t], order[k], out=got[k, t])
-        else:
-            asked = run_of(handles[k], order[k], x[k], got[k])
-            driver.take_steps(ctypes.byref(asked))
-            assert asked.wrong == 0
-
-    together(serve, callers)
-    for handle in handles:
-        handle.close()
-    np.testing.assert_array_equal(got, want)
-    assert (stream.step == steps).all()
-
-
-def test_norms_ask_nothing_of_the_system_on_one_thread():
-    """lnrnn.h says so of every function: what allocates is in runtime/, behind more than one thread."""
-    allocating = {
-        path.name
-        for path in (Path(__file__).parents[2] / "pyx").glob("*/*.c")
-        if any(f"{word}(" in path.read_text() for word in ("malloc", "calloc", "mmap", "qsort"))
-    }
-    assert allocating == {"blocks.c", "team_pthread.c", "trial.c"}

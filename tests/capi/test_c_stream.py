@@ -11,7 +11,7 @@ import pytest
 
 import lnrnn
 from c_table import INT, SIZE, Handle, P, address, function
-from helpers import available_isas, using_isa, using_threads
+from helpers import available_isas, together, using_isa, using_threads
 from networks import VARIANTS, drawn_state, network, normal, parts
 
 D, H, T, LANES = 3, 17, 8, 7
@@ -229,6 +229,35 @@ def test_what_is_no_stream(wrong):
 def test_rows_and_threads_that_cannot_be(rows, threads, words):
     with pytest.raises(ValueError, match=words):
         Handle(network(D, H).stream(5), rows, threads)
+
+
+# --- threads ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
+def test_threads_step_different_lanes_at_once(rng, norm):
+    """Three in C without the interpreter's lock, each with a handle, and one in Python; all on one stream."""
+    rnn = network(D, 40, cell="LSTM", norm=norm, num_layers=2, trained=4)
+    callers, own, steps = 4, 9, 100
+    x = normal(rng, callers, steps, own, D)
+    want = [rnn(x[k])[0] for k in range(callers)]
+    got = np.zeros((callers, steps, own, 40), np.float32)
+    order = rng.permutation(callers * own).reshape(callers, own)
+    stream = rnn.stream(callers * own)
+    handles = [Handle(stream, own) for _ in range(callers - 1)]
+
+    def serve(k):
+        for t in range(steps):
+            if k == callers - 1:
+                stream(x[k, t], order[k], out=got[k, t])
+            else:
+                assert handles[k].step(x[k, t], got[k, t], order[k]) == 0
+
+    together(serve, callers)
+    for handle in handles:
+        handle.close()
+    np.testing.assert_array_equal(got, want)
+    assert (stream.step == steps).all()
 
 
 # --- what a handle keeps ------------------------------------------------------------------------------------
