@@ -1,4 +1,7 @@
-"""Steps a stream from C, and compares with the same steps in Python. c_stream.c says how it is compiled."""
+"""Steps a stream from C, and compares with the same steps in Python. c_stream.c says how it is compiled.
+
+It saves a model and loads it, which needs safetensors.
+"""
 
 import tempfile
 from pathlib import Path
