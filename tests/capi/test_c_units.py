@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import shutil
@@ -95,10 +96,28 @@ def declarations(text: str) -> dict[str, str]:
     }
 
 
+def declared() -> dict[str, str]:
+    """Those of the headers."""
+    return declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
+
+
+# Of the types of the released functions: 16 hexadecimal digits of SHA-256.
+TYPES = {0: "6f1e0135577f0290"}
+
+
+def test_no_released_function_changes_its_types():
+    found = declared()
+    for minor, names in RELEASED.items():
+        types = [re.sub(r"\w+(?=[,)])", "", found[f"lnrnn_{name}"]) for name in names.split()]
+        assert hashlib.sha256("\n".join(types).encode()).hexdigest()[:16] == TYPES[minor], types
+
+
 def test_the_pxd_says_what_the_headers_say():
-    said = declarations(Path(lnrnn.__file__).with_name("__init__.pxd").read_text())
+    text = Path(lnrnn.__file__).with_name("__init__.pxd").read_text()
+    said, wanted = declarations(text), declared()
+    locked = declarations(text.partition('cdef extern from "lnrnn_api.h" nogil:')[0])
+    assert set(locked) == {"lnrnn_import", "lnrnn_stream_open", "lnrnn_stream_close"}
     assert said.pop("lnrnn_import") == "int ()"
-    wanted = declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
     wanted["lnrnn_stream_open"] = wanted["lnrnn_stream_open"].replace("PyObject *", "object ")
     assert {name: " ".join(text.split()) for name, text in said.items()} == {n: wanted[n] for n in listed()}
 

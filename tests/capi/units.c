@@ -1,5 +1,6 @@
-/* An extension module of two units, of which this one imports the table for both. And the layout of what the C API
- * hands over: a change of these is a new major, for modules that were compiled before would run with it. */
+/* An extension module of two units, of which this one imports the table for both. And the layout and the constants of
+ * what the C API hands over: a change of these is a new major, for modules that were compiled before would run with
+ * it. A constant that is added after the last of its enumeration is a new minor. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);
@@ -19,6 +20,42 @@ LAYOUT(lnrnn_rnn_plan, scratch, 144, 224);
 LAYOUT(lnrnn_site_statistics, var, 8, 16);
 LAYOUT(lnrnn_row, start, 40, 48);
 LAYOUT(lnrnn_rnn_call, scratch, 224, 232);
+
+#define CONSTANT(name, value) _Static_assert((name) == (value), "another value: a new major")
+
+CONSTANT(LNRNN_STREAM_NO_LANE, -1);
+CONSTANT(LNRNN_STREAM_TWICE, -2);
+CONSTANT(LNRNN_STREAM_OVERRUN, -3);
+CONSTANT(LNRNN_STREAM_TOGETHER, -4);
+CONSTANT(LNRNN_MAP_EXP, 0);
+CONSTANT(LNRNN_MAP_TANH, 1);
+CONSTANT(LNRNN_MAP_SIGMOID, 2);
+CONSTANT(LNRNN_FLOAT32, 0);
+CONSTANT(LNRNN_FLOAT64, 1);
+CONSTANT(LNRNN_BFLOAT16, 2);
+CONSTANT(LNRNN_FLOAT16, 3);
+CONSTANT(LNRNN_RNN, 0);
+CONSTANT(LNRNN_LSTM, 1);
+CONSTANT(LNRNN_GRU, 2);
+CONSTANT(LNRNN_ACT_TANH, 0);
+CONSTANT(LNRNN_ACT_RELU, 1);
+CONSTANT(LNRNN_ACT_SIGMOID, 2);
+CONSTANT(LNRNN_ACT_IDENTITY, 3);
+CONSTANT(LNRNN_NORM_NONE, 0);
+CONSTANT(LNRNN_NORM_LAYER, 1);
+CONSTANT(LNRNN_NORM_BATCH, 2);
+CONSTANT(LNRNN_JOINT, 0);
+CONSTANT(LNRNN_SPLIT, 1);
+CONSTANT(LNRNN_GATE, 2);
+CONSTANT(LNRNN_SPAN_PAPER, 0);
+CONSTANT(LNRNN_SPAN_ALL, 1);
+CONSTANT(LNRNN_CELL_NONE, 0);
+CONSTANT(LNRNN_CELL_OUT, 1);
+CONSTANT(LNRNN_CELL_CARRY, 2);
+CONSTANT(LNRNN_SITES, 3);
+CONSTANT(LNRNN_WEIGHT_F32, 0);
+CONSTANT(LNRNN_WEIGHT_BF16, 1);
+CONSTANT(LNRNN_WEIGHT_I8, 2);
 
 static PyMethodDef methods[] = {
     {"names", names, METH_NOARGS, NULL},
