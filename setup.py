@@ -24,6 +24,7 @@ import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from glob import glob
 from pathlib import Path
 
@@ -86,8 +87,9 @@ def _hash(path: str) -> str:
 
 
 def _without_python(command: list[str]) -> list[str]:
-    """The compiler without what differs from one Python to the next, so that objects serve all of them: how this
-    Python was optimised, and what it was warned of. build_flags.py has what is wanted of that."""
+    """The compiler without what differs from one Python to the next, so that objects of the C that does not know
+    Python serve all of them: how this Python was optimised, and what it was warned of. build_flags.py has what is
+    wanted of that."""
     of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
     return [word for word in command if not (word in of_python and word.startswith(differs))]
@@ -99,18 +101,20 @@ class BuildExt(build_ext):
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
         folder = Path("build/objects") / self.plat_name
-        objects = Objects(_without_python(self.compiler.compiler_so), folder)
+        command = self.compiler.compiler_so
+        for_this, for_all = Objects(command, folder), Objects(_without_python(command), folder)
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
         # The longest first: each unit is a process of the compiler.
-        module = f"_core-{sysconfig.get_config_var('SOABI')}"  # the others do not know Python
-        todo = [(module, ext.sources[0], [*CFLAGS, "-O1", *macros], python, versions)]
-        todo += units(self.machine(), openmp)
+        module = f"_core-{sysconfig.get_config_var('SOABI')}"
+        flags = [*CFLAGS, "-O1", *macros]
+        todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
+        todo += [partial(for_all.compile, *unit) for unit in units(self.machine(), openmp)]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            ext.extra_objects = list(pool.map(lambda unit: objects.compile(*unit), todo))
+            ext.extra_objects = list(pool.map(lambda compiled: compiled(), todo))
         ext.sources = []
         ext.extra_link_args = [*(openmp or (["-pthread"] if os.name == "posix" else [])), "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on
