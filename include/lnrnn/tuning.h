@@ -92,6 +92,10 @@ enum { LNRNN_SPINS = 2000 };
  * which the kernels need little and thread-local data of other libraries some. */
 enum { LNRNN_POOL_SPIN = 500000, LNRNN_STACK = 1 << 20 };
 
+/* The pool: ns for which a call whose threads divide units waits for those that slept; it then does without those
+ * that have not come (compare_teams.py after a rest). */
+enum { LNRNN_ARRIVAL = 50000 };
+
 /* --- memory of large results: runtime/blocks.c ---------------------------------------------------------- */
 
 /* Bytes from which on a result's memory is ours: below 4 MiB malloc keeps what is freed, and from there on

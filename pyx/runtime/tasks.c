@@ -75,7 +75,7 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
     for (size_t q = 0; q < j.queues; q++)
         queue[q].next = 0;
     const int64_t start = lnrnn_nanoseconds();
-    const int team = lnrnn_run_team(threads, take_tasks, &j);
+    const int team = lnrnn_run_team(threads, j.start_together ? INT64_MAX : 0, take_tasks, &j);
     lnrnn_teams *largest = lnrnn_teams_of_thread();
     largest->tasks = team > largest->tasks ? team : largest->tasks;
     if (lnrnn_nanoseconds() - start > LNRNN_PREEMPTED + serial_time(&j))
@@ -88,7 +88,8 @@ void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void
         body(ctx, 0, 1);
         return;
     }
-    const int team = lnrnn_run_team(threads, body, ctx);
+    const int64_t patience = lnrnn_barrier_mode() == LNRNN_BARRIER_NORMAL ? LNRNN_ARRIVAL : INT64_MAX;
+    const int team = lnrnn_run_team(threads, patience, body, ctx);
     lnrnn_teams *largest = lnrnn_teams_of_thread();
     largest->units = team > largest->units ? team : largest->units;
 }

@@ -61,10 +61,10 @@ lnrnn_teams *lnrnn_teams_of_thread(void)
 
 int lnrnn_can_have_team(int threads) { return threads > 1 && kind() && kind()->can(); }
 
-int lnrnn_run_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)
+int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx)
 {
     int short_of = 0;
-    const int team = kind()->run(threads, body, ctx, &short_of);
+    const int team = kind()->run(threads, patience, body, ctx, &short_of);
     void (*const tell)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
     if (short_of && tell)
         tell(threads, team);

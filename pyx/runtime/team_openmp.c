@@ -80,8 +80,11 @@ static int startable(int threads) { return threads; }
 static void started(void) {}
 #endif
 
-static int run(int threads, void (*body)(void *ctx, int worker, int team), void *ctx, int *short_of)
+/* OpenMP has all threads of a team come. */
+static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+               int *short_of)
 {
+    (void)patience;
     const int grows = threads - 1 > own.waiting, given = grows ? startable(threads) : threads;
     int size = 1;
 #pragma omp parallel num_threads(given)

@@ -2,8 +2,10 @@
  *
  * Workers that no call uses stand in one list. A call takes as many as it needs, starts those that the list
  * is short of, and gives all back when it is done; so callers never wait for each other. A worker that has
- * nothing to do spins for LNRNN_POOL_SPIN ns, for the next call often comes at once, and sleeps then. After a
- * fork the child, which has none of the threads, begins with an empty list.
+ * nothing to do spins for LNRNN_POOL_SPIN ns, for the next call often comes at once, and sleeps then. To wake it
+ * takes microseconds, on a virtual machine whose core the host has given away meanwhile milliseconds: a call goes
+ * on without workers that are not there in time, and they spin for the next one. After a fork the child, which has
+ * none of the threads, begins with an empty list.
  */
 #define _GNU_SOURCE
 #include "runtime/team.h"
@@ -17,14 +19,16 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* IDLE: spins, waiting for a job. ASLEEP: waits for `wake`. JOB: has one. AWAITED: has one, and the caller
- * waits for `done`. The caller goes from IDLE and ASLEEP to JOB and from JOB to AWAITED, the worker all other
- * ways. */
-enum { IDLE, ASLEEP, JOB, AWAITED };
+/* IDLE: spins, waiting for a job. ASLEEP: waits for `wake`. JOB: is given one. BEGUN: has it. AWAITED: has it, and
+ * the caller waits for `done`. The caller goes from IDLE and ASLEEP to JOB, from JOB back to IDLE and from BEGUN to
+ * AWAITED, the worker all other ways. */
+enum { IDLE, ASLEEP, JOB, BEGUN, AWAITED };
 
 typedef struct worker {
     int state;
-    int index, team;
+    int index;
+    int team; /* 0 until the caller knows who has come */
+    int cpu;  /* the caller's, when it gave the job; -1: not known */
     void (*body)(void *ctx, int worker, int team);
     void *ctx;
     struct worker *next; /* in the list, or in a call's team */
@@ -53,12 +57,15 @@ static int changes(const worker *w, int state, int64_t ns)
         since = since ? since : now;
         if (now - since > ns)
             return 0;
+        if (now - since > LNRNN_PREEMPTED)
+            sched_yield();
     }
 }
 
-static void change(worker *w, int from, int to)
+/* -> 1, if it was in `from`. */
+static int change(worker *w, int from, int to)
 {
-    __atomic_compare_exchange_n(&w->state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return __atomic_compare_exchange_n(&w->state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 static void sleep_until_woken(worker *w)
@@ -70,16 +77,49 @@ static void sleep_until_woken(worker *w)
     pthread_mutex_unlock(&w->lock);
 }
 
+static int current_cpu(void)
+{
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* Moves the thread away from that CPU, if it has another. Linux may wake a thread where its caller computes: a
+ * virtual machine's CPU that has slept looks as if the host had taken it away (vcpu_is_preempted). There the two
+ * would take each other's time, and the thread would sleep and wake there again. */
+static void leave_cpu(int cpu)
+{
+#if defined(__linux__)
+    cpu_set_t all, others;
+    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all))
+        return;
+    others = all;
+    CPU_CLR((size_t)cpu, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+        sched_setaffinity(0, sizeof all, &all);
+#else
+    (void)cpu;
+#endif
+}
+
 /* No thread-local variable here: a new thread's first use of one makes glibc allocate, and so reserve 64 MiB. */
 static void *work(void *ctx)
 {
     worker *w = ctx;
     for (;;) {
         /* On a machine that is short of cores a spinning thread only takes one away. */
-        if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN))
+        if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN)) {
             sleep_until_woken(w);
-        /* JOB, or AWAITED already. */
-        w->body(w->ctx, w->index, w->team);
+            leave_cpu(__atomic_load_n(&w->cpu, __ATOMIC_RELAXED));
+        }
+        if (!change(w, JOB, BEGUN))
+            continue; /* taken back */
+        int team;
+        while (!(team = __atomic_load_n(&w->team, __ATOMIC_ACQUIRE)))
+            lnrnn_pause_core();
+        w->body(w->ctx, w->index, team);
         if (__atomic_exchange_n(&w->state, IDLE, __ATOMIC_ACQ_REL) == AWAITED) {
             pthread_mutex_lock(&w->lock);
             pthread_cond_signal(&w->done);
@@ -100,10 +140,10 @@ static void give(worker *w)
 
 static void await(worker *w)
 {
-    if (changes(w, JOB, LNRNN_PREEMPTED))
+    if (changes(w, BEGUN, LNRNN_PREEMPTED))
         return;
     pthread_mutex_lock(&w->lock);
-    change(w, JOB, AWAITED);
+    change(w, BEGUN, AWAITED);
     while (state_of(w) == AWAITED)
         pthread_cond_wait(&w->done, &w->lock);
     pthread_mutex_unlock(&w->lock);
@@ -196,19 +236,41 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
 /* A body that calls for a team gets one too: there are always more workers. */
 static int can(void) { return 1; }
 
-static int run(int threads, void (*body)(void *ctx, int worker, int team), void *ctx, int *short_of)
+/* -> the size of the team of those that come within `patience` ns, of which each gets its number; the others have
+ * nothing to do. */
+static int gather(worker *first, int64_t patience)
 {
-    int taken, started, index = 1;
+    int team = 1;
+    for (worker *w = first; w; w = w->next)
+        if (changes(w, JOB, patience) || !change(w, JOB, IDLE))
+            w->index = team++;
+    return team;
+}
+
+static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+               int *short_of)
+{
+    int taken, started, team = 1;
     worker *first = take(threads - 1, &taken);
     first = start_more(first, threads - 1 - taken, &started, short_of);
-    const int team = 1 + taken + started;
+    const int cpu = current_cpu();
     for (worker *w = first; w; w = w->next) {
-        w->body = body, w->ctx = ctx, w->index = index++, w->team = team;
+        __atomic_store_n(&w->cpu, cpu, __ATOMIC_RELAXED);
+        w->body = body, w->ctx = ctx, w->index = patience ? 0 : team++;
+        __atomic_store_n(&w->team, patience ? 0 : 1 + taken + started, __ATOMIC_RELAXED);
         give(w);
     }
+    if (patience) {
+        team = gather(first, patience);
+        for (worker *w = first; w; w = w->next)
+            __atomic_store_n(&w->team, team, __ATOMIC_RELEASE);
+    }
     body(ctx, 0, team);
-    for (worker *w = first; w; w = w->next)
+    for (worker *w = first; w; w = w->next) {
+        if (change(w, JOB, IDLE))
+            team--;
         await(w);
+    }
     give_back(first);
     return team;
 }

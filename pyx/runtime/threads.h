@@ -62,8 +62,8 @@ int64_t lnrnn_nanoseconds(void);
 /* May this call have a team? Not with one thread, inside another parallel region, or after a fork. */
 int lnrnn_can_have_team(int threads);
 /* body(ctx, worker, team) in each thread of a team of at most `threads`, which may have one. -> how many it
- * was. */
-int lnrnn_run_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx);
+ * was. patience: as team.h has it. */
+int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx);
 
 /* --- trial.c ------------------------------------------------------------------------------------------- */
 

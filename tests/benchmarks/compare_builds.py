@@ -6,9 +6,10 @@ cent, which two runs, minutes apart, cannot tell from the machine's own drift.
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
 
 Answers are compared before times: a row says if they are not equal to the bit, and by how much they differ.
-The columns are microseconds of a call of this build and of the other one, least and lower quartile, and
-their ratio: below 1 this one is faster. With a copy of this build's own folder as the other one, the ratios
-show the noise.
+With --threads 2 each turn is longer, and comes after a rest, in which the other build's threads go to sleep,
+and a call that is not timed. The columns are microseconds of a call of this build and of the other one, least
+and lower quartile, and their ratio: below 1 this one is faster. With a copy of this build's own folder as the
+other one, the ratios show the noise.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from race import Call, Pace, race
 
 OTHER = "lnrnn_other"
 TURN = 0.0004  # seconds: many turns, so that some meet no neighbour
+REST, LONG_TURN = 0.06, 0.02  # of several threads: OpenMP's spin for milliseconds after a call
 FAR = 0.05  # relative to the largest value: builds that differ by more do not compute the same
 
 
@@ -162,13 +165,22 @@ def difference(ours, theirs) -> float:
     return most
 
 
-def compare(name: str, ours, theirs, seconds: float) -> str:
+def after_rest(call) -> Call:
+    def enter() -> None:
+        time.sleep(REST)
+        call()
+
+    return Call(call, enter=enter)
+
+
+def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
     """A row of the table."""
     apart = difference(ours(), theirs())
     if apart > FAR:
         raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")
-    pace = Pace(rounds=10**9, turn=TURN, limit=seconds)
-    samples, _ = race({"this": Call(ours), "other": Call(theirs)}, pace)
+    pace = Pace(rounds=10**9, turn=LONG_TURN if threads > 1 else TURN, limit=seconds)
+    contender = after_rest if threads > 1 else Call
+    samples, _ = race({"this": contender(ours), "other": contender(theirs)}, pace)
     least, quartile = (
         [1e6 * float(np.quantile(samples[who], q)) for who in ("this", "other")] for q in (0, 0.25)
     )
@@ -196,7 +208,7 @@ def main() -> None:
     )
     for name, make in cases():
         if options.pattern in name:
-            print(compare(name, make(lnrnn), make(other), options.seconds), flush=True)
+            print(compare(name, make(lnrnn), make(other), options.seconds, options.threads), flush=True)
 
 
 if __name__ == "__main__":

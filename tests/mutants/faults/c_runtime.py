@@ -286,8 +286,22 @@ FAULTS = [
     Fault(
         "a call does not wait for its last worker",
         f"{RUNTIME}/team_pthread.c",
-        "    for (worker *w = first; w; w = w->next)\n        await(w);",
-        "    for (worker *w = first; w; w = w->next)\n        if (!FAULT || w->next)\n            await(w);",
+        r"        await(w);",
+        r"        if (!FAULT || w->next) await(w);",
+        f"{TEAMS} -k same_bits",
+    ),
+    Fault(
+        "a worker does a job that was taken back",
+        f"{RUNTIME}/team_pthread.c",
+        r"if (!change(w, JOB, BEGUN))",
+        r"if (!change(w, JOB, BEGUN) && !FAULT)",
+        f"{BACK_OFF} -k does_not_come",
+    ),
+    Fault(
+        "workers that come in time have one number",
+        f"{RUNTIME}/team_pthread.c",
+        r"w->index = team++;",
+        r"w->index = FAULT ? 1 : team, team++;",
         f"{TEAMS} -k same_bits",
     ),
     Fault(
