@@ -4,8 +4,8 @@ instruction set.
 Objects are kept in build/objects and compiled again only when their text, a header that they include, the
 compiler or its flags have changed: see `Objects`.
 
-LNRNN_REPOSITORY is the address of the public repository, if the package is to be published: what README.md links
-to is then found from a package index too.
+LNRNN_REPOSITORY is the address of the public repository, if the package is to be published: what README.md
+links to is then found from a package index too.
 
 For another machine than this one: CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as
 tests/wheels/targets.py does.
@@ -87,9 +87,9 @@ def _hash(path: str) -> str:
 
 
 def _without_python(command: list[str]) -> list[str]:
-    """The compiler without what differs from one Python to the next, so that objects of the C that does not know
-    Python serve all of them: how this Python was optimised, and what it was warned of. build_flags.py has what is
-    wanted of that."""
+    """The compiler without what differs from one Python to the next, so that objects of the C that does not
+    know Python serve all of them: how this Python was optimised, and what it was warned of. build_flags.py
+    has what is wanted of that."""
     of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
     return [word for word in command if not (word in of_python and word.startswith(differs))]

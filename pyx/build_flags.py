@@ -8,8 +8,8 @@ from typing import NamedTuple
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so
 # that a multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may
 # keep the copy of a shared function that was compiled for another instruction set. The kernels say
-# themselves what is to be unrolled: -O3 makes them no faster and takes the compiler half as long again. Integers
-# wrap around, as in Python's own C.
+# themselves what is to be unrolled: -O3 makes them no faster and takes the compiler half as long again.
+# Integers wrap around, as in Python's own C.
 CFLAGS = [
     "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
     "-fwrapv", "-fno-lto", "-fvisibility=hidden", "-g0",

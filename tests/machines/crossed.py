@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from digests import MAIN, Results, agree, native_program, results, same
-from outcome import Missing, Wrong, done, needs
 
 from compilers import GCC_AARCH64, QEMU, ROOT, linked
+from outcome import Missing, Wrong, done, needs
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from outcome import Wrong, done
 
 from compilers import linked
+from outcome import Wrong, done
 
 __all__ = ["MAIN", "Results", "agree", "native_program", "results", "same"]
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from crossed import bits32, musl, neon  # noqa: E402
 from modules import VERSIONS, compilers, pythons  # noqa: E402
+
 from outcome import Missing, Wrong  # noqa: E402
 
 PARTS = {"neon": neon, "bits32": bits32, "musl": musl, "compilers": compilers, "pythons": pythons}

@@ -13,8 +13,8 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:
-    """The path of a Python of that version ("3.14t": without the interpreter's lock) that runs: of pyenv, or on
-    the path."""
+    """The path of a Python of that version that runs, of pyenv or on the path. "3.14t": without the
+    interpreter's lock."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
     found = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]

@@ -1,4 +1,5 @@
-"""What a wheel has to be and to do. As a program: the tests of a wheel that is installed, in the Python that runs it."""
+"""What a wheel has to be and to do. As a program: the tests of a wheel that is installed in the Python that
+runs it."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
-from emulated import Emulated
+from emulated import Emulated  # noqa: E402
 
-from outcome import Wrong, done
-from pythons_here import environment
-from source_copy import ROOT, copy_sources
+from outcome import Wrong, done  # noqa: E402
+from pythons_here import environment  # noqa: E402
+from source_copy import ROOT, copy_sources  # noqa: E402
 
 __all__ = ["contents", "in_emulator", "installed"]
 
 LARGEST = 1_500_000  # bytes
-# Tests that need the wheel alone. Of the machine's code, which is the same in the wheels of all Pythons: norms and
-# layers against the reference, equal bits by threads and batches, teams of threads.
+# Tests that need the wheel alone. Of the machine's code, which is the same in the wheels of all Pythons:
+# norms and layers against the reference, equal bits by threads and batches, teams of threads.
 OF_MACHINE = (
     "tests/norm/test_layer_norm.py", "tests/norm/test_batch_norm_input.py", "tests/rnn/test_forward.py",
     "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
@@ -71,7 +72,8 @@ def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
     copy_tests(folder / "room")
     command = [own, "-m", "pytest", "-p", "no:cacheprovider", *(OF_MACHINE if whole else ()), *OF_MODULE]
     said = done(command, cwd=folder / "room", env=environment(folder / "room/tests"))
-    return f"installed, first program after {took:.1f} s; import {import_time(own, folder, free)}; {said.splitlines()[-1]}"
+    more = import_time(own, folder, free)
+    return f"installed, first program after {took:.1f} s; import {more}; {said.splitlines()[-1]}"
 
 
 def copy_tests(folder: Path) -> None:

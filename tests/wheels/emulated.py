@@ -12,8 +12,9 @@ __all__ = ["Emulated"]
 
 VERSION = "3.11"
 PACKAGES = (
-    f"python{VERSION}-minimal", f"libpython{VERSION}-minimal", f"libpython{VERSION}-stdlib", "libc6", "libgcc-s1", "libstdc++6",
-    "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libsqlite3-0",
+    f"python{VERSION}-minimal", f"libpython{VERSION}-minimal", f"libpython{VERSION}-stdlib",
+    "libc6",
+    "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libsqlite3-0",
 )  # fmt: skip
 INSTALL = (
     "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--upgrade", "--python-version", VERSION,
@@ -38,15 +39,16 @@ class Emulated:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         wanted = [f"{name}:arm64" for name in PACKAGES]
-        ran = subprocess.run(["apt-get", "download", "-qq", *wanted], cwd=folder, capture_output=True, text=True)
+        command = ["apt-get", "download", "-qq", *wanted]
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if ran.returncode:
             raise Missing(f"needs Debian's packages for arm64: {ran.stderr.strip()[-300:]}")
         for package in folder.glob("*.deb"):
             done(["dpkg-deb", "-x", str(package), str(self.root)])
 
     def _replace(self) -> None:
-        """The interpreter by a script that runs it in the emulator, so that what it starts as sys.executable does
-        so too."""
+        """The interpreter by a script that runs it in the emulator, so that what it starts as sys.executable
+        does so too."""
         program = self.python.with_suffix(".aarch64")
         self.python.rename(program)
         command = f'exec qemu-aarch64 -L "{self.root}" -0 "{self.python}" "{program}" "$@"'

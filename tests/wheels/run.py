@@ -2,14 +2,14 @@
 
     python tests/wheels/run.py FOLDER [TARGET ...] [--python 3.12 ...] [--into dist] [--no-tests]
 
-A TARGET is x86_64 or aarch64 (glibc 2.17 or later), musl-x86_64 or musl-aarch64, for every Python that is here, or
-macos: its C alone, which is compiled and not run. Default: all. What is compiled stays in FOLDER, wheels come
-into --into. The compiler is clang, of the package ziglang, which has the C libraries of all targets; threads are
-the library's own, for an OpenMP that a wheel brings along would be a second one in the process.
+A TARGET is x86_64 or aarch64 (glibc 2.17 or later), musl-x86_64 or musl-aarch64, for every Python that is
+here, or macos: its C alone, which is compiled and not run. Default: all. What is compiled stays in FOLDER,
+wheels come into --into. The compiler is clang, of the package ziglang, which has the C libraries of all
+targets. Threads are the library's own: an OpenMP that a wheel brings along would be a second one.
 
 Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine are
-installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's packages
-for it can be had. The others are built and not run.
+installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's
+packages for it can be had. The others are built and not run.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from checks import contents, in_emulator, installed  # noqa: E402
 from emulated import VERSION  # noqa: E402
+from targets import TARGETS, build_wheel, builder, compile_for_macos  # noqa: E402
+
 from outcome import Missing, Wrong  # noqa: E402
 from pythons_here import VERSIONS, python_of  # noqa: E402
-from targets import TARGETS, build_wheel, builder, compile_for_macos  # noqa: E402
 
 ALL = (*VERSIONS, "3.14", "3.14t")
 
 
 def one(name: str, version: str, python: str, options: argparse.Namespace) -> str:
     """Builds and checks a wheel. -> what came out."""
+    first = version == next(v for v in options.python or ALL if python_of(v))
     made_with = builder(options.folder / f"python-{version}", python)
     wheel = build_wheel(TARGETS[name], made_with, options.folder / name, options.into)
     said = f"{wheel.name}: {contents(wheel)}"
     if options.no_tests:
         return f"{said}; not run"
     if name == platform.machine() and platform.libc_ver()[0] == "glibc":
-        return f"{said}; {installed(wheel, python, options.folder / name / f'user-{version}')}"
+        return f"{said}; {installed(wheel, python, options.folder / name / f'user-{version}', first)}"
     if name == "aarch64" and version == VERSION:
         try:
             return f"{said}; {in_emulator(wheel, made_with, options.folder / name / 'emulated')}"
@@ -66,7 +68,7 @@ def main() -> int:
         parser.error(f"no target {unknown[0]!r}: there are {', '.join(names)}")
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder / "zig"))
     pythons = {version: python_of(version) for version in options.python or ALL}
-    print("Pythons: " + ", ".join(f"{v} {'here' if p else 'not here'}" for v, p in pythons.items()), flush=True)
+    print("Pythons:", *(f"{v} ({'here' if p else 'not here'})" for v, p in pythons.items()), flush=True)
     failed = 0
     for name in options.targets or names:
         for version, python in pythons.items() if name != "macos" else [("", "")]:

@@ -19,8 +19,8 @@ __all__ = ["TARGETS", "Target", "build_wheel", "builder", "compile_for_macos"]
 
 
 class Target(NamedTuple):
-    """zig: what the compiler calls it; platform: what setuptools does; suffix: how Python names modules of this
-    platform; tag: a pattern of the platform tags that its wheel may get: nothing newer than glibc 2.28."""
+    """zig: what the compiler calls it; platform: what setuptools does; suffix: how Python names modules of
+    this platform; tag: a pattern of the tags that its wheel may get."""
 
     zig: str
     platform: str
@@ -28,12 +28,13 @@ class Target(NamedTuple):
     tag: str
 
 
+GLIBC, MUSL = "manylinux_2_(17|2[0-8])_", "musllinux_1_[12]_"  # none newer than 2.28
 TARGETS = {
-    "x86_64": Target("x86_64-linux-gnu.2.28", "linux-x86_64", "x86_64-linux-gnu", r"manylinux_2_(17|2[0-8])_x86_64"),
-    "aarch64": Target("aarch64-linux-gnu.2.28", "linux-aarch64", "aarch64-linux-gnu", r"manylinux_2_(17|2[0-8])_aarch64"),
-    "musl-x86_64": Target("x86_64-linux-musl", "linux-x86_64", "x86_64-linux-musl", r"musllinux_1_[12]_x86_64"),
-    "musl-aarch64": Target("aarch64-linux-musl", "linux-aarch64", "aarch64-linux-musl", r"musllinux_1_[12]_aarch64"),
-}  # fmt: skip
+    "x86_64": Target("x86_64-linux-gnu.2.28", "linux-x86_64", "x86_64-linux-gnu", f"{GLIBC}x86_64"),
+    "aarch64": Target("aarch64-linux-gnu.2.28", "linux-aarch64", "aarch64-linux-gnu", f"{GLIBC}aarch64"),
+    "musl-x86_64": Target("x86_64-linux-musl", "linux-x86_64", "x86_64-linux-musl", f"{MUSL}x86_64"),
+    "musl-aarch64": Target("aarch64-linux-musl", "linux-aarch64", "aarch64-linux-musl", f"{MUSL}aarch64"),
+}
 
 
 def zig(target: str) -> str:
@@ -51,8 +52,8 @@ def builder(folder: Path, python: str) -> str:
 
 
 def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
-    """A wheel of this folder's sources for that Python, whose headers serve every platform here: all have pointers
-    and long of 64 bits. Objects stay in `folder`."""
+    """A wheel of this folder's sources for that Python, whose headers serve every platform here: all have
+    pointers and long of 64 bits. Objects stay in `folder`."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
     for made in (raw, *sources.glob("build/lib*")):  # setuptools would keep files that are gone
