@@ -13,8 +13,8 @@ __all__ = ["Emulated"]
 VERSION = "3.11"
 PACKAGES = (
     f"python{VERSION}-minimal", f"libpython{VERSION}-minimal", f"libpython{VERSION}-stdlib",
-    "libc6",
-    "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libsqlite3-0",
+    "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0",
+    "liblzma5", "libuuid1", "libsqlite3-0",
 )  # fmt: skip
 INSTALL = (
     "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--upgrade", "--python-version", VERSION,
