@@ -60,7 +60,7 @@ int lnrnn_team_use(const char *name);
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
 /* -> how many threads a call may use where nobody has told this library: what OMP_NUM_THREADS says now, else `cores`,
- * and no more than omp_set_num_threads has set for the calling thread. Reads the environment, which no other thread may
+ * and no more than omp_set_num_threads has set for the calling thread, or threadpoolctl for all. Reads the environment, which no other thread may
  * change meanwhile. */
 int lnrnn_default_threads(int cores);
 /* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and

@@ -10,9 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import data
 from .errors import SequenceTooLongError
-from .importers import from_keras, from_torch
 from .io import load
 from .norm.functional import (
     batch_norm,
@@ -30,7 +28,6 @@ from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
 from .runtime import cpu_info, get_include, get_num_threads, num_threads, set_num_threads
-from .scoring.scorer import Scorer
 
 __version__ = "0.1.0"
 
@@ -72,11 +69,26 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
+# What not every program needs, and takes as long to import as all the rest; lnrnn.torch needs PyTorch.
+_LATER = {
+    "Scorer": "lnrnn.scoring.scorer",
+    "data": "lnrnn.data",
+    "from_keras": "lnrnn.importers",
+    "from_torch": "lnrnn.importers",
+    "torch": "lnrnn.torch",
+}
+
 if TYPE_CHECKING:
+    from . import data
     from . import torch as torch
+    from .importers import from_keras, from_torch
+    from .scoring.scorer import Scorer
 else:  # not for type checkers, which would take any name for one that is found here
 
     def __getattr__(name: str) -> Any:
-        if name == "torch":  # lnrnn.torch needs PyTorch, and takes a second to import
-            return importlib.import_module("lnrnn.torch")
-        raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")
+        if name not in _LATER:
+            raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")
+        module = importlib.import_module(_LATER[name])
+        if _LATER[name] == f"lnrnn.{name}":
+            return module
+        return globals().setdefault(name, getattr(module, name))

@@ -19,6 +19,7 @@
 
 #include "lnrnn.h"
 #include "runtime/team.h"
+#include "runtime/threads.h"
 
 /* Bytes of names; no path is longer than 4096. */
 enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
@@ -178,14 +179,27 @@ static int number_of_environment(void)
     return n >= 1 && n <= 1024 && (*end == 0 || *end == ',') ? (int)n : 0;
 }
 
+static int limit; /* of lnrnn_set_thread_limit; 0: none */
+
 int lnrnn_default_threads(int cores)
 {
-    const int now = number_of_environment(), wanted = now ? now : cores;
+    const int now = number_of_environment(), most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
+    int threads = now ? now : cores;
+    if (most && most < threads)
+        threads = most;
 #if defined(_OPENMP)
     /* OpenMP has read the variable when it was loaded, and takes no notice of later changes. */
-    const int most = omp_get_max_threads();
-    return most < wanted ? most : wanted;
-#else
-    return wanted;
+    if (omp_get_max_threads() < threads)
+        threads = omp_get_max_threads();
 #endif
+    return threads;
+}
+
+int lnrnn_get_thread_limit(void) { return lnrnn_default_threads(lnrnn_cores()); }
+
+void lnrnn_set_thread_limit(int threads)
+{
+    __atomic_store_n(&limit, 0, __ATOMIC_RELAXED);
+    if (threads < lnrnn_get_thread_limit())
+        __atomic_store_n(&limit, threads < 1 ? 1 : threads, __ATOMIC_RELAXED);
 }

@@ -74,6 +74,14 @@ int lnrnn_try_threads(int n);
  * a limit. The other half is for what is allocated besides. */
 int lnrnn_stacks_that_fit(size_t bytes);
 
+/* --- cores.c ------------------------------------------------------------------------------------------- */
+
+/* How many threads a call may use where nobody has said it here; and no more than so many from now on, which
+ * ends when as many are set as there would be without. The two symbols that the module shows: threadpoolctl finds
+ * them by their names (lnrnn/threadpools.py). */
+__attribute__((visibility("default"))) int lnrnn_get_thread_limit(void);
+__attribute__((visibility("default"))) void lnrnn_set_thread_limit(int threads);
+
 /* --- what the tests read and set ----------------------------------------------------------------------- */
 
 /* cpus, but no more than the quotas of the control groups in a file like /proc/self/cgroup allow, whose

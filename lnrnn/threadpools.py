@@ -1,0 +1,39 @@
+"""Makes the library's own threads known to threadpoolctl, which knows OpenMP's by itself."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from . import _core
+
+
+def register() -> None:
+    """From now on threadpool_info() has an entry of lnrnn, and threadpool_limits(n) holds for its calls, in all
+    threads, as long as nobody has set the number of threads here. Does nothing where threadpoolctl is not
+    installed."""
+    if _core.team() == "openmp" or not find_spec("threadpoolctl"):
+        return
+    threadpoolctl: Any = import_module("threadpoolctl")
+
+    class Pool(threadpoolctl.LibController):  # type: ignore[misc]
+        user_api = internal_api = "lnrnn"
+        filename_prefixes = ("_core.",)
+        check_symbols = ("lnrnn_get_thread_limit",)
+
+        def get_num_threads(self) -> int:
+            return int(self.dynlib.lnrnn_get_thread_limit())
+
+        def set_num_threads(self, num_threads: int) -> None:
+            self.dynlib.lnrnn_set_thread_limit(num_threads)
+
+        def get_version(self) -> str | None:
+            from . import __version__
+
+            return __version__
+
+        def set_additional_attributes(self) -> None:
+            self.threading_layer = _core.team()
+
+    threadpoolctl.register(Pool)
