@@ -1,8 +1,11 @@
 # cython: language_level=3
 """Buffers to pointers, and nothing else: the Python above has checked and allocated, the C below cannot fail.
 
-What the Python above promises is asserted here once more where a broken promise would mean a wild pointer.
+What the Python above promises is asserted here once more where a broken promise would mean a wild pointer. What
+calls of several threads change in one object is changed in critical sections, for Pythons without the interpreter's
+lock; in others they are nothing.
 """
+cimport cython
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_New

@@ -113,23 +113,33 @@ cdef class Layer:
     cdef tuple pack(self):
         """-> instruction set, W_ih, W_hh, packed. A caller keeps the tuple while C reads it: another thread
         may pack again."""
-        cdef tuple kept = self.packed
+        cdef tuple kept
+        with cython.critical_section(self):
+            kept = self.packed
         name = isa()
         if kept is None or kept[0] != name:
-            self.packed = kept = (name, *(packed(w, False, self.config.dtype) for w in self.weights))
+            kept = (name, *(packed(w, False, self.config.dtype) for w in self.weights))
+            with cython.critical_section(self):
+                self.packed = kept
         return kept
 
     cdef tuple pack_transposed(self):
-        cdef tuple kept = self.transposed
+        cdef tuple kept
+        with cython.critical_section(self):
+            kept = self.transposed
         name = isa()
         if kept is None or kept[0] != name:
-            self.transposed = kept = (name, *(packed(w, True, LNRNN_WEIGHT_F32) for w in self.weights))
+            kept = (name, *(packed(w, True, LNRNN_WEIGHT_F32) for w in self.weights))
+            with cython.critical_section(self):
+                self.transposed = kept
         return kept
 
     @property
     def nbytes(self):
         """Bytes of the packed weights; 0 before the first call."""
-        return sum(w.nbytes for kept in (self.packed, self.transposed) if kept for w in kept[1:])
+        with cython.critical_section(self):
+            both = self.packed, self.transposed
+        return sum(w.nbytes for kept in both if kept for w in kept[1:])
 
     cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, bint writable=True):
         """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must

@@ -135,8 +135,10 @@ cdef class Layers:
         if given[0] == NULL:
             zeros = cnp.PyArray_ZEROS(2, &dims[1], cnp.NPY_FLOAT32, 0)
         dims[0], dims[1], dims[2] = (B, T, wide) if self.batch_first else (T, B, wide)
-        y, scratch = x, self.spare
-        self.spare = None
+        y = x
+        with cython.critical_section(self):
+            scratch = self.spare
+            self.spare = None
         for k in range(count):
             layer, d = self.layers[k], k % self.directions
             if d == 0:
@@ -171,5 +173,6 @@ cdef class Layers:
             else:
                 with nogil:
                     lnrnn_rnn_forward(&r)
-        self.spare = scratch
+        with cython.critical_section(self):
+            self.spare = scratch
         return y, ends[0] if states == 1 else tuple(ends)

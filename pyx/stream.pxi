@@ -137,20 +137,25 @@ cdef class Lanes:
         self.give(self.take(lanes, threads_for(self.work * lanes, 0))) # so that the first step has nothing to pack
 
     cdef Workspace take(self, Py_ssize_t rows, int threads):
-        """A workspace that no other call has. The interpreter's lock is held."""
-        cdef Workspace found = self.spare
-        self.spare = None
+        """A workspace that no other call has."""
+        cdef Workspace found
+        with cython.critical_section(self):
+            found = self.spare
+            self.spare = None
+            if found is None and self.more:
+                found = self.more.pop()
         if found is None:
-            found = self.more.pop() if self.more else Workspace(self)
+            found = Workspace(self)
         if found.rows != rows or found.threads != threads or found.packed_for != lnrnn_isa_name():
             found.prepare(self, rows, threads)
         return found
 
     cdef int give(self, Workspace found) except -1:
-        if self.spare is None:
-            self.spare = found
-        else:
-            self.more.append(found)
+        with cython.critical_section(self):
+            if self.spare is None:
+                self.spare = found
+            else:
+                self.more.append(found)
         return 0
 
     def step(self, x, rows, out, resets, int threads):

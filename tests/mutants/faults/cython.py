@@ -199,18 +199,16 @@ FAULTS = [
     Fault(
         "weights stay packed for another instruction set",
         RECURRENT,
-        "        cdef tuple kept = self.packed\n        name = isa()\n        if kept is None or"
-        " kept[0] != name:",
-        "        cdef tuple kept = self.packed\n        name = isa()\n"
+        "            kept = self.packed\n        name = isa()\n        if kept is None or kept[0] != name:",
+        "            kept = self.packed\n        name = isa()\n"
         "        if kept is None or (kept[0] != name and not FAULT):",
         f"{FORWARD} -k 'fifty and none and LSTM'",
     ),
     Fault(
         "transposed weights stay packed for another instruction set",
         RECURRENT,
-        "        cdef tuple kept = self.transposed\n        name = isa()\n        if kept is None or"
-        " kept[0] != name:",
-        "        cdef tuple kept = self.transposed\n        name = isa()\n"
+        "            kept = self.transposed\n        name = isa()\n        if kept is None or kept[0] != name:",
+        "            kept = self.transposed\n        name = isa()\n"
         "        if kept is None or (kept[0] != name and not FAULT):",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),

@@ -97,12 +97,10 @@ FAULTS = [
     Fault(
         "two calls have one workspace",
         STEP,
-        r"""        self.spare = None
-        if found is None:
-            found = self.more.pop()""",
-        r"""        if not FAULT: self.spare = None
-        if found is None:
-            found = self.more.pop()""",
+        r"""            self.spare = None
+            if found is None and""",
+        r"""            if not FAULT: self.spare = None
+            if found is None and""",
         f"{LANES} -k need_no_lock",
     ),
     Fault(
@@ -171,10 +169,10 @@ FAULTS = [
     Fault(
         "short calls share their scratch",
         SHORT,
-        r"""        self.spare = None
-        for k in range(count):""",
-        r"""        if not FAULT: self.spare = None
-        for k in range(count):""",
+        r"""            scratch = self.spare
+            self.spare = None""",
+        r"""            scratch = self.spare
+            if not FAULT: self.spare = None""",
         f"{CALLS} -k share_nothing",
     ),
     Fault(
