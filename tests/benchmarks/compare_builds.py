@@ -7,9 +7,9 @@ cent, which two runs, minutes apart, cannot tell from the machine's own drift.
 
 Answers are compared before times: a row says if they are not equal to the bit, and by how much they differ.
 With --threads 2 each turn is longer, and comes after a rest, in which the other build's threads go to sleep,
-and a call that is not timed. The columns are microseconds of a call of this build and of the other one, least
-and lower quartile, and their ratio: below 1 this one is faster. With a copy of this build's own folder as the
-other one, the ratios show the noise.
+and calls that are not timed, until its own have woken. The columns are microseconds of a call of this build
+and of the other one, least and lower quartile, and their ratio: below 1 this one is faster. With a copy of this
+build's own folder as the other one, the ratios show the noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from race import Call, Pace, race
 
 OTHER = "lnrnn_other"
 TURN = 0.0004  # seconds: many turns, so that some meet no neighbour
-REST, LONG_TURN = 0.06, 0.02  # of several threads: OpenMP's spin for milliseconds after a call
+REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # of several threads: OpenMP's spin for milliseconds after a call
 FAR = 0.05  # relative to the largest value: builds that differ by more do not compute the same
 
 
@@ -168,7 +168,9 @@ def difference(ours, theirs) -> float:
 def after_rest(call) -> Call:
     def enter() -> None:
         time.sleep(REST)
-        call()
+        until = time.perf_counter() + WAKING
+        while time.perf_counter() < until:
+            call()
 
     return Call(call, enter=enter)
 
