@@ -42,8 +42,8 @@ def set_num_threads(n: int) -> None:
 
     Until it is called, and unless LNRNN_NUM_THREADS says it, each call may use as many threads as the
     environment variable OMP_NUM_THREADS says at that time, or else as many as this process may use cores
-    (affinity mask and control-group quota, at the import); but no more than omp_set_num_threads or threadpoolctl
-    has set. Results do not depend on it.
+    (affinity mask and control-group quota, at the import); but no more than omp_set_num_threads or
+    threadpoolctl has set. Results do not depend on it.
 
     Where the system has no room for so many threads (limits on processes or memory, as of a container), calls
     go on with fewer, and one RuntimeWarning says so; after another `set_num_threads` they try again. OpenMP

@@ -10,8 +10,8 @@ from . import _core
 
 
 def register() -> None:
-    """From now on threadpool_info() has an entry of lnrnn, and threadpool_limits(n) holds for its calls, in all
-    threads, as long as nobody has set the number of threads here. Does nothing where threadpoolctl is not
+    """From now on threadpool_info() has an entry of lnrnn, and threadpool_limits(n) holds for its calls, in
+    all threads, as long as nobody has set the number of threads here. Does nothing where threadpoolctl is not
     installed."""
     if _core.team() == "openmp" or not find_spec("threadpoolctl"):
         return

@@ -47,7 +47,7 @@ first, want = team()
 alone = wait_until_alone()
 others = [np.ones((steps, 2, 7), np.float32) for steps in (1, 2, 3, 5, 9)]
 wanted = [rnn(each, threads=1)[0] for each in others]
-for _ in range(40):                         # what was taken back is not done later, when its memory is another call's
+for _ in range(40):    # what was taken back is not done later, when its memory is another call's
     for other, y in zip(others, wanted):
         assert np.array_equal(rnn(other)[0], y)
         time.sleep(0.001)

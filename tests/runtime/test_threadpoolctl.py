@@ -63,10 +63,14 @@ def test_information():
     code = """
 import lnrnn, threadpoolctl
 (one,) = (each for each in threadpoolctl.threadpool_info() if each["user_api"] == "lnrnn")
-print(one["num_threads"] == lnrnn.get_num_threads(), one["version"] == lnrnn.__version__, one["threading_layer"])
+print(one["num_threads"] == lnrnn.get_num_threads(), one["version"] == lnrnn.__version__)
+print(one["threading_layer"])
 """
-    assert said(code, LNRNN_TEAM="pthread") == "True True pthread"
-    code = "import lnrnn, threadpoolctl; print({e['user_api'] for e in threadpoolctl.threadpool_info()} & {'lnrnn'})"
+    assert said(code, LNRNN_TEAM="pthread") == "True True\npthread"
+    code = """
+import lnrnn, threadpoolctl
+print({each["user_api"] for each in threadpoolctl.threadpool_info()} & {"lnrnn"})
+"""
     if "openmp" in lnrnn._core.team_list():
         assert said(code, LNRNN_TEAM="openmp") == "set()"
 

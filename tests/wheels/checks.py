@@ -30,7 +30,7 @@ OF_MACHINE = (
 # Of the module: arguments and their errors, streams, files.
 OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
 # In an emulator, which takes some twenty times as long.
-IN_EMULATOR = ("tests/norm/test_layer_norm.py", *OF_MODULE)
+IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
 
 

@@ -3,8 +3,8 @@
     python tests/wheels/run.py FOLDER [TARGET ...] [--python 3.12 ...] [--into dist] [--no-tests]
 
 A TARGET is x86_64 or aarch64 (glibc 2.17 or later), musl-x86_64 or musl-aarch64, for every Python that is
-here, or macos: its C alone, which is compiled and not run. Default: all. What is compiled stays in FOLDER,
-wheels come into --into. The compiler is clang, of the package ziglang, which has the C libraries of all
+here, or macos: its C alone, which is compiled and not run. Default: all, those of other machines for one
+Python. What is compiled stays in FOLDER, wheels come into --into. The compiler is clang, of the package ziglang, which has the C libraries of all
 targets. Threads are the library's own: an OpenMP that a wheel brings along would be a second one.
 
 Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine are
@@ -18,7 +18,10 @@ import argparse
 import os
 import platform
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -32,17 +35,19 @@ from outcome import Missing, Wrong  # noqa: E402
 from pythons_here import VERSIONS, python_of  # noqa: E402
 
 ALL = (*VERSIONS, "3.14", "3.14t")
+HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
+BUILDERS = threading.Lock()
 
 
-def one(name: str, version: str, python: str, options: argparse.Namespace) -> str:
+def one(name: str, version: str, python: str, options: argparse.Namespace, first: bool) -> str:
     """Builds and checks a wheel. -> what came out."""
-    first = version == next(v for v in options.python or ALL if python_of(v))
-    made_with = builder(options.folder / f"python-{version}", python)
+    with BUILDERS:
+        made_with = builder(options.folder / f"python-{version}", python)
     wheel = build_wheel(TARGETS[name], made_with, options.folder / name, options.into)
     said = f"{wheel.name}: {contents(wheel)}"
     if options.no_tests:
         return f"{said}; not run"
-    if name == platform.machine() and platform.libc_ver()[0] == "glibc":
+    if name == HERE_TARGET:
         return f"{said}; {installed(wheel, python, options.folder / name / f'user-{version}', first)}"
     if name == "aarch64" and version == VERSION:
         try:
@@ -50,6 +55,27 @@ def one(name: str, version: str, python: str, options: argparse.Namespace) -> st
         except Missing as missing:
             return f"{said}; not run: {missing}"
     return f"{said}; not run"
+
+
+def target(here: dict[str, str], options: argparse.Namespace, name: str) -> int:
+    """All wheels of a target: of another machine than this one, unless it was asked for, for one Python. -> how many
+    failed."""
+    failed = 0
+    wanted = list(here)
+    if name != HERE_TARGET and not options.targets:
+        wanted = [VERSION] if VERSION in here else wanted[:1]
+    for version in wanted if name != "macos" else [""]:
+        begun = time.monotonic()
+        try:
+            if name == "macos":
+                units = compile_for_macos(options.folder / name)
+                said = f"{units} units of C compiled and linked for arm64; not run"
+            else:
+                said = one(name, version, here[version], options, version == wanted[0])
+        except Wrong as wrong:
+            said, failed = f"FAILED: {wrong}", failed + 1
+        print(f"{name} {version}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
+    return failed
 
 
 def main() -> int:
@@ -69,22 +95,11 @@ def main() -> int:
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder / "zig"))
     pythons = {version: python_of(version) for version in options.python or ALL}
     print("Pythons:", *(f"{v} ({'here' if p else 'not here'})" for v, p in pythons.items()), flush=True)
-    failed = 0
-    for name in options.targets or names:
-        for version, python in pythons.items() if name != "macos" else [("", "")]:
-            if python is None:
-                continue
-            begun = time.monotonic()
-            try:
-                if name == "macos":
-                    units = compile_for_macos(options.folder / name)
-                    said = f"{units} units of C compiled and linked for arm64; not run"
-                else:
-                    said = one(name, version, python, options)
-            except Wrong as wrong:
-                said, failed = f"FAILED: {wrong}", failed + 1
-            print(f"{name} {version}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
-    return int(failed > 0 or not any(pythons.values()))
+    here = {version: python for version, python in pythons.items() if python}
+    if not here:
+        return 1
+    with ThreadPoolExecutor(max_workers=2) as pool:  # each has stretches on one core
+        return int(sum(pool.map(partial(target, here, options), options.targets or names)) > 0)
 
 
 if __name__ == "__main__":

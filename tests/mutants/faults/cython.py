@@ -207,7 +207,8 @@ FAULTS = [
     Fault(
         "transposed weights stay packed for another instruction set",
         RECURRENT,
-        "            kept = self.transposed\n        name = isa()\n        if kept is None or kept[0] != name:",
+        "            kept = self.transposed\n        name = isa()\n"
+        "        if kept is None or kept[0] != name:",
         "            kept = self.transposed\n        name = isa()\n"
         "        if kept is None or (kept[0] != name and not FAULT):",
         f"{TRAINING} -k 'every_size and tanh and None'",

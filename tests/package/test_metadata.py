@@ -1,0 +1,61 @@
+"""What a package index shows: README.md and addresses, where the public repository has one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from email import message_from_string
+
+import pytest
+
+from source_copy import ROOT, copy_sources
+
+ADDRESS = "https://example.org/somebody/lnrnn"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    copy_sources(folder)
+    return folder
+
+
+def metadata(sources, into, **environment):
+    into.mkdir(exist_ok=True)
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(into)]
+    free = {name: value for name, value in os.environ.items() if name != "LNRNN_REPOSITORY"}
+    ran = subprocess.run(command, cwd=sources, env={**free, **environment}, capture_output=True, text=True)
+    if ran.returncode:
+        return ran.stderr
+    return message_from_string((into / "lnrnn.egg-info/PKG-INFO").read_text())
+
+
+def test_links_and_pictures_lead_to_the_repository(sources, tmp_path):
+    found = metadata(sources, tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
+    assert dict(line.split(", ") for line in found.get_all("Project-URL")) == {
+        "Source": ADDRESS,
+        "Documentation": f"{ADDRESS}/blob/main/docs/index.md",
+        "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+    }
+    text = found.get_payload()
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) > 10 and all(to.startswith(f"{ADDRESS}/") for _, to in links)
+    kinds = {(picture, to[len(ADDRESS) :].split("/")[1]) for picture, to in links}
+    assert kinds == {("!", "raw"), ("", "blob")}
+    version = found["Version"]
+    here = [to.partition(f"/v{version}/")[2].partition("#")[0] for _, to in links]
+    assert all((ROOT / path).is_file() for path in here)
+
+
+def test_without_an_address_readme_is_as_it_stands(sources, tmp_path):
+    found = metadata(sources, tmp_path)
+    assert not found.get_all("Project-URL")
+    assert found.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_an_address_that_is_none_is_refused(sources, tmp_path):
+    said = metadata(sources, tmp_path, LNRNN_REPOSITORY="github.com/somebody/lnrnn")
+    assert "LNRNN_REPOSITORY must begin with https://, got 'github.com/somebody/lnrnn'" in said
