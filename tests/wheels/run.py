@@ -4,8 +4,9 @@
 
 A TARGET is x86_64 or aarch64 (glibc 2.17 or later), musl-x86_64 or musl-aarch64, for every Python that is
 here, or macos: its C alone, which is compiled and not run. Default: all, those of other machines for one
-Python. What is compiled stays in FOLDER, wheels come into --into. The compiler is clang, of the package ziglang, which has the C libraries of all
-targets. Threads are the library's own: an OpenMP that a wheel brings along would be a second one.
+Python. What is compiled stays in FOLDER, wheels come into --into. The compiler is clang, of the package
+ziglang, which has the C libraries of all targets. Threads are the library's own: an OpenMP that a wheel
+brings along would be a second one.
 
 Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine are
 installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's
@@ -58,8 +59,8 @@ def one(name: str, version: str, python: str, options: argparse.Namespace, first
 
 
 def target(here: dict[str, str], options: argparse.Namespace, name: str) -> int:
-    """All wheels of a target: of another machine than this one, unless it was asked for, for one Python. -> how many
-    failed."""
+    """All wheels of a target: of another machine than this one, unless it was asked for, for one Python.
+    -> how many failed."""
     failed = 0
     wanted = list(here)
     if name != HERE_TARGET and not options.targets:
