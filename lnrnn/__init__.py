@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import threadpools
 from .errors import SequenceTooLongError
 from .io import load
 from .norm.functional import (
@@ -30,6 +31,7 @@ from .rnn.stream import Stream, StreamState
 from .runtime import cpu_info, get_include, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.1.0"
+threadpools.register(__version__)
 
 __all__ = [
     "BatchNorm",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
-from . import _core, threadpools
+from . import _core
 from .errors import integer
 
 
@@ -130,4 +130,3 @@ except ImportError as error:
         raise
     print(f"lnrnn: error: {error}", file=sys.stderr)
     raise SystemExit(2) from None
-threadpools.register()

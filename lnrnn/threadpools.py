@@ -9,10 +9,10 @@ from typing import Any
 from . import _core
 
 
-def register() -> None:
+def register(version: str) -> None:
     """From now on threadpool_info() has an entry of lnrnn, and threadpool_limits(n) holds for its calls, in
     all threads, as long as nobody has set the number of threads here. Does nothing where threadpoolctl is not
-    installed."""
+    installed. version: of the library, for the entry."""
     if _core.team() == "openmp" or not find_spec("threadpoolctl"):
         return
     threadpoolctl: Any = import_module("threadpoolctl")
@@ -28,10 +28,8 @@ def register() -> None:
         def set_num_threads(self, num_threads: int) -> None:
             self.dynlib.lnrnn_set_thread_limit(num_threads)
 
-        def get_version(self) -> str | None:
-            from . import __version__
-
-            return __version__
+        def get_version(self) -> str:
+            return version
 
         def set_additional_attributes(self) -> None:
             self.threading_layer = _core.team()
