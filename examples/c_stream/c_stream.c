@@ -1,6 +1,7 @@
 /* An extension module whose C steps a stream of lnrnn, without Python's lock and without allocation.
  *
- *     cc -O2 -shared -fPIC $(python3-config --includes) -I"$(python3 -c 'import lnrnn; print(lnrnn.get_include())')" \
+ *     cc -O2 -shared -fPIC -I"$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+ *         -I"$(python3 -c 'import lnrnn; print(lnrnn.get_include())')" \
  *         c_stream.c -o c_stream.so                # macOS: and -undefined dynamic_lookup
  *     python3 demo.py
  *
