@@ -81,7 +81,10 @@ def loading(path: str) -> Iterator[None]:
         RecursionError,
     ) as error:
         # What a hostile file says of itself may be megabytes long.
-        raise ValueError(f"cannot load {path!r}: {str(error)[:400]}") from error
+        said = str(error)[:400]
+        if isinstance(error, safetensors.SafetensorError):
+            said = f"it is no whole file of safetensors, which is what save writes: {said}"
+        raise ValueError(f"cannot load {path!r}: {said}") from error
 
 
 def read(path: str) -> Stored:

@@ -211,6 +211,13 @@ def test_a_file_cut_anywhere(file, norm):
     equal(rnn, lnrnn.load(file))
 
 
+def test_a_file_of_another_kind_is_told_what_load_reads(file):
+    with open(file, "wb") as other:
+        np.savez(other, **network(2, 3).state_dict())
+    with pytest.raises(ValueError, match="no whole file of safetensors, which is what save writes: "):
+        lnrnn.load(file)
+
+
 def test_a_file_with_bytes_changed(file, rng):
     """A changed byte makes another number, or a refusal; nothing else."""
     network(2, 3, norm="batch", trained=2).save(file)

@@ -79,8 +79,8 @@ FAULTS = [
     Fault(
         "an error quotes all that a hostile file says",
         FORMAT,
-        r"""cannot load {path!r}: {str(error)[:400]}""",
-        r"""cannot load {path!r}: {str(error)[:None if FAULT else 400]}""",
+        r"""said = str(error)[:400]""",
+        r"""said = str(error)[:None if FAULT else 400]""",
         LOAD + " -k 'hostile or damaged or none'",
     ),
     Fault(
