@@ -21,6 +21,17 @@ def test_dir_shows_the_public_names_and_nothing_else():
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
 
 
+def test_what_not_every_program_needs_is_imported_when_it_is_asked_for():
+    code = """
+import sys, lnrnn
+later = "lnrnn.data", "lnrnn.importers", "lnrnn.scoring", "lnrnn.torch"
+print([name for name in later if name in sys.modules])
+lnrnn.Scorer, lnrnn.data, lnrnn.from_keras, lnrnn.from_torch
+print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn.from_torch)
+"""
+    assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.scoring'] True"
+
+
 def test_no_message_advises_to_install_what_is_not_published():
     for path in Path(lnrnn.__file__).parent.rglob("*.py"):
         assert not re.search(r"pip install\W+lnrnn", path.read_text()), path

@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from emulated import Emulated  # noqa: E402
 
+import pages  # noqa: E402
 from outcome import Wrong, done  # noqa: E402
 from pythons_here import environment  # noqa: E402
 from source_copy import ROOT, copy_sources  # noqa: E402
@@ -46,8 +47,8 @@ def contents(wheel: Path) -> str:
 
 def program() -> str:
     """The README's."""
-    blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
-    return next(block.partition("```")[0] for block in blocks if "lnrnn.layer_norm(" in block)
+    found = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
+    return next(block.text for block in found if "lnrnn.layer_norm(" in block.text)
 
 
 def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
@@ -97,7 +98,7 @@ def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
 
 
 def in_emulator(wheel: Path, python: str, folder: Path) -> str:
-    """The README's program, and tests of norms and layers."""
+    """The README's program, and tests of layer norm, arguments and files."""
     machine = Emulated(folder)
     machine.install(python, str(wheel), *FOR_TESTS)
     known = machine.run(["-m", "lnrnn", "info"], folder)

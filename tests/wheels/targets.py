@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
     for made in (raw, *sources.glob("build/lib*")):  # setuptools would keep files that are gone
         shutil.rmtree(made, ignore_errors=True)
     asked = [python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]
-    module = done(asked).strip().replace(host_suffix(), target.suffix)
+    module = "-".join([*done(asked).strip().split("-")[:2], target.suffix])  # of cpython-312-x86_64-linux-gnu
     free = environment(
         sources,
         CC=zig(target.zig),
@@ -90,10 +89,6 @@ def compile_for_macos(folder: Path) -> int:
         objects = list(pool.map(compiled, units("arm64", [])))
     done([*compiler, "-shared", *objects, "-o", str(folder / "lnrnn.dylib")])
     return len(objects)
-
-
-def host_suffix() -> str:
-    return str(sysconfig.get_config_var("MULTIARCH"))
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
