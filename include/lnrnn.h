@@ -192,7 +192,7 @@ typedef struct {
     int input_side;            /* W x has a norm, or a bias, of its own */
     int cell_state;            /* there is a c */
     int saved_gates;           /* the tape keeps the gates */
-    int own_input_gradient;    /* GRU: r multiplies W h, so that its gradient is not that of W x */
+    int own_input_gradient;    /* GRU: r multiplies W h alone, so that its gradient is not that of W x */
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
     int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */
@@ -332,8 +332,7 @@ const int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
  * handle. NULL for a layer that is none. */
 const lnrnn_rnn_call *lnrnn_stream_layer(const lnrnn_stream *s, size_t layer);
 
-/* --- backward.c, weight_gradients.c: back through time
- * --------------------------------------------------- */
+/* --- backward.c: back through time ---------------------------------------------------------------------- */
 
 typedef struct {
     double *gain, *bias; /* as the site's; NULL where it has none */
@@ -342,22 +341,22 @@ typedef struct {
 typedef struct {
     const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn;          /* (states, H) gradients of hn, cn, or NULL */
-    const uint32_t *w_ih_t, *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float */
-    float *gx;                       /* as x; written only where rows have steps */
+    const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
+    const uint32_t *w_ih_t,
+        *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float; without gx no w_ih_t */
+    float *gx;   /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (states, H) */
     float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
+    int add;                                /* these are added to what gw_ih and gw_hh hold */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
-    const float **rows;                     /* 2 * sum of lengths pointers */
-    float **gx_rows;                        /* sum of lengths pointers */
-    float *work;                            /* lnrnn_rnn_backward_work(r) floats */
+    double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */
+    float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
- * statistics as that call has written them; only read. For no norm, batch norm, and layer norm where Ba et
- * al. 2016 have it: RNN joint, LSTM split and out, GRU split. -> as lnrnn_rnn_forward; g too stays as it is
+ * statistics as that call has written them; only read. -> as lnrnn_rnn_forward; g too stays as it is
  * from part to part. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 

@@ -234,7 +234,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
 def aligned(size_t n):
     """n float32, not initialised, at an address that is a multiple of 64."""
     cdef cnp.npy_intp length = n + 16
-    a = cnp.PyArray_EMPTY(1, &length, cnp.NPY_FLOAT32, 0)
+    a = empty_of(1, &length, cnp.NPY_FLOAT32, length * sizeof(float))
     cdef uintptr_t address = <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray>a)
     cdef size_t skip = (64 - address % 64) % 64 // 4
     return a[skip:skip + n]

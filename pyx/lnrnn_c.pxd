@@ -45,9 +45,9 @@ cdef extern from "lnrnn.h" nogil:
         float *gc0
         float *gw_ih
         float *gw_hh
+        int add
         lnrnn_site_gradients site[3]
-        const float **rows
-        float **gx_rows
+        double *inner[2]
         float *work
 
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)

@@ -45,7 +45,9 @@ cdef class Layer:
 
     cdef lnrnn_rnn_config config
     cdef object weights, parameters, tables
-    cdef tuple packed, transposed, learnt # learnt: (site, is it a gain?) of each parameter that `sites` has
+    cdef tuple packed, transposed
+    # (site, is it a gain?) of each parameter that `sites` has; (LNRNN_SITES, False), (LNRNN_SITES + 1, False): the inner biases
+    cdef tuple learnt
 
     def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
                  int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
@@ -63,6 +65,7 @@ cdef class Layer:
         floats(weight_hh, n * config.H)
         self.weights = (weight_ih[:], weight_hh[:]) # views: the shapes of the caller's arrays can be set
         self.parameters = []
+        inner = (inner_bias_ih is not None) + (inner_bias_hh is not None)
         if not config.separate_products:
             inner_bias_ih, inner_bias_hh = added(inner_bias_ih, inner_bias_hh), None
         learnt = sites.items()
@@ -73,7 +76,7 @@ cdef class Layer:
             self.set_site(&config.site[self.site_of(side)], gain, bias)
         self.learnt = tuple(
             (self.site_of(side), gain) for side, pair in learnt for gain in (True, False) if pair[not gain] is not None
-        )
+        ) + tuple((LNRNN_SITES + k, False) for k in range(inner))
         lnrnn_rnn_configure(config)
 
     cdef const float *keep(self, array, size_t n) except? NULL:
@@ -123,13 +126,15 @@ cdef class Layer:
                 self.packed = kept
         return kept
 
-    cdef tuple pack_transposed(self):
+    cdef tuple pack_transposed(self, bint both):
+        """-> instruction set, W_hh and, if both are wanted, W_ih, transposed and packed."""
         cdef tuple kept
         with cython.critical_section(self):
             kept = self.transposed
         name = isa()
-        if kept is None or kept[0] != name:
-            kept = (name, *(packed(w, True, LNRNN_WEIGHT_F32) for w in self.weights))
+        if kept is None or kept[0] != name or len(kept) < 2 + both:
+            first = kept[1] if kept is not None and kept[0] == name else packed(self.weights[1], True, LNRNN_WEIGHT_F32)
+            kept = (name, first, packed(self.weights[0], True, LNRNN_WEIGHT_F32)) if both else (name, first)
             with cython.critical_section(self):
                 self.transposed = kept
         return kept
@@ -209,11 +214,17 @@ cdef class Layer:
         """An empty tape for so many steps of rows."""
         return aligned(lnrnn_tape_width(&self.config) * steps)
 
+    @property
+    def tape_width(self):
+        """Floats of a step of a row in a tape."""
+        return lnrnn_tape_width(&self.config)
+
     def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, gy, ghn, gcn=None, gx, gh0,
-                 gc0=None, int threads=0):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written.
-        -> the gradients of weight_ih and weight_hh, and then of the gain and the bias of each of the sites, where it has
-        them: float32, in the order in which they were given."""
+                 gc0=None, list grads=None, bint add=False, int threads=0):
+        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written; gx
+        None: it is not wanted. -> the gradients of weight_ih and weight_hh, then of the gain and the bias of each of the
+        sites, where it has them, then of the inner biases: float32, in the order in which they were given. They stand in the
+        arrays of `grads`, which they are added to (add), or in new ones."""
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef lnrnn_rnn_gradients g
@@ -225,7 +236,6 @@ cdef class Layer:
         cdef Parts parts
         cdef bint finished = False
         cdef room doubles
-        cdef cnp.npy_intp dims[2]
         memset(&g, 0, sizeof(g))
         # A tape belongs to the caller, who may make its arrays writeable again.
         rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
@@ -234,22 +244,18 @@ cdef class Layer:
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
                                 and (r.count == NULL or r.statistics[index].mean == NULL)):
                 raise AssertionError("broken promise: a tape without its records or statistics")
-        turned = self.pack_transposed()
+        turned = self.pack_transposed(gx is not None)
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
         g.gy, g.ghn, g.gcn = pgy, floats(ghn, states * H), floats(gcn, states * H)
-        g.w_ih_t, g.w_hh_t = words(turned[1]), words(turned[2])
-        g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
+        g.w_hh_t = words(turned[1])
+        if gx is not None:
+            g.w_ih_t = words(turned[2])
+            g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
         g.gh0, g.gc0 = out_floats(gh0, states * H), out_floats(gc0, states * H)
-        dims[0], dims[1] = n, D
-        found = [cnp.PyArray_EMPTY(2, dims, cnp.NPY_FLOAT32, 0)]
-        dims[1] = H
-        found.append(cnp.PyArray_EMPTY(2, dims, cnp.NPY_FLOAT32, 0))
-        g.gw_ih, g.gw_hh = <float *>data(found[0]), <float *>data(found[1])
-        cdef size_t active = active_steps(&r)
-        dims[0] = 3 * active
-        places = cnp.PyArray_EMPTY(1, dims, cnp.NPY_UINTP, 0)
-        g.rows = <const float **>cnp.PyArray_DATA(<cnp.ndarray>places)
-        g.gx_rows = <float **>g.rows + 2 * active
+        if grads is None:
+            grads = self.empty_gradients()
+            add = False
+        g.gw_ih, g.gw_hh, g.add = out_floats(grads[0], n * D), out_floats(grads[1], n * H), add
         lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
         r.plan = &plan
         need = lnrnn_rnn_backward_work(&r)
@@ -257,31 +263,61 @@ cdef class Layer:
         g.work = out_floats(work, need)
         parts = Parts()
         r.part = parts.size
-        need = 0
+        need = 2 * n
         for index in range(LNRNN_SITES):
             need += 2 * self.config.site[index].width
         take(&doubles, need)
         try:
             need = 0
             for index, gain in self.learnt: # two biases of one sum have one gradient
-                if gain and g.site[index].gain == NULL:
-                    g.site[index].gain = doubles.values + need
-                    need += self.config.site[index].width
-                elif not gain and g.site[index].bias == NULL:
-                    g.site[index].bias = doubles.values + need
-                    need += self.config.site[index].width
+                where = self.gradient_of(&g, index, gain)
+                if where[0] == NULL:
+                    where[0] = doubles.values + need
+                    need += self.width_of(index)
             while True:
                 with nogil:
                     finished = lnrnn_rnn_backward(&r, &g)
                 if finished:
                     break
                 r.part, r.resumed = parts.next(), 1
-            for index, gain in self.learnt:
-                dims[0] = self.config.site[index].width
-                found.append(rounded(cnp.NPY_FLOAT32, 1, dims, g.site[index].gain if gain else g.site[index].bias))
-            return found
+            for one, (index, gain) in zip(grads[2:], self.learnt, strict=True):
+                rounded_to(self.width_of(index), self.gradient_of(&g, index, gain)[0], one, add)
+            return grads
         finally:
             leave(&doubles)
+
+    def empty_gradients(self):
+        """Arrays for the gradients that `backward` gives."""
+        cdef cnp.npy_intp dims[2]
+        cdef cnp.npy_intp n = self.config.outputs
+        cdef int index
+        dims[0], dims[1] = n, self.config.D
+        found = [empty_of(2, dims, cnp.NPY_FLOAT32, n * dims[1] * sizeof(float))]
+        dims[1] = self.config.H
+        found.append(empty_of(2, dims, cnp.NPY_FLOAT32, n * dims[1] * sizeof(float)))
+        for index, gain in self.learnt:
+            dims[0] = self.width_of(index)
+            found.append(cnp.PyArray_EMPTY(1, dims, cnp.NPY_FLOAT32, 0))
+        return found
+
+    cdef size_t width_of(self, int index) noexcept:
+        """Of a site, or, from LNRNN_SITES on, of an inner bias."""
+        return self.config.site[index].width if index < LNRNN_SITES else self.config.outputs
+
+    cdef double **gradient_of(self, lnrnn_rnn_gradients *g, int index, bint gain) noexcept:
+        """Where the gradient of a site's gain or bias is, or, from LNRNN_SITES on, that of an inner bias."""
+        if index >= LNRNN_SITES:
+            return &g.inner[1 if index > LNRNN_SITES and self.config.inner_hh != NULL else 0]
+        return &g.site[index].gain if gain else &g.site[index].bias
+
+
+cdef int rounded_to(size_t n, const double *values, object array, bint add) except -1:
+    """values (n) -> array (n), or added to it."""
+    cdef float *to = out_floats(array, n)
+    cdef size_t i
+    for i in range(n):
+        to[i] = to[i] + <float>values[i] if add else <float>values[i]
+    return 0
 
 
 cdef inline const lnrnn_row *table_of(object rows) except? NULL:

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import bad_value, choice, flag, integer
 from .cells import NONLINEARITIES, Cell, Nonlinearity
 from .parameters import suffixes, vectors
-from .sites import Norm, has_gradients, norm_sites, statistics_sides
+from .sites import Norm, norm_sites, statistics_sides
 from .specs import BatchNormSpec, norm_spec
 
 LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
@@ -24,7 +24,7 @@ class Architecture:
     And what follows from them. arguments: those of the model's constructor by name, in its order, less the
     seed. suffixes: what the names of each layer and direction end in, in the order of the state's first axis.
     sides: what batch norm keeps statistics of in each layer, and how wide; nothing for another norm.
-    has_gradients: whether lnrnn trains it. gradients: for each layer and direction the names of what the
+    gradients: for each layer and direction the names of what the
     compiled module gives the gradients of, in its order. shapes: the trainable parameters by name, layer
     after layer.
     """
@@ -43,7 +43,6 @@ class Architecture:
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    has_gradients: bool = field(init=False, repr=False, compare=False)
     gradients: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -52,13 +51,13 @@ class Architecture:
             "arguments": {name: getattr(self, name) for name in argument_names(self.cell)},
             "suffixes": suffixes(self.num_layers, self.bidirectional),
             "sides": statistics_sides(self.cell, self.norm, self.hidden_size),
-            "has_gradients": has_gradients(self.cell, self.norm),
         }
         for name, value in follows.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "shapes", self._shapes())
         at_sites = [name for site in norm_sites(self.cell, self.norm) for name in site.parameters if name]
-        names = ("weight_ih", "weight_hh", *(name for name in at_sites if f"{name}_l0" in self.shapes))
+        vectors = (*at_sites, "inner_bias_ih", "inner_bias_hh")
+        names = ("weight_ih", "weight_hh", *(name for name in vectors if f"{name}_l0" in self.shapes))
         object.__setattr__(self, "gradients", tuple(tuple(n + s for n in names) for s in self.suffixes))
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import bad_type, bad_value, choice, integer, real, shaped
+from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
@@ -275,10 +275,9 @@ class Network(Closed, Generic[State]):
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
-        For norm None, for layer norm as in the paper (the placement, cell and span that norm="layer" has, no
-        inner bias), and for batch norm, which normalises step t with the statistics of the sequences that
-        live at t and updates the running ones (with resets: of the parts that live at t after their
-        beginning). Other networks are trained with lnrnn.torch; here they raise ValueError.
+        Batch norm normalises step t with the statistics of the sequences that live at t and updates the running
+        ones (with resets: of the parts that live at t after their beginning). A network with rounded weights
+        (to_dtype) raises ValueError.
         """
         state: State
         y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets)
@@ -288,18 +287,29 @@ class Network(Closed, Generic[State]):
         return y, state, tape
 
     def backward(
-        self, tape: Tape, gy: ArrayLike | None, gh: Any = None
-    ) -> tuple[Array, State, dict[str, Array]]:
+        self,
+        tape: Tape,
+        gy: ArrayLike | None,
+        gh: Any = None,
+        grad_x: bool = True,
+        *,
+        out: Mapping[str, Array] | None = None,
+    ) -> tuple[Array | None, State, Mapping[str, Array]]:
         """Back-propagation through time.
 
         tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
         length is not read). gh: gradient of h, of h's shape, or None; with a cell state a pair (gh, gc),
-        either of which may be None.
-        -> gx like x, gh0 like h0, and gradients by parameter name.
+        either of which may be None. grad_x: False if nobody wants gx, which is then None: a sixth of the work
+        less. out: float32 arrays by parameter name, C-contiguous, that the gradients are added to: those of
+        several batches without new memory.
+        -> gx like x, gh0 like h0, and gradients by parameter name (`out`, if it is given).
+
+        The same bits for any number of threads. Raises ValueError or TypeError for a wrong argument, before
+        anything is written.
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "what this network's forward_train returned", tape)
-        return training.backward(tape, gy, gh)
+        return training.backward(tape, gy, gh, flag("grad_x", grad_x), out)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.

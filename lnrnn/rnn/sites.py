@@ -55,11 +55,6 @@ def norm_sites(cell: Cell, norm: Norm) -> tuple[NormSite, ...]:
     return found
 
 
-def has_gradients(cell: Cell, norm: Norm) -> bool:
-    """Whether the compiled module has the derivative: of layer norm as in the paper alone."""
-    return not isinstance(norm, LayerNormSpec) or norm == LayerNormSpec(eps=norm.eps).resolved(cell)
-
-
 def statistics_sides(cell: Cell, norm: Norm, hidden_size: int) -> dict[str, int]:
     """What batch norm keeps statistics of, and how wide; nothing for another norm."""
     if not isinstance(norm, BatchNormSpec):

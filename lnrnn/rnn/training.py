@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._core import Layer
-from ..errors import shaped
+from ..errors import bad_type, bad_value, shaped
 from . import engine
 from .architecture import Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
@@ -67,11 +67,6 @@ def _refuse(snapshot: Snapshot) -> None:
         raise ValueError(
             f"training wants float32 weights, these are {snapshot.dtype}: use to_dtype('float32')"
         )
-    if not snapshot.architecture.has_gradients:
-        norm, cell = snapshot.architecture.norm, snapshot.architecture.cell
-        raise ValueError(
-            f"forward_train cannot train {cell.name} with norm={norm}: train it with lnrnn.torch"
-        )
 
 
 def forward(
@@ -123,7 +118,9 @@ def _runs(made: Architecture, parts: Iterable[tuple[Layer, Array, Array, Array]]
     return tuple(found)
 
 
-def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Array]]:
+def backward(
+    tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
+) -> tuple[Array | None, State, Mapping[str, Array]]:
     """See Network.backward."""
     made, (unbatched, shape) = tape.architecture, tape.layout
     H, D = made.hidden_size, made.directions
@@ -136,14 +133,19 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         grad = grad.reshape(-1).reshape(T, B, D * H)
     gend = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
+    if out is not None:
+        refuse_gradients(out, made)
     gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
     grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
-    gx: Array = grad
+    gx: Array | None = grad
+    whole = tape.rows.parts is None and bool((tape.rows.table[:, LENGTH] == T).all())
     for k in reversed(range(len(tape.runs))):
-        run, d = tape.runs[k], k % D
+        run, d, names = tape.runs[k], k % D, made.gradients[k]
         if d == D - 1:
             grad = gx
-        below = np.zeros(run.x.shape, FLOAT32)
+        below = None
+        if grad_x or k >= D:
+            below = np.empty(run.x.shape, FLOAT32) if whole else np.zeros(run.x.shape, FLOAT32)
         rows, parts, reverse = tape.rows, tape.rows.parts, d == 1
         before, gbefore = [s[k] for s in tape.start], [g[k] for g in gstart]
         gafter = [None] if gend is None else [g[k] for g in gend]
@@ -155,11 +157,34 @@ def backward(tape: Tape, gy: Any, gh: Any) -> tuple[Array, State, dict[str, Arra
             x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
             statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
             ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
+            grads=None if out is None else [out[name] for name in names], add=out is not None,
         )  # fmt: skip
         if parts is not None:
             for g, made_of in zip(gstart, gbefore, strict=True):
                 g[k] = parts.finish_backward(made_of, reverse)
-        gx = below if d == D - 1 else gx + below
-        grads.update(zip(made.gradients[k], found, strict=True))
-    gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
-    return gx, as_state(gstart, unbatched), grads
+        gx = below if gx is grad or gx is None or below is None else gx + below
+        grads.update(zip(names, found, strict=True))
+    if gx is not None:
+        gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
+    return gx, as_state(gstart, unbatched), grads if out is None else out
+
+
+def refuse_gradients(out: Any, made: Architecture) -> None:
+    """Raises ValueError or TypeError for arrays that gradients cannot be added to: they must have the names and shapes of
+    the parameters, be float32, C-contiguous and writeable, and have no memory in common."""
+    if not isinstance(out, Mapping):
+        raise bad_type("out", "a dict of arrays by parameter name", out)
+    if missing := [name for name in made.shapes if name not in out]:
+        raise bad_value("out", f"with all parameters, also {missing[0]}", sorted(out))
+    if unknown := [name for name in out if name not in made.shapes]:
+        raise bad_value("out", "with the names of the parameters alone", unknown[0])
+    for name, shape in made.shapes.items():
+        g = out[name]
+        if not isinstance(g, np.ndarray) or g.dtype != FLOAT32:
+            raise bad_type(f"out[{name!r}]", "an array of float32", g)
+        if g.shape != shape or not g.flags.c_contiguous or not g.flags.writeable or not g.flags.aligned:
+            raise bad_value(f"out[{name!r}]", f"of shape {shape}, C-contiguous and writeable", g)
+    spans = sorted((g.__array_interface__["data"][0], g.nbytes, name) for name, g in out.items())
+    for (at, size, name), (other, _, of) in zip(spans, spans[1:], strict=False):
+        if at + size > other:
+            raise ValueError(f"out[{name!r}] and out[{of!r}] must not share memory")

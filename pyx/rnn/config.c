@@ -6,11 +6,11 @@
 /* What holds for a cell in all placements: the fields of lnrnn_rnn_config that bear these names. */
 static const struct {
     size_t num_gates;
-    int cell_state, saved_gates, own_input_gradient, direct_h;
+    int cell_state, saved_gates, direct_h;
 } CELLS[LNRNN_CELLS] = {
     [LNRNN_RNN] = {.num_gates = 1},
     [LNRNN_LSTM] = {.num_gates = 4, .cell_state = 1, .saved_gates = 1},
-    [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .own_input_gradient = 1, .direct_h = 1},
+    [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
 };
 
 /* A cell without norms is one more form beside those of the placements. */
@@ -18,7 +18,7 @@ enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
 /* spans: the paper's. scratch_gates: the kernel needs scratch for the values of so many gates. */
 static const struct {
-    int step_kernel, separate_products, input_side, spans;
+    int step_kernel, separate_products, input_side, own_input_gradient, spans;
     size_t scratch_gates;
 } FORMS[LNRNN_CELLS][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
@@ -44,14 +44,19 @@ static const struct {
     /* r multiplies W h alone: a GRU has separate products unless their sum is normalised as a whole. */
     [LNRNN_GRU] =
         {
-            [BARE] = {.step_kernel = LNRNN_STEP_GRU, .separate_products = 1, .input_side = 1},
+            [BARE] = {.step_kernel = LNRNN_STEP_GRU,
+                      .separate_products = 1,
+                      .input_side = 1,
+                      .own_input_gradient = 1},
             [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_GRU, .spans = LNRNN_SPANS_ALL},
             [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_GRU,
                              .separate_products = 1,
                              .input_side = 1,
+                             .own_input_gradient = 1,
                              .spans = LNRNN_SPANS_LAST},
             [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_GRU_GATE,
                             .separate_products = 1,
+                            .own_input_gradient = 1,
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
         },
@@ -80,7 +85,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->outputs = c->num_gates * c->H;
     c->cell_state = CELLS[c->cell].cell_state;
     c->saved_gates = CELLS[c->cell].saved_gates;
-    c->own_input_gradient = CELLS[c->cell].own_input_gradient;
+    c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;
     c->step_kernel = FORMS[c->cell][form].step_kernel;
     c->separate_products = FORMS[c->cell][form].separate_products;

@@ -127,7 +127,7 @@ void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
 
 /* The memory of a worker that has a group. */
 typedef struct {
-    float *chunk;      /* (chunk, group, G*H): W_ih x of a chunk; with a tape, that is in the tape */
+    float *chunk;      /* (chunk, group, G*H): W_ih x of a chunk */
     float *hidden;     /* (group, G*H): W_hh h of a step, with separate products and no tape */
     float *input;      /* (group, G*H): W_ih x of a step, normalised, where that is deferred */
     float *statistics; /* lnrnn_statistics_work floats */
@@ -197,26 +197,31 @@ static void output_step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_
     }
 }
 
-/* Step t of rows r0 .. r0 + active - 1. x (active, G*H), row stride xs: their W_ih x; with a tape, their
- * records, which begin with it. */
-static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *x, ptrdiff_t xs,
+/* Step t of rows r0 .. r0 + active - 1. x (active, G*H), row stride p->wide: their W_ih x. record: that of the first of
+ * them in the tape, where the others follow, or NULL. */
+static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *x, float *record,
                  const scratch *m)
 {
     const lnrnn_rnn_config *config = r->config;
     const lnrnn_rnn_plan *p = r->plan;
+    const ptrdiff_t xs = record ? (ptrdiff_t)p->tape.width : (ptrdiff_t)p->wide;
+    for (size_t i = 0; record && i < active; i++)
+        memcpy(record + i * p->tape.width, x + i * p->wide, config->outputs * sizeof *x);
+    if (record)
+        x = record;
     const int separate = config->separate_products,
               from_batch = (size_t)r->rows[0].start + t >= p->batch_from;
     const int deferred_output = from_batch && config->cell_norm != LNRNN_CELL_NONE;
     group_step rows = {.input = separate ? x : NULL,
                        .input_stride = xs,
                        .hidden = !separate ? x
-                                 : r->tape ? x + p->tape.h
+                                 : record  ? x + p->tape.h
                                            : m->hidden,
                        .hidden_stride = xs,
-                       .saved_gates = r->tape && config->saved_gates ? x + p->tape.gates : NULL};
+                       .saved_gates = record && config->saved_gates ? x + p->tape.gates : NULL};
     /* Without a tape the cell states take the place of W h: the kernel has read these rows by then. */
-    if (config->cell_state && (r->tape || deferred_output))
-        rows.all_c = r->tape ? x + p->tape.c : m->hidden;
+    if (config->cell_state && (record || deferred_output))
+        rows.all_c = record ? x + p->tape.c : m->hidden;
     lnrnn_fold fold = {0};
     const float *h_prev[TILE];
     for (size_t i = 0; i < active; i += TILE) {
@@ -256,26 +261,27 @@ static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
     const lnrnn_rnn_call *r = ctx;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t r0 = group * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group;
-    const size_t steps = row_length(r, r0), stride = r->tape ? p->tape.width : p->wide;
+    const size_t steps = row_length(r, r0);
     size_t *const position = group_positions(r) + group, t0 = *position, active = rows;
-    float *tape = r->tape ? r->tape + (rows_before(r, r0) + rows_until(r, r0, rows, t0)) * stride : NULL;
+    size_t all = r->B,
+           before = r->tape ? rows_until(r, t0) : 0; /* of all rows: where step t0 begins in the tape */
     const scratch m = scratch_of(r, worker);
     if (t0 == 0)
         lnrnn_begin_rows(r, r0, rows);
     for (size_t t1; t0 < steps && remaining(left) > 0; t0 = t1) {
         active = active_rows(r, r0, active, t0);
         t1 = lnrnn_affordable_steps(r, active, t0, steps - t0 < p->chunk ? steps : t0 + p->chunk, left);
-        float *x = tape ? tape : m.chunk;
-        lnrnn_input_product(r, r0, active, t0, t1, lnrnn_all_panels(r), x, (ptrdiff_t)stride, m.product);
+        float *x = m.chunk;
+        lnrnn_input_product(r, r0, active, t0, t1, lnrnn_all_panels(r), x, (ptrdiff_t)p->wide, m.product);
         if (r->config->input_side && !p->deferred_input)
-            lnrnn_normalise_inputs(r, r0, active, t0, t1, 0, 1, x, (ptrdiff_t)stride);
+            lnrnn_normalise_inputs(r, r0, active, t0, t1, 0, 1, x, (ptrdiff_t)p->wide);
         for (size_t t = t0; t < t1; t++) {
             active = active_rows(r, r0, active, t);
-            step(r, r0, active, t, x, (ptrdiff_t)stride, &m);
-            x += active * stride;
+            step(r, r0, active, t, x, r->tape ? r->tape + (before + r0) * p->tape.width : NULL, &m);
+            x += active * p->wide;
+            if (r->tape)
+                before += all = active_rows(r, 0, all, t);
         }
-        if (tape)
-            tape = x;
     }
     *position = t0;
     if (t0 >= steps) {

@@ -67,13 +67,11 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p)
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     p->group = p->synchronous || p->divide_units ? r->B : TILE;
-    /* Fewer sequences to a group where that gives every thread a group. With a tape the group's size is
-     * fixed: it is the order of the tape's records, and backward, which may have another number of threads,
-     * must find the same. */
-    if (!p->synchronous && r->tape)
-        p->group = TAPE_GROUP;
-    else if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
+    /* Fewer sequences to a group where that gives every thread a group; with a tape whole blocks of sums. */
+    if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
+    if (!p->synchronous && r->tape)
+        p->group = (p->group + sum_rows(r->B) - 1) / sum_rows(r->B) * sum_rows(r->B);
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
@@ -87,14 +85,13 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 }
 
 /* Threads that divide the units share W x of a chunk and, with separate products, W h of two steps; each has
- * states of its own. Threads that divide the sequences share nothing. With a tape W x and W h are in the
- * tape. */
+ * states of its own. Threads that divide the sequences share nothing. With a tape W h is in the tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
     const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
                  rows = p->group * p->wide;
-    p->scratch.hidden = r->tape ? 0 : p->chunk * rows;
+    p->scratch.hidden = p->chunk * rows;
     if (p->divide_units) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
         p->scratch.own_c = r->B * p->narrow;

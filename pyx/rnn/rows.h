@@ -1,7 +1,8 @@
 /* Where a step of a row (lnrnn_row) stands in which array.
  *
  * Rows are sorted by length, longest first, so that the active ones, those that have not ended, are always
- * the first. Where they are packed, as in the tape, they stand step after step, only the active ones. */
+ * the first. Where they are packed, as in the tape, they stand step after step, only the active ones: so a row's place
+ * does not depend on groups. */
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
@@ -11,38 +12,43 @@
  * B64-H128). */
 enum { TILE = 64 };
 
-/* Rows of a group that has a tape: a constant, for the order of its records, and so that of the sums of
- * gradients, follows from it. */
-enum { TAPE_GROUP = 32 };
+/* Rows of a block, in the order of the call's rows, that has sums of its own in the backward pass: it follows from the
+ * number of rows alone, for the order of sums follows from it. A group with a tape has whole blocks. */
+static inline size_t sum_rows(size_t rows)
+{
+    size_t n = 4;
+    while (rows > 64 * n)
+        n *= 2;
+    return n;
+}
 
 static inline size_t row_length(const lnrnn_rnn_call *r, size_t i) { return (size_t)r->rows[i].length; }
 
-/* Active rows before row r0, all steps: where its part of the tape starts. */
-static inline size_t rows_before(const lnrnn_rnn_call *r, size_t r0)
+/* Active rows before step t: where its rows stand where they are packed. */
+static inline size_t rows_until(const lnrnn_rnn_call *r, size_t t)
 {
     size_t n = 0;
-    for (size_t i = 0; i < r0; i++)
-        n += row_length(r, i);
-    return n;
-}
-
-static inline size_t all_rows(const lnrnn_rnn_call *r) { return rows_before(r, r->B); }
-
-/* Active rows of the `rows` ones from r0 on before their step t: where step t stands in their part of
- * the tape. */
-static inline size_t rows_until(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t t)
-{
-    size_t n = 0;
-    for (size_t i = r0; i < r0 + rows; i++)
+    for (size_t i = 0; i < r->B; i++)
         n += row_length(r, i) < t ? row_length(r, i) : t;
     return n;
 }
+
+static inline size_t all_rows(const lnrnn_rnn_call *r) { return rows_until(r, r->T); }
 
 /* Of the rows r0 .. r0 + active - 1, how many are still active at step t? */
 static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t)
 {
     while (active && row_length(r, r0 + active - 1) <= t)
         active--;
+    return active;
+}
+
+/* Of `rows` rows from r0 on, at least `active` of which are active at step t, how many are? */
+static inline size_t more_active_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t active,
+                                      size_t t)
+{
+    while (active < rows && row_length(r, r0 + active) > t)
+        active++;
     return active;
 }
 

@@ -1,19 +1,16 @@
-/* What backward.c leaves to be done once the gradients of W x and W h are known for all rows: each row's
- * gradient of x, and those of the weights, which are sums over the packed rows in their order, however many
- * threads there are. It is the same for every cell, and its tasks need no order. */
+/* What is to be done once the gradients of W x and W h are known for all rows of a round: each row's gradient of x, and
+ * the round's part of those of the weights, which are sums over the rows in their order, however many threads there
+ * are. It is the same for every cell, and its tasks need no order. */
 #include <string.h>
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/parts.h"
 
-/* Rows of a weight's gradient that a task has, at least and at most, and the most packed rows that it takes at once
- * (compare_builds.py, LSTM training). */
-enum { GRADIENT_ROWS_LEAST = 64, GRADIENT_ROWS_MOST = 256, GRADIENT_DEPTH = 128 };
+/* Rows of a weight's gradient that a task has, at least and at most (lstm training). */
+enum { GRADIENT_ROWS_LEAST = 64, GRADIENT_ROWS_MOST = 256 };
 
-static size_t depth_of(size_t rows) { return rows < GRADIENT_DEPTH ? rows : GRADIENT_DEPTH; }
-
-/* Of each weight's gradient, as many as leave every thread a task: each task packs the other factor anew. */
+/* Of each weight's gradient, as many as leave every thread a task. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
@@ -36,85 +33,103 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
-/* The gradient of W x (n, G*H), of n <= TILE packed rows from index * TILE on -> gx of these rows, in the
+/* Rows of the block that begins at row `first` of the round. */
+static size_t block_rows(const backward_round *round, size_t first)
+{
+    return round->rows - first < round->block ? round->rows - first : round->block;
+}
+
+void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows, const float *const *v,
+                       float *packed)
+{
+    const lnrnn_product *product = j->k->product;
+    for (size_t some; rows; rows -= some, pos += some, v += some) {
+        const size_t at = pos % j->round->block, first = pos - at, all = block_rows(j->round, first);
+        some = rows < all - at ? rows : all - at;
+        product->pack_rows(n, all, at, some, v, (uint32_t *)(packed + first * product->width(n)));
+    }
+}
+
+/* The gradient of W x (n, G*H), of n <= TILE rows from index * TILE on -> gx of these rows, in the
  * caller's array. tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
-    const lnrnn_kernels *k = j->k;
-    const size_t D = j->c->D, wide = k->product->width(D), first = index * TILE;
-    const size_t n = j->rows - first < TILE ? j->rows - first : TILE;
+    const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
+    const size_t n = j->round->rows - first < TILE ? j->round->rows - first : TILE;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
     lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
     for (size_t i = 0; i < n; i++)
-        memcpy(j->g->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
+        memcpy(j->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
 }
 
-static size_t blocks(const backward_job *j)
+static size_t parts_of_weight(const backward_job *j)
 {
     const size_t rows = rows_of_task(j);
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows block * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): the sum over the packed
- * rows of g[row][o] * v[row][i], g the gradient of the product and v its input. Begins at packed row `row`,
- * stops when *left is used up. -> the packed row at which it stopped. */
-static size_t weight_gradient(const backward_job *j, size_t block, int hidden, size_t row, float *work,
-                              int64_t *left)
+/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): adds the sum over the rows of the
+ * round of g[row][o] * v[row][i], g the gradient of the product and v its input. tile (rows_of_task, n): scratch. */
+static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
-    const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = block * of_task;
-    const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this block */
+    const backward_round *round = j->round;
+    const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = part * of_task;
+    const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this part */
     const size_t n = hidden ? j->c->H : j->c->D, wide = product->width(n);
-    const size_t most = depth_of(j->rows);
-    const float *const *rows = j->g->rows + (hidden ? j->rows : 0), *g = (hidden ? j->ga : j->gx) + o0;
-    float *const packed = work; /* (n, most): of v */
+    const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
+    const int add = !round->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     /* (count, n), row stride wide: the result itself, where the product writes nothing behind a row. */
-    float *const sum = wide == n ? out : packed + most * wide;
-    lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32,
-                      .n = n,
-                      .w = (const uint32_t *)packed,
-                      .p1 = product->panels(n),
-                      .caches = j->p->caches};
-    if (j->rows == 0)
-        memset(out, 0, count * n * sizeof *out);
-    for (size_t o = 0; sum != out && row && o < count; o++)
-        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
-    for (size_t depth; row < j->rows && remaining(left) > 0; row += depth) {
-        depth = j->rows - row < most ? j->rows - row : most;
-        product->pack_rows(n, depth, rows + row, (uint32_t *)packed);
-        m.k = depth, m.add = row > 0;
-        product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
-        spend(left, (double)depth * (double)count * (double)n);
+    float *const sum = wide == n ? out : tile;
+    lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
+    if (round->rows == 0) {
+        if (!add)
+            memset(out, 0, count * n * sizeof *out);
+        return;
     }
-    for (size_t o = 0; sum != out && j->rows && o < count; o++)
+    for (size_t o = 0; sum != out && add && o < count; o++)
+        memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
+    for (size_t row = 0; row < round->rows; row += m.k) {
+        m.w = (const uint32_t *)(packed + row * wide);
+        m.k = block_rows(round, row), m.add = add || row > 0;
+        product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
+    }
+    for (size_t o = 0; sum != out && o < count; o++)
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
-    return row;
 }
 
-size_t lnrnn_gradient_tasks(const backward_job *j) { return 2 * blocks(j) + (j->rows + TILE - 1) / TILE; }
+size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows)
+{
+    return 2 * parts_of_weight(j) + (rows + TILE - 1) / TILE;
+}
+
+size_t lnrnn_gradient_tasks(const backward_job *j)
+{
+    return lnrnn_most_gradient_tasks(j, j->g->gx ? j->round->rows : 0);
+}
 
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = blocks(j);
-    float *work = j->work + (size_t)worker * j->worker;
-    size_t row = j->rows;
-    if (index < 2 * n)
-        row = weight_gradient(j, index % n, index >= n, j->tasks[index], work, left);
-    else {
-        input_gradient(j, index - 2 * n, work);
-        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
+    const size_t n = parts_of_weight(j), D = j->c->D, H = j->c->H, N = j->c->outputs;
+    float *tile = j->work + (size_t)worker * j->worker;
+    if (index < 2 * n) {
+        weight_gradient(j, index % n, index >= n, tile);
+        spend(left, (double)j->round->rows * (double)rows_of_task(j) * (double)(index >= n ? H : D));
+    } else {
+        input_gradient(j, index - 2 * n, tile);
+        spend(left, (double)TILE * (double)N * (double)D);
     }
-    j->tasks[index] = row < j->rows ? row : LNRNN_DONE;
+    j->tasks[index] = LNRNN_DONE;
 }
 
 size_t lnrnn_gradient_work(const backward_job *j)
 {
     const lnrnn_product *product = j->k->product;
     const size_t D = j->c->D, H = j->c->H, widest = product->width(D > H ? D : H);
-    const size_t weights = (depth_of(j->rows) + rows_of_task(j)) * widest, tile = TILE * product->width(D);
+    const size_t weights = rows_of_task(j) * widest, tile = TILE * product->width(D);
     return tile > weights ? tile : weights;
 }

@@ -163,7 +163,6 @@ static void gradients(const char *name, driver_layer *l)
         g.site[i].gain = zeros(c->site[i].width, sizeof(double));
         g.site[i].bias = zeros(c->site[i].width, sizeof(double));
     }
-    g.rows = zeros(2 * T * B, sizeof *g.rows), g.gx_rows = zeros(T * B, sizeof *g.gx_rows);
     plan_layer(l, threads);
     g.work = zeros(lnrnn_rnn_backward_work(&l->call), sizeof(float));
     lnrnn_rnn_backward(&l->call, &g);

@@ -83,19 +83,27 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
     put_f32(sum + i, v32_add(get_f32(x + i, k, whole), get_f32(a + i, k, whole)), k, whole);
 }
 
-/* x, a (H): of the gate n -> sum (H) = x + r a; r is read from the row. */
+/* x, a (H): of the gate n -> sum (H) = x + r a; r is read from the row, and saved, if gates is not NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_row *row,
-                                       const float *x, const float *a, float *sum)
+                                       const float *x, const float *a, float *sum, float *gates)
 {
     const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, row, 0, i, k, whole));
     put_f32(sum + i, v32_fma(r, get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k, whole);
+    if (gates)
+        put_f32(gates + i, r, k, whole);
 }
 
 LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_row *row,
-                                        const float *h_prev, float *h)
+                                        const float *h_prev, float *h, float *gates)
 {
-    gru_mix(v32_sigmoid(gate_read(LNRNN_NORMED, row, 1, i, k, whole)),
-            v32_tanh(gate_read(LNRNN_NORMED, row, 2, i, k, whole)), h_prev + i, h + i, k, whole);
+    const size_t H = row->norm->H;
+    const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, row, 1, i, k, whole));
+    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, row, 2, i, k, whole));
+    if (gates) {
+        put_f32(gates + H + i, z, k, whole);
+        put_f32(gates + 2 * H + i, n, k, whole);
+    }
+    gru_mix(z, n, h_prev + i, h + i, k, whole);
 }
 
 /* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), each norm over its own gate, LNRNN_SPANS_EACH; h as
@@ -111,11 +119,12 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
         const gate_row row = {.norm = norm, .a = sum, .span = span};
         const float *const h_prev = rows->h_prev[r];
         float *const h = rows->h[r];
+        float *const gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL;
         LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, x, a, sum);
         moments_of_gates(2, norm, sum, span);
-        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &row, x + 2 * H, a + 2 * H, sum + 2 * H);
+        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &row, x + 2 * H, a + 2 * H, sum + 2 * H, gates);
         span[2] = moments_of_span(H, sum + 2 * H, norm->eps);
-        LNRNN_FOR_UNITS(H, gru_gate_output_units, &row, h_prev, h);
+        LNRNN_FOR_UNITS(H, gru_gate_output_units, &row, h_prev, h, gates);
     }
 }
 
@@ -124,43 +133,121 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 /* One row of lnrnn_gate_gradients. */
 typedef struct {
     size_t H;
-    const float *gates, *h_prev, *u;
-    float *gx, *ga, *gh;
+    const float *gates, *h_prev, *u, *x, *a;
+    float *gx, *ga, *gh, *sum;
 } gru_backward_row;
+
+LNRNN_INLINE gru_backward_row gru_backward_row_of(const lnrnn_gate_gradients *b, size_t row)
+{
+    const ptrdiff_t r = (ptrdiff_t)row;
+    return (gru_backward_row){
+        .H = b->H,
+        .gates = b->saved_gates + r * b->ks,
+        .h_prev = b->state_prev[row],
+        .u = b->u + r * b->us,
+        .x = b->x + r * b->ks,
+        .a = b->a + r * b->ks,
+        .gx = b->gx ? b->gx + r * b->as : NULL,
+        .ga = b->ga + r * b->as,
+        .gh = b->gh + r * b->hs,
+        .sum = b->sum + r * b->ss,
+    };
+}
+
+/* h = (1 - z) n + z h_prev: gh -> those of the arguments of tanh and of the z's sigmoid; gh that of h_prev. */
+LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gru_backward_row *row, v32 *gz)
+{
+    const size_t H = row->H;
+    const v32 z = get_f32(row->gates + H + i, k, whole), n = get_f32(row->gates + 2 * H + i, k, whole);
+    const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->h_prev + i, k, whole);
+    *gz = v32_mul(v32_mul(g, v32_sub(h_prev, n)), sigmoid_slope(z));
+    put_f32(row->gh + i, v32_mul(g, z), k, whole);
+    return v32_mul(v32_mul(g, v32_sub(v32_set1(1.0f), z)), tanh_slope(n));
+}
 
 LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gru_backward_row *row)
 {
     const size_t H = row->H;
-    const v32 r = get_f32(row->gates + i, k, whole), z = get_f32(row->gates + H + i, k, whole);
-    const v32 n = get_f32(row->gates + 2 * H + i, k, whole), g = get_f32(row->gh + i, k, whole);
-    const v32 h_prev = get_f32(row->h_prev + i, k, whole), u = get_f32(row->u + i, k, whole);
-    const v32 gn = v32_mul(v32_mul(g, v32_sub(v32_set1(1.0f), z)), tanh_slope(n));
-    const v32 gz = v32_mul(v32_mul(g, v32_sub(h_prev, n)), sigmoid_slope(z));
+    const v32 r = get_f32(row->gates + i, k, whole), u = get_f32(row->u + i, k, whole);
+    v32 gz;
+    const v32 gn = gru_mix_backward(i, k, whole, row, &gz);
     const v32 gr = v32_mul(v32_mul(gn, u), sigmoid_slope(r));
-    put_f32(row->gx + i, gr, k, whole);
     put_f32(row->ga + i, gr, k, whole);
-    put_f32(row->gx + H + i, gz, k, whole);
     put_f32(row->ga + H + i, gz, k, whole);
-    put_f32(row->gx + 2 * H + i, gn, k, whole);
     put_f32(row->ga + 2 * H + i, v32_mul(gn, r), k, whole);
-    put_f32(row->gh + i, v32_mul(g, z), k, whole);
+    if (!row->gx)
+        return;
+    put_f32(row->gx + i, gr, k, whole);
+    put_f32(row->gx + H + i, gz, k, whole);
+    put_f32(row->gx + 2 * H + i, gn, k, whole);
 }
 
 /* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n, and gh of the step before,
- * but for what comes by way of W h. */
+ * but for what comes by way of W h. Without gx: n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
-        const gru_backward_row row = {
-            .H = b->H,
-            .gates = b->saved_gates + (ptrdiff_t)r * b->ks,
-            .h_prev = b->state_prev[r],
-            .u = b->u + (ptrdiff_t)r * b->us,
-            .gx = b->gx + (ptrdiff_t)r * b->as,
-            .ga = b->ga + (ptrdiff_t)r * b->as,
-            .gh = b->gh + (ptrdiff_t)r * b->hs,
-        };
+        const gru_backward_row row = gru_backward_row_of(b, r);
         LNRNN_FOR_UNITS(b->H, gru_backward_units, &row);
+    }
+}
+
+/* --- backward, a norm for each gate ----------------------------------------------------------------- */
+
+/* x, a (H): of the gate n; r (H) -> sum (H), to the bit as gru_gate_step has made it. */
+LNRNN_INLINE void gru_gate_last_sum_units(size_t i, size_t k, const int whole, const float *r, const float *x,
+                                          const float *a, float *sum)
+{
+    put_f32(sum + i, v32_fma(get_f32(r + i, k, whole), get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k,
+            whole);
+}
+
+/* x, a and the gates -> b->sum (rows, 3*H): what the three norms have read. */
+static void gru_gate_sum(const lnrnn_gate_gradients *b)
+{
+    const size_t H = b->H;
+    for (size_t r = 0; r < b->rows; r++) {
+        const gru_backward_row row = gru_backward_row_of(b, r);
+        LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, row.x, row.a, row.sum);
+        LNRNN_FOR_UNITS(H, gru_gate_last_sum_units, row.gates, row.x + 2 * H, row.a + 2 * H, row.sum + 2 * H);
+    }
+}
+
+LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int whole,
+                                                 const gru_backward_row *row)
+{
+    v32 gz;
+    put_f32(row->ga + 2 * row->H + i, gru_mix_backward(i, k, whole, row, &gz), k, whole);
+    put_f32(row->ga + row->H + i, gz, k, whole);
+}
+
+/* gh -> ga of z and n, the gradients of what their norms have made, and gh of the step before, but for what comes by
+ * way of W h. */
+static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
+{
+    for (size_t r = 0; r < b->rows; r++) {
+        const gru_backward_row row = gru_backward_row_of(b, r);
+        LNRNN_FOR_UNITS(b->H, gru_gate_output_backward_units, &row);
+    }
+}
+
+LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole,
+                                                const gru_backward_row *row)
+{
+    const size_t H = row->H;
+    const v32 r = get_f32(row->gates + i, k, whole), gs = get_f32(row->ga + 2 * H + i, k, whole);
+    put_f32(row->ga + i, v32_mul(v32_mul(gs, get_f32(row->a + 2 * H + i, k, whole)), sigmoid_slope(r)), k,
+            whole);
+    put_f32(row->gx + 2 * H + i, gs, k, whole);
+    put_f32(row->ga + 2 * H + i, v32_mul(gs, r), k, whole);
+}
+
+/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of what its norm has made. */
+static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
+{
+    for (size_t r = 0; r < b->rows; r++) {
+        const gru_backward_row row = gru_backward_row_of(b, r);
+        LNRNN_FOR_UNITS(b->H, gru_gate_reset_backward_units, &row);
     }
 }
 

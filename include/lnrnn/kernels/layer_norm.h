@@ -354,13 +354,13 @@ LNRNN_INLINE void layer_norm_backward_rows(size_t rows, const int form, const gr
 #endif
         r = gradient_row(&r, group);
         done += (size_t)group;
-        if (done % 32 == 0 || done == rows) /* 32 is a multiple of a group */
+        if (ggain && (done % 32 == 0 || done == rows)) /* 32 is a multiple of a group */
             flush(r.n, r.ggain, ggain), flush(r.n, r.gbias, gbias);
     }
 }
 
 /* gy, x (rows, n) -> gx (rows, n), and adds the rows' sums to ggain = sum gy z, gbias = sum gy, both (n) of
- * double. */
+ * double; without these two they stay in a->partial. */
 static void layer_norm_backward_kernel(const lnrnn_layer_norm_gradients *a)
 {
     real *const partial = a->partial;

@@ -114,23 +114,48 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const float *o,
-                                             const float *u, const float *gh, float *go, float *gu)
+LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
+                                      const float *c_prev, float *c)
 {
-    const v32 out = get_f32(o + i, k, whole), tanh_u = v32_tanh(get_f32(u + i, k, whole));
-    const v32 g = get_f32(gh + i, k, whole);
-    put_f32(go + i, v32_mul(v32_mul(g, tanh_u), sigmoid_slope(out)), k, whole);
-    put_f32(gu + i, v32_mul(v32_mul(g, out), tanh_slope(tanh_u)), k, whole);
+    const v32 i_gate = get_f32(gates + i, k, whole), g_gate = get_f32(gates + 2 * H + i, k, whole);
+    put_f32(c + i,
+            v32_fma(get_f32(gates + H + i, k, whole), get_f32(c_prev + i, k, whole), v32_mul(i_gate, g_gate)),
+            k, whole);
 }
 
-/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. */
+/* c = f c_prev + i g, to the bit as lstm_step has made it -> b->sum (rows, H). */
+static void lstm_cell_sum(const lnrnn_gate_gradients *b)
+{
+    for (size_t r = 0; r < b->rows; r++)
+        LNRNN_FOR_UNITS(b->H, lstm_cell_sum_units, b->H, b->saved_gates + (ptrdiff_t)r * b->ks,
+                        b->state_prev[r], b->sum + (ptrdiff_t)r * b->ss);
+}
+
+LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const int carry,
+                                             const float *o, const float *u, const float *gh, float *go,
+                                             float *gu, float *gc)
+{
+    const v32 out = get_f32(o + i, k, whole), tanh_u = v32_tanh(get_f32(u + i, k, whole));
+    const v32 g = get_f32(gh + i, k, whole), g_u = v32_mul(v32_mul(g, out), tanh_slope(tanh_u));
+    put_f32(go + i, v32_mul(v32_mul(g, tanh_u), sigmoid_slope(out)), k, whole);
+    put_f32(gu + i, carry ? v32_add(g_u, get_f32(gc + i, k, whole)) : g_u, k, whole);
+    if (carry)
+        put_f32(gc + i, v32_zero(), k, whole);
+}
+
+/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. Where u is also what is carried, gu gets all of
+ * gc, and gc 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
         const float *o = b->saved_gates + (ptrdiff_t)r * b->ks + 3 * b->H, *u = b->u + (ptrdiff_t)r * b->us;
         const float *gh = b->gh + (ptrdiff_t)r * b->hs;
         float *go = b->ga + (ptrdiff_t)r * b->as + 3 * b->H, *gu = b->gu + (ptrdiff_t)r * b->hs;
-        LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, o, u, gh, go, gu);
+        float *gc = b->gc + (ptrdiff_t)r * b->hs;
+        if (b->carry)
+            LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, 1, o, u, gh, go, gu, gc);
+        else
+            LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, 0, o, u, gh, go, gu, gc);
     }
 }
 

@@ -70,6 +70,40 @@ LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs,
     return word;
 }
 
+/* w (n, k) float, row stride rs, the values of a row side by side -> packed: words of 32 bits go from rows to columns of
+ * the panels, a cache line of each row at a time. */
+static void mm_pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
+{
+    const size_t width = mm_width(n);
+    for (size_t p = 0, m; p < width; p += m, packed += m * k) {
+        m = mm_panel(width - p);
+        const size_t real = n - p < m ? n - p : m;
+        for (size_t j = 0; j < k; j += 16) {
+            const size_t end = k - j < 16 ? k : j + 16;
+            for (size_t o = 0; o < m; o++) {
+                const float *const from = w + (ptrdiff_t)(p + o) * rs;
+                float *const to = packed + o;
+                for (size_t i = j; i < end; i++)
+                    to[i * m] = o < real ? from[i] : 0;
+            }
+        }
+    }
+}
+
+/* w (n, k) float, the values of a column side by side, column stride cs -> packed. */
+static void mm_pack_by_columns(size_t n, size_t k, const float *w, ptrdiff_t cs, float *packed)
+{
+    const size_t width = mm_width(n);
+    for (size_t p = 0, m; p < width; p += m) {
+        m = mm_panel(width - p);
+        for (size_t j = 0; j < k; j++, packed += m)
+            for (size_t i = 0; i < m; i += V32_LANES) {
+                const float *const from = w + (ptrdiff_t)j * cs + p + i;
+                v32_store(packed + i, p + i + V32_LANES <= n ? v32_load(from) : v32_load_n(from, n - p - i));
+            }
+    }
+}
+
 /* w (n, k) float, strides rs, cs -> packed, mm_size words. int8: an output has the scale max |w| / 127. */
 static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
                     uint32_t *packed)
@@ -77,6 +111,14 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
     const size_t width = mm_width(n), words = mm_words(dtype, k);
     float *scale = (float *)(packed + width * words);
     int32_t *sums = (int32_t *)(scale + width);
+    if (dtype == LNRNN_WEIGHT_F32 && cs == 1) {
+        mm_pack_by_rows(n, k, w, rs, (float *)packed);
+        return;
+    }
+    if (dtype == LNRNN_WEIGHT_F32 && rs == 1) {
+        mm_pack_by_columns(n, k, w, cs, (float *)packed);
+        return;
+    }
     if (dtype == LNRNN_WEIGHT_I8)
         for (size_t o = 0; o < width; o++) {
             float most = 0, check = 0;
@@ -105,17 +147,18 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
     }
 }
 
-/* x: k pointers to rows of n floats -> packed (n, k), the transpose of x: w[i][j] = x[j][i]. */
-static void mm_pack_rows(size_t n, size_t k, const float *const *x, uint32_t *packed)
+/* x: `rows` pointers to rows of n floats -> inputs at .. at + rows - 1 of packed (n, k), the transpose: w[i][at + j] =
+ * x[j][i]. */
+static void mm_pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
     const size_t width = mm_width(n);
-    for (size_t p = 0, m; p < width; p += m) {
+    for (size_t p = 0, m; p < width; p += m, packed += k * m) {
         m = mm_panel(width - p);
-        const size_t real = n - p < m ? n - p : m;
-        for (size_t j = 0; j < k; j++, packed += m) {
-            memcpy(packed, x[j] + p, real * sizeof *packed);
-            memset(packed + real, 0, (m - real) * sizeof *packed);
-        }
+        float *to = (float *)packed + at * m;
+        for (size_t j = 0; j < rows; j++, to += m)
+            for (size_t i = 0; i < m; i += V32_LANES)
+                v32_store(to + i, p + i + V32_LANES <= n ? v32_load(x[j] + p + i)
+                                                         : v32_load_n(x[j] + p + i, n - p - i));
     }
 }
 

@@ -91,6 +91,18 @@ static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs,
             column_moments(rows, x + i, xs, mean + i, m2 + i);
 }
 
+/* x (rows, n), row stride xs -> adds the sum of each column to sums (n). */
+static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, float *sums)
+{
+    for (size_t i = 0; i < n; i += V32_LANES) {
+        const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
+        v32 sum = v32_load_n(sums + i, k);
+        for (size_t r = 0; r < rows; r++)
+            sum = v32_add(sum, v32_load_n(x + (ptrdiff_t)r * xs + i, k));
+        v32_store_n(sums + i, sum, k);
+    }
+}
+
 /* gy, x (rows, n), row strides gs, xs; mean (n) -> adds sum gy to sum_gy (n), and sum gy (x - mean) to
  * sum_gyd (n), of each column. partial (2, n) holds zeros before and after. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,

@@ -36,8 +36,8 @@ typedef struct {
     ptrdiff_t gys, xs, gxs;
     const void *gain; /* (n) of real, or NULL */
     double eps;
-    double *ggain, *gbias; /* (n): the sums of these rows are added */
-    void *partial;         /* (2, n) of real: zeros before and after */
+    double *ggain, *gbias; /* (n): the sums of these rows are added; both NULL: they stay in `partial` */
+    void *partial; /* (2, n) of real: zeros before and after; or the sums, of gain and of bias, are added */
 } lnrnn_layer_norm_gradients;
 
 /* Samples of a batch (N, C, L), and some of its channels, to be summed. */
@@ -117,7 +117,7 @@ typedef struct lnrnn_product {
     size_t (*size)(int dtype, size_t n, size_t k);
     size_t (*scratch)(int dtype, size_t k);
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
-    void (*pack_rows)(size_t n, size_t k, const float *const *x, uint32_t *packed);
+    void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
     /* a (k, rows), row stride as; NULL of int8, and float32 weights alone */
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
@@ -156,13 +156,20 @@ typedef struct {
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: from the forward step */
+    const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; GRU with a norm for each gate */
     /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU what r multiplies. */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
-    float *gx, *ga; /* (rows, G*H), row stride as: of the norms' outputs, at W x (GRU) and at W h */
+    /* (rows, G*H), row stride as: of the norms' outputs, at W x (GRU; NULL: the norm is of the sum of both
+     * products) and at W h */
+    float *gx, *ga;
     ptrdiff_t hs, as;
+    /* (rows, G*H), of an LSTM (rows, H), row stride ss: what a norm has read and the tape does not have. */
+    float *sum;
+    ptrdiff_t ss;
+    int carry; /* LSTM: u is what was carried, LNRNN_CELL_CARRY */
 } lnrnn_gate_gradients;
 
 /* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
@@ -170,14 +177,19 @@ typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
+    void (*lstm_cell_sum)(const lnrnn_gate_gradients *b);
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
     void (*lstm_backward)(const lnrnn_gate_gradients *b);
     void (*gru_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
+    void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
     void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);
     void (*sums_columns)(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sg, double *sgx, float *work);
+    void (*add_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, float *sums);
     void (*exp)(size_t n, const float *x, float *y);
     void (*tanh)(size_t n, const float *x, float *y);
     void (*sigmoid)(size_t n, const float *x, float *y);

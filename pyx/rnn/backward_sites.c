@@ -1,0 +1,226 @@
+/* Back through the norms and biases of a step, and the gradients of gains and biases.
+ *
+ * These gradients are sums over all rows. Rows stand in blocks (sum_rows of rows.h), each with sums of its own,
+ * which are added up in their order at the end: so it does not matter which thread has which rows. Within a block a few
+ * rows are summed in float, in `partial`, and then added to doubles. */
+#include <math.h>
+#include <string.h>
+
+#include "rnn/backward.h"
+#include "rnn/rows.h"
+
+size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site)
+{
+    size_t n = 0;
+    for (int i = 0; i < LNRNN_SITES && i < site; i++)
+        n += 2 * c->site[i].width;
+    return site > LNRNN_SITES ? n + c->outputs : n;
+}
+
+size_t lnrnn_sums(const lnrnn_rnn_config *c)
+{
+    const int inner = c->inner_hh ? 2 : c->inner_ih ? 1 : 0;
+    return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
+}
+
+/* Values from .. end - 1 of a row of a site have their mean and variance in common. -> end. */
+static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
+{
+    if (norm->how != LNRNN_NORMED || norm->spans == LNRNN_SPANS_ALL)
+        return width;
+    if (norm->spans == LNRNN_SPANS_LAST)
+        return from ? width : width - norm->H;
+    return from + norm->H;
+}
+
+/* Batch norm: step t was normalised with the statistics that the forward call has written. All rows are in one group,
+ * and their sums in the first block. */
+static void batch_backward(const backward_job *j, int site, const site_rows *rows, const backward_scratch *m)
+{
+    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    const float *const gain = j->c->site[site].gain;
+    const size_t N = j->c->site[site].width;
+    const double *mean = found->mean + rows->t * N, *var = found->var + rows->t * N;
+    const double n = (double)rows->active;
+    double *const ggain = j->sums + lnrnn_sums_at(j->c, site), *const gbias = ggain + N;
+    double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
+    float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N, *zeros = scale + N;
+    for (size_t o = 0; o < N; o++)
+        mean_f[o] = (float)mean[o];
+    memset(s0, 0, 2 * N * sizeof *s0);
+    memset(zeros, 0, 2 * N * sizeof *zeros);
+    j->k->cells->sums_columns(rows->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1, zeros);
+    for (size_t o = 0; o < N; o++) {
+        const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
+        const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
+        ggain[o] += sgx * rstd;
+        gbias[o] += s0[o];
+        scale[o] = (float)(gain[o] * rstd);
+        c1[o] = (float)(s0[o] / n - low * slope);
+        c2[o] = (float)slope;
+    }
+    const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
+    /* Row by row: gx_columns has one stride for g and a. */
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)rows->active; i++)
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
+                                             &coefficients, rows->ga + i * rows->gs);
+}
+
+/* Calls part(j, partial, i, n, ...) for rows i .. i + n - 1 of rows, those of one block; partial: its partial sums. */
+#define FOR_BLOCKS(rows, part, ...)                                           \
+    for (size_t i_ = 0, n_; i_ < (rows)->active; i_ += n_) {                  \
+        const size_t block_ = ((rows)->first + i_) / j->sum_rows;             \
+        n_ = (block_ + 1) * j->sum_rows - (rows)->first;                      \
+        n_ = (n_ < (rows)->active ? n_ : (rows)->active) - i_;                \
+        part(j, j->partial + block_ * lnrnn_sums(j->c), i_, n_, __VA_ARGS__); \
+    }
+
+/* at: where the span stands in a block's sums. */
+static void span_backward(const backward_job *j, float *partial, size_t i, size_t n,
+                          const lnrnn_layer_norm_gradients *all, size_t at)
+{
+    lnrnn_layer_norm_gradients of_block = *all;
+    const ptrdiff_t row = (ptrdiff_t)i;
+    of_block.rows = n;
+    of_block.gy = (const float *)all->gy + row * all->gys;
+    of_block.x = (const float *)all->x + row * all->xs;
+    of_block.gx = (float *)all->gx + row * all->gxs;
+    of_block.partial = partial + at;
+    j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&of_block);
+}
+
+static void columns_backward(const backward_job *j, float *partial, size_t i, size_t n, const site_rows *rows,
+                             size_t at, size_t width)
+{
+    j->k->cells->add_columns(n, width, rows->g + (ptrdiff_t)i * rows->gs, rows->gs, partial + at);
+}
+
+void lnrnn_inner_backward(const backward_job *j, int inner, const site_rows *rows)
+{
+    FOR_BLOCKS(rows, columns_backward, rows, lnrnn_sums_at(j->c, LNRNN_SITES + inner), j->c->outputs)
+}
+
+void lnrnn_site_backward(const backward_job *j, int site, size_t from, size_t end, const site_rows *rows,
+                         const backward_scratch *m)
+{
+    const lnrnn_gate_norm *norm = &j->c->site[site].norm;
+    const size_t width = j->c->site[site].width, at = lnrnn_sums_at(j->c, site);
+    if (norm->how == LNRNN_AFFINE) {
+        batch_backward(j, site, rows, m);
+        return;
+    }
+    if (norm->how == LNRNN_PLAIN) {
+        FOR_BLOCKS(rows, columns_backward, rows, at + width, width)
+        return;
+    }
+    for (size_t to; from < end; from = to) {
+        to = span_end(norm, from, width);
+        const lnrnn_layer_norm_gradients all = {.n = to - from,
+                                                .gy = rows->g + from,
+                                                .x = rows->a + from,
+                                                .gx = rows->ga + from,
+                                                .gys = rows->gs,
+                                                .xs = rows->as,
+                                                .gxs = rows->gs,
+                                                .gain = norm->gain + from,
+                                                .eps = (double)norm->eps};
+        FOR_BLOCKS(rows, span_backward, &all, at + 2 * from)
+    }
+}
+
+/* --- sums ------------------------------------------------------------------------------------------- */
+
+static void flush(size_t n, float *partial, double *sums)
+{
+    for (size_t i = 0; i < n; i++) {
+        sums[i] += (double)partial[i];
+        partial[i] = 0;
+    }
+}
+
+/* The sums of a span of n values stand side by side in partial, those of the gain first; in sums all gains of a site
+ * come before its biases. */
+static void flush_block(const backward_job *j, size_t block)
+{
+    const lnrnn_rnn_config *c = j->c;
+    const size_t all = lnrnn_sums(c), inner = lnrnn_sums_at(c, LNRNN_SITES);
+    float *const partial = j->partial + block * all;
+    double *const sums = j->sums + block * all;
+    for (int site = 0; site < LNRNN_SITES; site++) {
+        const size_t width = c->site[site].width, at = lnrnn_sums_at(c, site);
+        for (size_t from = 0, to; from < width; from = to) {
+            to = span_end(&c->site[site].norm, from, width);
+            flush(to - from, partial + at + 2 * from, sums + at + from);
+            flush(to - from, partial + at + from + to, sums + at + width + from);
+        }
+    }
+    flush(all - inner, partial + inner, sums + inner);
+}
+
+void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
+{
+    /* Some 32 rows of a block have been summed in float, and the last ones. */
+    if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
+        for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
+            flush_block(j, block);
+}
+
+void lnrnn_total_sums(const backward_job *j)
+{
+    const size_t n = lnrnn_sums(j->c);
+    double *const total = j->sums;
+    for (size_t i = 1; i < j->blocks; i++)
+        for (size_t o = 0; o < n; o++)
+            total[o] += j->sums[i * n + o];
+    for (int site = 0; site < LNRNN_SITES; site++) {
+        const double *sum = total + lnrnn_sums_at(j->c, site);
+        const lnrnn_site_gradients *out = &j->g->site[site];
+        const size_t width = j->c->site[site].width;
+        if (out->gain)
+            memcpy(out->gain, sum, width * sizeof *sum);
+        if (out->bias)
+            memcpy(out->bias, sum + width, width * sizeof *sum);
+    }
+    for (int i = 0; i < 2; i++)
+        if (j->g->inner[i])
+            memcpy(j->g->inner[i], total + lnrnn_sums_at(j->c, LNRNN_SITES + i),
+                   j->c->outputs * sizeof *total);
+}
+
+/* --- what a norm made ------------------------------------------------------------------------------- */
+
+const float *lnrnn_last_gate(const backward_job *j, int site, size_t active, size_t t, const float *a,
+                             ptrdiff_t as, const backward_scratch *m, ptrdiff_t *us)
+{
+    const lnrnn_site *at = &j->c->site[site];
+    const size_t H = j->c->H, from = at->width - H;
+    lnrnn_gate_norm g = at->norm;
+    if (g.how == LNRNN_NORMED && g.spans == LNRNN_SPANS_ALL && from) {
+        *us = (ptrdiff_t)j->wide;
+        j->k->cells->normalise_rows((int)j->c->num_gates, &g, active, a, as, m->sum, *us);
+        return m->sum + from;
+    }
+    g.spans = LNRNN_SPANS_ALL;
+    if (g.how == LNRNN_AFFINE) {
+        const lnrnn_site_statistics *found = &j->r->statistics[site];
+        const size_t row = t * at->width + from;
+        float *mean = m->batch, *scale = mean + H, *shift = scale + H;
+        const lnrnn_channels channels = {.n = H,
+                                         .mean = found->mean + row,
+                                         .m2 = found->var + row,
+                                         .count = 1,
+                                         .gain = at->gain + from,
+                                         .bias = at->bias + from,
+                                         .eps = (double)g.eps};
+        const lnrnn_coefficients out = {.mean = mean, .scale = scale, .shift = shift};
+        j->k->norm[LNRNN_FLOAT32].fold(&channels, &out);
+        g.mean = mean, g.gain = scale, g.bias = shift;
+    } else {
+        g.bias += from;
+        if (g.how == LNRNN_NORMED)
+            g.gain += from;
+    }
+    *us = (ptrdiff_t)j->narrow;
+    j->k->cells->normalise_rows(1, &g, active, a + from, as, m->u, *us);
+    return m->u;
+}
