@@ -137,6 +137,9 @@ class Layer:
         threads: int = 0,
     ) -> None: ...
     def tape(self, steps: int) -> ndarray: ...
+    @property
+    def tape_width(self) -> int: ...
+    def empty_gradients(self) -> list[ndarray]: ...
     def backward(
         self,
         *,
@@ -150,9 +153,11 @@ class Layer:
         gy: ndarray,
         ghn: ndarray | None,
         gcn: ndarray | None = None,
-        gx: ndarray,
+        gx: ndarray | None,
         gh0: ndarray,
         gc0: ndarray | None = None,
+        grads: list[ndarray] | None = None,
+        add: bool = False,
         threads: int = 0,
     ) -> list[ndarray]: ...
 

@@ -7,7 +7,7 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -275,9 +275,9 @@ class Network(Closed, Generic[State]):
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
-        Batch norm normalises step t with the statistics of the sequences that live at t and updates the running
-        ones (with resets: of the parts that live at t after their beginning). A network with rounded weights
-        (to_dtype) raises ValueError.
+        Batch norm normalises step t with the statistics of the sequences that live at t and updates the
+        running ones (with resets: of the parts that live at t after their beginning). A network with rounded
+        weights (to_dtype) raises ValueError.
         """
         state: State
         y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets)
@@ -286,6 +286,39 @@ class Network(Closed, Generic[State]):
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
 
+    @overload
+    def backward(
+        self,
+        tape: Tape,
+        gy: ArrayLike | None,
+        gh: Any = None,
+        grad_x: Literal[True] = True,
+        *,
+        out: dict[str, Array] | None = None,
+    ) -> tuple[Array, State, dict[str, Array]]: ...
+
+    @overload
+    def backward(
+        self,
+        tape: Tape,
+        gy: ArrayLike | None,
+        gh: Any,
+        grad_x: bool,
+        *,
+        out: dict[str, Array] | None = None,
+    ) -> tuple[Array | None, State, dict[str, Array]]: ...
+
+    @overload
+    def backward(
+        self,
+        tape: Tape,
+        gy: ArrayLike | None,
+        gh: Any = None,
+        *,
+        grad_x: bool,
+        out: dict[str, Array] | None = None,
+    ) -> tuple[Array | None, State, dict[str, Array]]: ...
+
     def backward(
         self,
         tape: Tape,
@@ -293,8 +326,8 @@ class Network(Closed, Generic[State]):
         gh: Any = None,
         grad_x: bool = True,
         *,
-        out: Mapping[str, Array] | None = None,
-    ) -> tuple[Array | None, State, Mapping[str, Array]]:
+        out: dict[str, Array] | None = None,
+    ) -> tuple[Array | None, State, dict[str, Array]]:
         """Back-propagation through time.
 
         tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a

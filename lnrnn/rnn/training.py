@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ def _runs(made: Architecture, parts: Iterable[tuple[Layer, Array, Array, Array]]
 
 def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
-) -> tuple[Array | None, State, Mapping[str, Array]]:
+) -> tuple[Array | None, State, dict[str, Array]]:
     """See Network.backward."""
     made, (unbatched, shape) = tape.architecture, tape.layout
     H, D = made.hidden_size, made.directions
@@ -137,13 +137,13 @@ def backward(
         refuse_gradients(out, made)
     gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
     grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
-    gx: Array | None = grad
+    gx: Array | None = None
     whole = tape.rows.parts is None and bool((tape.rows.table[:, LENGTH] == T).all())
     for k in reversed(range(len(tape.runs))):
         run, d, names = tape.runs[k], k % D, made.gradients[k]
-        if d == D - 1:
-            grad = gx
-        below = None
+        if d == D - 1 and gx is not None:
+            grad, gx = gx, None
+        below: Array | None = None
         if grad_x or k >= D:
             below = np.empty(run.x.shape, FLOAT32) if whole else np.zeros(run.x.shape, FLOAT32)
         rows, parts, reverse = tape.rows, tape.rows.parts, d == 1
@@ -162,7 +162,7 @@ def backward(
         if parts is not None:
             for g, made_of in zip(gstart, gbefore, strict=True):
                 g[k] = parts.finish_backward(made_of, reverse)
-        gx = below if gx is grad or gx is None or below is None else gx + below
+        gx = below if gx is None or below is None else gx + below
         grads.update(zip(names, found, strict=True))
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
@@ -170,9 +170,9 @@ def backward(
 
 
 def refuse_gradients(out: Any, made: Architecture) -> None:
-    """Raises ValueError or TypeError for arrays that gradients cannot be added to: they must have the names and shapes of
-    the parameters, be float32, C-contiguous and writeable, and have no memory in common."""
-    if not isinstance(out, Mapping):
+    """Raises ValueError or TypeError for arrays that gradients cannot be added to: they must have the names
+    and shapes of the parameters, be float32, C-contiguous and writeable, and have no memory in common."""
+    if not isinstance(out, dict):
         raise bad_type("out", "a dict of arrays by parameter name", out)
     if missing := [name for name in made.shapes if name not in out]:
         raise bad_value("out", f"with all parameters, also {missing[0]}", sorted(out))
