@@ -98,15 +98,16 @@ enum { LNRNN_ARRIVAL = 50000 };
 
 /* --- memory of large results: runtime/blocks.c ---------------------------------------------------------- */
 
-/* Bytes from which on a result's memory is ours: below 4 MiB malloc keeps what is freed, and from there on
- * NumPy asks for huge pages. Blocks that stay mapped when they are given back, and their bytes in all. Larger
+/* Bytes from which on a result's memory is ours: smaller ones malloc keeps when they are freed, larger ones it often
+ * gives back to the system, and clearing their pages anew takes a third of a short training step ("training" with B8-H256).
+ * Blocks that stay mapped when they are given back, and their bytes in all. Larger
  * ones than AS_IS are marked as free for the kernel; smaller ones are not, for marking empties the
  * translation caches of all cores, which takes a quarter to a half of a layer norm of 512x4096 on two threads
  * ("vs out=" of layer_norm). */
 enum {
-    LNRNN_BLOCK_BYTES = 4 << 20,
-    LNRNN_KEPT = 4,
-    LNRNN_KEPT_BYTES = 512 << 20,
+    LNRNN_BLOCK_BYTES = 256 << 10,
+    LNRNN_KEPT = 32,
+    LNRNN_KEPT_BYTES = 1 << 30,
     LNRNN_KEPT_AS_IS = 16 << 20
 };
 

@@ -148,8 +148,7 @@ static void gather_rows(const backward_job *j, const back_step *s)
         const ptrdiff_t t = at_step(r, q, s->t);
         const float *gy = g->gy + t * g->gyt + r->rows[q].sequence * g->gyb;
         float *gh = j->gh + q * j->narrow;
-        for (size_t o = 0; o < H; o++)
-            gh[o] += gy[o];
+        j->k->cells->add_columns(1, H, gy, 0, gh);
         if (g->gx)
             j->gx_rows[row] = g->gx + t * g->gxt + r->rows[q].sequence * g->gxb;
         x[n] = x_row(r, q, s->t), h[n++] = h_row(r, q, s->t);

@@ -50,18 +50,32 @@ void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows,
     }
 }
 
+/* Do n pointers to rows stand at even distances? -> that distance, 0: they do not. */
+static ptrdiff_t distance(size_t n, float *const *rows)
+{
+    const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
+    for (size_t i = 1; i < n; i++)
+        if (rows[i] - rows[i - 1] != one)
+            return 0;
+    return one;
+}
+
 /* The gradient of W x (n, G*H), of n <= TILE rows from index * TILE on -> gx of these rows, in the
  * caller's array. tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
     const size_t n = j->round->rows - first < TILE ? j->round->rows - first : TILE;
+    float *const *const out = j->gx_rows + first;
+    /* A product writes whole vectors: into the array itself where that is not beyond a row. */
+    const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, tile, wide);
-    for (size_t i = 0; i < n; i++)
-        memcpy(j->gx_rows[first + i], tile + i * wide, D * sizeof *tile);
+    lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, apart > 0 ? out[0] : tile,
+                           apart > 0 ? (size_t)apart : wide);
+    for (size_t i = 0; apart <= 0 && i < n; i++)
+        memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }
 
 static size_t parts_of_weight(const backward_job *j)

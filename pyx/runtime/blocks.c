@@ -13,7 +13,10 @@
 
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
 
-enum { HUGE = 2 << 20 }; /* a huge page, and a multiple of every usual page */
+enum {
+    HUGE = 2 << 20, /* a huge page, and a multiple of every usual page */
+    UNIT = 64 << 10 /* a block's size is a multiple of it */
+};
 
 /* Stands right before the block, in memory that is not part of a huge page of the block. */
 typedef struct {
@@ -22,7 +25,7 @@ typedef struct {
     char padding[40];
 } header;
 
-/* A kept block's address, a multiple of HUGE, and in its low bits its size in units of HUGE; or 0. */
+/* A kept block's address, a multiple of HUGE, and in its low bits its size in units of UNIT; or 0. */
 static uintptr_t kept[LNRNN_KEPT];
 static size_t kept_bytes;
 static unsigned next_place;
@@ -31,7 +34,7 @@ int lnrnn_blocks(void) { return 1; }
 
 static header *header_of(void *block) { return (header *)block - 1; }
 
-static size_t bytes_of(uintptr_t entry) { return entry % HUGE * HUGE; }
+static size_t bytes_of(uintptr_t entry) { return entry % HUGE * UNIT; }
 
 /* An entry that has left `kept` -> its block, or NULL. */
 static void *block_of_entry(uintptr_t entry)
@@ -63,7 +66,13 @@ void lnrnn_block_give(void *block)
         /* The oldest first. */
         unmap(block_of_entry(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0, __ATOMIC_ACQ_REL)));
     }
-    uintptr_t entry = (uintptr_t)block + bytes / HUGE;
+    uintptr_t entry = (uintptr_t)block + bytes / UNIT;
+    for (unsigned i = 0; i < LNRNN_KEPT; i++) {
+        uintptr_t none = 0;
+        if (__atomic_compare_exchange_n(&kept[(place + i) % LNRNN_KEPT], &none, entry, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED))
+            return;
+    }
     if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES) /* unless others were faster */
         entry = __atomic_exchange_n(&kept[place % LNRNN_KEPT], entry, __ATOMIC_ACQ_REL);
     unmap(block_of_entry(entry));
@@ -71,7 +80,7 @@ void lnrnn_block_give(void *block)
 
 static void *map(size_t size)
 {
-    const size_t bytes = (size + HUGE - 1) / HUGE * HUGE, mapped = bytes + HUGE;
+    const size_t bytes = (size + UNIT - 1) / UNIT * UNIT, mapped = bytes + HUGE;
     if (mapped < size)
         return NULL;
     char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -89,7 +98,7 @@ void *lnrnn_block_take(size_t size)
     for (size_t i = 0; i < LNRNN_KEPT; i++) {
         uintptr_t entry = __atomic_load_n(&kept[i], __ATOMIC_RELAXED);
         const size_t bytes = bytes_of(entry);
-        if (bytes >= size && bytes - size <= size / 4 + HUGE
+        if (bytes >= size && bytes - size <= size / 4 + UNIT
             && __atomic_compare_exchange_n(&kept[i], &entry, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             return block_of_entry(entry);
     }

@@ -44,7 +44,7 @@ BLOCK = 1000  # steps of a whole sequence
 WINDOW = 20  # of them, the reference computes so many
 GROWTH = 1 * MiB
 WARM = 6000  # calls: by then every kind has been drawn for every network
-KEPT_BLOCKS, HUGE = 4, 2 * MiB  # docs/benchmarks.md; each block has up to a huge page of room to begin at
+KEPT_BLOCKS, HUGE = 32, 2 * MiB  # docs/benchmarks.md; each block has up to a huge page of room to begin at
 LARGEST_RESULT = 18 * MiB  # of soak_calls.py
 
 last = lnrnn.BatchNormSpec(overrun="last")

@@ -70,22 +70,40 @@ LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs,
     return word;
 }
 
-/* w (n, k) float, row stride rs, the values of a row side by side -> packed: words of 32 bits go from rows to columns of
- * the panels, a cache line of each row at a time. */
+/* Four values of each of four rows, row stride rs -> to, their transpose, row stride ts. Four and not a vector: a panel
+ * has few rows at its end, and this is one text for all instruction sets. */
+LNRNN_INLINE void mm_transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
+{
+    typedef float four __attribute__((vector_size(16)));
+    four a, b, c, d;
+    memcpy(&a, from, sizeof a), memcpy(&b, from + rs, sizeof b);
+    memcpy(&c, from + 2 * rs, sizeof c), memcpy(&d, from + 3 * rs, sizeof d);
+    const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const four ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7),
+               cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    a = __builtin_shufflevector(ab, cd, 0, 1, 4, 5), b = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    c = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5), d = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+    memcpy(to, &a, sizeof a), memcpy(to + ts, &b, sizeof b);
+    memcpy(to + 2 * ts, &c, sizeof c), memcpy(to + 3 * ts, &d, sizeof d);
+}
+
+/* w (n, k) float, row stride rs, the values of a row side by side -> packed: what is a row becomes a column of a
+ * panel, a cache line of each row at a time. */
 static void mm_pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
-    const size_t width = mm_width(n);
+    const size_t width = mm_width(n), LINE = 16;
     for (size_t p = 0, m; p < width; p += m, packed += m * k) {
         m = mm_panel(width - p);
-        const size_t real = n - p < m ? n - p : m;
-        for (size_t j = 0; j < k; j += 16) {
-            const size_t end = k - j < 16 ? k : j + 16;
-            for (size_t o = 0; o < m; o++) {
-                const float *const from = w + (ptrdiff_t)(p + o) * rs;
-                float *const to = packed + o;
-                for (size_t i = j; i < end; i++)
-                    to[i * m] = o < real ? from[i] : 0;
-            }
+        const size_t real = n - p < m ? n - p : m, whole = real / 4 * 4;
+        for (size_t j = 0, end; j < k; j = end) {
+            end = k - j < LINE ? k : j + LINE;
+            const size_t quads = (end - j) / 4 * 4;
+            for (size_t o = 0; o < whole; o += 4)
+                for (size_t i = j; i < j + quads; i += 4)
+                    mm_transpose_4(w + (ptrdiff_t)(p + o) * rs + i, rs, packed + i * m + o, m);
+            for (size_t i = j; i < end; i++)
+                for (size_t o = i < j + quads ? whole : 0; o < m; o++)
+                    packed[i * m + o] = o < real ? w[(ptrdiff_t)(p + o) * rs + (ptrdiff_t)i] : 0;
         }
     }
 }
