@@ -117,6 +117,8 @@ def rnn(
     statistics: tuple[ArrayLike, ArrayLike] | None = None,
     overrun: str = "raise",
     reverse: bool = False,
+    states_mask: ArrayLike | None = None,
+    zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
     """One layer, one direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = W_hh h_{t-1} + W_ih x_t.
 
@@ -126,6 +128,8 @@ def rnn(
     Batch norm: `statistics` None takes mean and biased variance of each step from the sequences alive at it
     (training); (mean, var), each (known steps, H), are used as given, beyond them as `overrun` says.
     reverse: each sequence from its own end; its k-th step from there uses the k-th statistics.
+    states_mask (B, H): factors of h_{t-1} on its way to W_hh. zoneout: d in h_t = d h_{t-1} + (1 - d) h'_t, a
+    rate or a mask (T, B, H).
 
     Returns y (T, B, H), 0 past a length; h (B, H), the state at each sequence's own end; and the tape.
     """
@@ -138,7 +142,7 @@ def rnn(
     parameters |= dict(inner_bias_ih=inner_bias_ih, inner_bias_hh=inner_bias_hh)
     options = dict(nonlinearity=nonlinearity, placement=placement, norm=norm, **parameters)
     cell, by_site = (rnn_step, rnn_step_backward), None if statistics is None else {"": statistics}
-    how = (norm, eps, lengths, by_site, overrun, reverse)
+    how = (norm, eps, lengths, by_site, overrun, reverse, states_mask, (zoneout,))
     y, (h,), tape = run(cell, options, RNN_SITES[placement], x, parameters, (h0,), *how)
     return y, h, tape
 
@@ -202,6 +206,8 @@ def lstm(
     statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     overrun: str = "raise",
     reverse: bool = False,
+    states_mask: ArrayLike | None = None,
+    zoneout: tuple[ArrayLike | None, ArrayLike | None] | None = None,
 ) -> tuple[Array, State, Tape]:
     """One layer, one direction of an LSTM: x (T, B, I), h0 and c0 (B, H), lengths (B,) in 0..T.
 
@@ -216,6 +222,9 @@ def lstm(
     Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c",
     each (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
 
+    states_mask, zoneout: as of rnn, zoneout a pair, of h and of c. What zoneout keeps of c is what is
+    carried: with cell "carry" the normalised c.
+
     Returns y (T, B, H), 0 past a length; (h, c), each (B, H), at each sequence's own end; and the tape.
     """
     cell = {"layer": cell, "batch": "out", None: None}[norm]
@@ -223,7 +232,7 @@ def lstm(
     sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
-    how = (norm, eps, lengths, statistics, overrun, reverse)
+    how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))
     return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0), *how)
 
 
@@ -320,6 +329,8 @@ def gru(
     statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     overrun: str = "raise",
     reverse: bool = False,
+    states_mask: ArrayLike | None = None,
+    zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
     """One layer, one direction of a GRU: x (T, B, I), h0 (B, H), lengths (B,) in 0..T.
 
@@ -334,12 +345,14 @@ def gru(
     Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each
     (mean, var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
 
+    states_mask, zoneout: as of rnn. The h_{t-1} in z h_{t-1} is not dropped.
+
     Returns y (T, B, H), 0 past a length; h (B, H), at each sequence's own end; and the tape.
     """
     options = dict(placement=placement if norm == "layer" else "split")
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]
-    how = (norm, eps, lengths, statistics, overrun, reverse)
+    how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))
     y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,), *how)
     return y, h, tape
 

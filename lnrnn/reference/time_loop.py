@@ -8,6 +8,12 @@ A cell is two functions of one step of L living sequences with H hidden units:
 x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H),
 the output h first. norm(site, a) is the norm at that site of the cell, on the way back its gradient; `kept`
 is what that way needs. g... is the gradient of the loss in ..., gold what reaches the old state not by h_.
+
+The loop has two ways to drop, the same for all cells. Variational dropout of the states: h_ = W_hh (m h)
+with one m (B, H) for all steps (Gal, Ghahramani 2016, arXiv 1512.05287); what of the old state reaches the
+new one not by h_ is not dropped. Zoneout (Krueger et al. 2017, arXiv 1606.01305): in the place of the new
+state s' that the cell makes of the old s comes d s + (1 - d) s', where d is drawn for each step, sequence and
+unit in training, 0 or 1, and is its expectation at inference. An LSTM's h' is made of c' before that.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from .norms import (
 )
 
 State = tuple[Array, ...]
+Zoneout = tuple[Array | None, ...]  # of each state d (T, B, H), in the order in which steps are taken
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
 Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
@@ -158,7 +165,7 @@ class Step:
 
     alive: Array  # (L,) which sequences are alive
     x: Array  # (L, I)
-    h: Array  # (L, H) the output before the step
+    h: Array  # (L, H) the output before the step, as W_hh takes it
     norms: Norms
     kept: Any
 
@@ -184,6 +191,8 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     statistics: dict[str, Moments] | None = None  # site -> (mean, var), each (steps, W)
     count: Array | None = None  # (steps,)
+    states_mask: Array | None = None  # (B, H)
+    zoneout: Zoneout = ()
 
     @property
     def mean(self) -> Array | None:
@@ -209,11 +218,14 @@ def run(
     statistics: Mapping[str, tuple[ArrayLike, ArrayLike]] | None,
     overrun: str,
     reverse: bool,
+    states_mask: ArrayLike | None,
+    zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
     """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
 
-    statistics: site -> (mean, var), each (known steps, W), or None. Returns y, 0 past a length, the state
-    at each sequence's own end, and the tape.
+    statistics: site -> (mean, var), each (known steps, W), or None. states_mask (B, H): m, or None for 1.
+    zoneout: d of each state, or None for 0: what broadcasts to (T, B, H), in the order of x's steps in either
+    direction. Returns y, 0 past a length, the state at each sequence's own end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -227,24 +239,44 @@ def run(
             statistics_at(steps - 1, known, overrun)  # "raise" refuses before anything is computed
 
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
+    if states_mask is not None:
+        tape.states_mask = real(states_mask)
+    shape = t_max, batch, hidden
+    tape.zoneout = tuple(None if d is None else np.broadcast_to(real(d), shape) for d in zoneout)
     if reverse:
         x = reverse_sequences(x, lengths)
+        tape.zoneout = tuple(None if d is None else reverse_sequences(d, lengths) for d in tape.zoneout)
     now = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
     y = np.zeros((t_max, batch, hidden), dtype)
     for t in range(steps):
         alive = np.flatnonzero(lengths > t)
         old = tuple(s[alive] for s in now)
         x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
-        h_ = affine(old[0] @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
+        h = old[0] if tape.states_mask is None else tape.states_mask[alive] * old[0]
+        h_ = affine(h @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
         norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
         new, kept = forward(options, x_, h_, old, norms.forward)
-        tape.steps.append(Step(alive, x[t, alive], old[0], norms, kept))
+        tape.steps.append(Step(alive, x[t, alive], h, norms, kept))
+        new = zoned(tape.zoneout, t, alive, old, new)
         for whole, part in zip(now, new, strict=True):
             whole[alive] = part
         y[t, alive] = new[0]
     if norm == "batch":
         tape.statistics, tape.count = used_statistics(tape.steps, sites, hidden)
     return (reverse_sequences(y, lengths) if reverse else y), tuple(now), tape
+
+
+def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
+    """d old + (1 - d) new of each state, the d of step t."""
+    each = zip(zoneout, old, new, strict=True)
+    return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
+
+
+def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
+    """From the gradient of what `zoned` gives to those of the new state and of the old one."""
+    factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
+    each = list(zip(factors, g, strict=True))
+    return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
 
 
 def used_statistics(
@@ -277,7 +309,7 @@ def run_backward(
     for t in reversed(range(len(tape.steps))):
         s = tape.steps[t]
         first, *others = (g[s.alive] for g in gnow)
-        new = (first + gy[t, s.alive], *others)
+        new, held = zoned_backward(tape.zoneout, t, s.alive, (first + gy[t, s.alive], *others))
         gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
         for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
             if name in grads:
@@ -285,7 +317,10 @@ def run_backward(
         grads["weight_ih"] += gx_.T @ s.x
         grads["weight_hh"] += gh_.T @ s.h
         gx[t, s.alive] = gx_ @ p["weight_ih"]
-        gold = (gh_ @ p["weight_hh"] + gold[0], *gold[1:])
-        for whole, part in zip(gnow, gold, strict=True):
-            whole[s.alive] = part
+        gh = gh_ @ p["weight_hh"]
+        if tape.states_mask is not None:
+            gh = tape.states_mask[s.alive] * gh
+        gold = (gh + gold[0], *gold[1:])
+        for whole, part, kept in zip(gnow, gold, held, strict=True):
+            whole[s.alive] = part + kept
     return (reverse_sequences(gx, tape.lengths) if tape.reverse else gx), tuple(gnow), grads
