@@ -181,6 +181,8 @@ typedef struct {
     int dtype;                        /* of the packed weights */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm; inner_hh
                                        * only with separate_products, else the sum of both is inner_ih */
+    float zoneout_h, zoneout_c; /* in [0, 1): how much of the old h and c a step keeps, where a call has no
+                                 * masks; zoneout_c: LSTM */
     lnrnn_site site[LNRNN_SITES];
     /* Batch norm at inference: the tables have rows for `known` steps; `overrun_row` is the row for later
      * ones, or -1: these use the batch itself. */
@@ -210,11 +212,13 @@ typedef struct {
     /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
      * there. */
     size_t hidden, input, statistics, cell, product;
-    size_t own_c;     /* divide_units: a worker's c; its h is at 0 */
-    size_t worker;    /* the size of a worker's memory */
-    size_t shared;    /* the size of what all workers share; 0 without divide_units */
-    size_t positions; /* the steps that each group has taken */
-    size_t floats;    /* the size of all */
+    size_t own_c;        /* divide_units: a worker's c; its h is at 0 */
+    size_t old_h, old_c; /* zoneout: the states before a step, where the step overwrites them */
+    size_t masked;       /* masks.state: h as W_hh takes it */
+    size_t worker;       /* the size of a worker's memory */
+    size_t shared;       /* the size of what all workers share; 0 without divide_units */
+    size_t positions;    /* the steps that each group has taken */
+    size_t floats;       /* the size of all */
 } lnrnn_rnn_scratch;
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
@@ -253,6 +257,15 @@ typedef struct {
     int64_t start; /* steps that it has taken before; changes results under batch norm only */
 } lnrnn_row;
 
+/* What a call in training drops; each is NULL where it drops nothing. */
+typedef struct {
+    const float *state; /* (sequences, H): factors of h on its way to W h; only in calls with a tape */
+    /* (steps, sequences, H), 0 or 1: of which units zoneout keeps the old h, the old c; only where
+     * zoneout_h, zoneout_c is not 0. */
+    const unsigned char *h, *c;
+    size_t sequences;
+} lnrnn_rnn_masks;
+
 typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
@@ -272,6 +285,7 @@ typedef struct {
     int64_t *count; /* batch norm in training, else NULL: (T) active rows, written */
     /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
     float *tape;
+    lnrnn_rnn_masks masks;
     /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
      * all of it. A step of a group of sequences is always finished. */
     double part;

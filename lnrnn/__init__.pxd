@@ -117,6 +117,7 @@ cdef extern from "lnrnn_api.h" nogil:
         int reverse, dtype
         const float *inner_ih
         const float *inner_hh
+        float zoneout_h, zoneout_c
         lnrnn_site site[3]
         size_t known
         ptrdiff_t overrun_row
@@ -139,6 +140,12 @@ cdef extern from "lnrnn_api.h" nogil:
     ctypedef struct lnrnn_row:
         int64_t sequence, first, length, end, state, start
 
+    ctypedef struct lnrnn_rnn_masks:
+        const float *state
+        const unsigned char *h
+        const unsigned char *c
+        size_t sequences
+
     ctypedef struct lnrnn_rnn_call:
         const lnrnn_rnn_config *config
         const lnrnn_rnn_plan *plan
@@ -158,6 +165,7 @@ cdef extern from "lnrnn_api.h" nogil:
         lnrnn_site_statistics statistics[3]
         int64_t *count
         float *tape
+        lnrnn_rnn_masks masks
         double part
         int resumed
         float *scratch

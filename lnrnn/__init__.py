@@ -26,7 +26,7 @@ from .norm.functional import (
 from .norm.layers import BatchNorm, LayerNorm
 from .rnn.models import GRU, LSTM, RNN
 from .rnn.network import Network
-from .rnn.specs import BatchNormSpec, LayerNormSpec
+from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
 from .runtime import cpu_info, get_include, get_num_threads, num_threads, set_num_threads
 
@@ -36,6 +36,7 @@ threadpools.register(__version__)
 __all__ = [
     "BatchNorm",
     "BatchNormSpec",
+    "DropoutSpec",
     "GRU",
     "LSTM",
     "LayerNorm",

@@ -100,6 +100,8 @@ Statistics = dict[str, Any]  # side -> (mean, var), each (T, width) float64; "co
 
 Sites = dict[str, tuple[ndarray | None, ndarray | None]]  # side -> what belongs to the gain, to the bias
 
+Masks = tuple[ndarray | None, ndarray | None, ndarray | None]  # of h on its way to W_hh; zoneout of h, of c
+
 class Layer:
     def __init__(
         self,
@@ -118,6 +120,8 @@ class Layer:
         eps: float,
         reverse: bool,
         dtype: WeightType = ...,
+        zoneout_h: float = 0,
+        zoneout_c: float = 0,
     ) -> None: ...
     def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, overrun_row: int) -> None: ...
     @property
@@ -134,6 +138,7 @@ class Layer:
         rows: ndarray,
         statistics: Statistics | None = None,
         tape: ndarray | None = None,
+        masks: Masks | None = None,
         threads: int = 0,
     ) -> None: ...
     def tape(self, steps: int) -> ndarray: ...
@@ -150,6 +155,7 @@ class Layer:
         rows: ndarray,
         statistics: Statistics | None,
         tape: ndarray,
+        masks: Masks | None = None,
         gy: ndarray,
         ghn: ndarray | None,
         gcn: ndarray | None = None,

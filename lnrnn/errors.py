@@ -68,11 +68,13 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
     return result
 
 
-def number(name: str, value: Any, least: float, most: float = math.inf) -> float:
-    """value as a finite float in [least, most]."""
-    expected = f"a finite number of at least {least:g}" + (
-        f" and at most {most:g}" if most < math.inf else ""
-    )
+def number(name: str, value: Any, least: float, most: float = math.inf, *, below: float = math.inf) -> float:
+    """value as a finite float in [least, most], and less than `below`."""
+    expected = f"a finite number of at least {least:g}"
+    if most < math.inf:
+        expected += f" and at most {most:g}"
+    if below < math.inf:
+        expected += f" and below {below:g}"
     kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
     if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
@@ -82,7 +84,7 @@ def number(name: str, value: Any, least: float, most: float = math.inf) -> float
         raise bad_value(name, expected, value) from None
     except (TypeError, ValueError, RuntimeError):
         raise bad_type(name, expected, value) from None
-    if not (math.isfinite(result) and least <= result <= most):
+    if not (math.isfinite(result) and least <= result <= most and result < below):
         raise bad_value(name, expected, value)
     return result
 

@@ -40,7 +40,8 @@ cdef class Layer:
     (lnrnn/rnn/sites.py) the gain and the bias that stand there; None is a gain of 1, a bias of 0.
     inner_bias_ih, inner_bias_hh (G*H) or None. All float32 and contiguous; kept, not copied, and not to be
     changed. act (RNN): an Activation. norm, placement, span, cell_norm: NormKind, Placement, Span, CellNorm.
-    dtype: the WeightType that the weights are packed as.
+    dtype: the WeightType that the weights are packed as. zoneout_h, zoneout_c: how much of the old h and c a
+    step keeps.
     """
 
     cdef lnrnn_rnn_config config
@@ -51,14 +52,15 @@ cdef class Layer:
 
     def __init__(self, int cell, weight_ih, weight_hh, dict sites, *, inner_bias_ih=None, inner_bias_hh=None,
                  int act=LNRNN_ACT_TANH, int norm, int placement=LNRNN_JOINT, int span=LNRNN_SPAN_PAPER,
-                 int cell_norm=LNRNN_CELL_NONE, double eps, bint reverse, int dtype=LNRNN_WEIGHT_F32):
+                 int cell_norm=LNRNN_CELL_NONE, double eps, bint reverse, int dtype=LNRNN_WEIGHT_F32,
+                 double zoneout_h=0, double zoneout_c=0):
         cdef lnrnn_rnn_config *config = &self.config
         cdef size_t n
         memset(config, 0, sizeof(self.config))
         config.D, config.H, config.cell = weight_ih.shape[1], weight_hh.shape[1], cell
         config.act, config.norm, config.eps, config.reverse = act, norm, <float>eps, reverse
         config.placement, config.span, config.cell_norm = placement, span, cell_norm
-        config.dtype = dtype
+        config.dtype, config.zoneout_h, config.zoneout_c = dtype, <float>zoneout_h, <float>zoneout_c
         lnrnn_rnn_configure(config)
         n = config.outputs
         floats(weight_ih, n * config.D)
@@ -146,7 +148,7 @@ cdef class Layer:
             both = self.packed, self.transposed
         return sum(w.nbytes for kept in both if kept for w in kept[1:])
 
-    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, bint writable=True):
+    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, masks, bint writable=True):
         """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must
         live as long as r."""
         cdef ptrdiff_t steps = axis(x, 0), sequences = axis(x, 1), states = axis(h0, 0)
@@ -178,23 +180,32 @@ cdef class Layer:
                     n = T * self.config.site[index].width
                     r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
                     r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
+        if masks is not None:
+            r.masks.sequences, n = sequences, steps * sequences * H
+            r.masks.state = floats(masks[0], sequences * H)
+            r.masks.h = <const unsigned char *>pointer(masks[1], cnp.NPY_BOOL, n, False)
+            r.masks.c = <const unsigned char *>pointer(masks[2], cnp.NPY_BOOL, n, False)
+            if r.masks.state != NULL and tape is None:
+                raise AssertionError("broken promise: a mask of the states without a tape")
         if tape is not None:
             n = lnrnn_tape_width(&self.config) * active_steps(r)
             r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept
 
-    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, statistics=None, tape=None, int threads=0):
+    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, statistics=None, tape=None, tuple masks=None, int threads=0):
         """x (T, B, D), h0, and of an LSTM c0, (states, H) -> y (T, B, H), hn, cn (states, H).
 
         rows (R, 6): lnrnn_row of lnrnn.h, longest first; no other thread can change them. statistics: side ->
         (mean, var), arrays (steps of the longest row, values), and "count" -> (steps): make batch norm use and report those
-        of the batch. tape: written, for backward. threads: the most that are used; 0: as set for all calls.
+        of the batch. tape: written, for backward. masks: in training, what is dropped, each None for nothing: factors of
+        h on its way to W_hh, (B, H) float32; where zoneout keeps the old h, and the old c, (T, B, H) bool. threads: the
+        most that are used; 0: as set for all calls.
         """
         cdef lnrnn_rnn_call r
         cdef lnrnn_rnn_plan plan
         cdef Parts parts
         cdef bint finished = False
-        kept = self.describe(&r, x, y, h0, hn, c0, cn, rows, statistics, tape)
+        kept = self.describe(&r, x, y, h0, hn, c0, cn, rows, statistics, tape, masks)
         lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
         scratch = aligned(plan.scratch.floats)
         r.plan, r.scratch = &plan, out_floats(scratch, plan.scratch.floats)
@@ -219,8 +230,8 @@ cdef class Layer:
         """Floats of a step of a row in a tape."""
         return lnrnn_tape_width(&self.config)
 
-    def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, gy, ghn, gcn=None, gx, gh0,
-                 gc0=None, list grads=None, bint add=False, int threads=0):
+    def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, tuple masks=None, gy, ghn, gcn=None, gx,
+                 gh0, gc0=None, list grads=None, bint add=False, int threads=0):
         """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written; gx
         None: it is not wanted. -> the gradients of weight_ih and weight_hh, then of the gain and the bias of each of the
         sites, where it has them, then of the inner biases: float32, in the order in which they were given. They stand in the
@@ -239,7 +250,7 @@ cdef class Layer:
         memset(&g, 0, sizeof(g))
         # A tape belongs to the caller, who may make its arrays writeable again.
         rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
-        kept = self.describe(&r, x, y, h0, h0, c0, c0, rows, statistics, tape, False)
+        kept = self.describe(&r, x, y, h0, h0, c0, c0, rows, statistics, tape, masks, False)
         for index in range(LNRNN_SITES):
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
                                 and (r.count == NULL or r.statistics[index].mean == NULL)):

@@ -139,12 +139,12 @@ class NoisyStart(lnrnn.LSTM):
         setattr(self, name, bias)
 
     def forward_train(
-        self, x: Any, h0: Any = None, lengths: Any = None, resets: Any = None
+        self, x: Any, h0: Any = None, lengths: Any = None, resets: Any = None, **options: Any
     ) -> tuple[np.ndarray, Any, Any]:
         """As the base's; h0 None is noise, and c0 zero."""
         if h0 is None:
             h0 = self._start(self.draws, x.shape[1])
-        return super().forward_train(x, h0, lengths, resets)
+        return super().forward_train(x, h0, lengths, resets, **options)
 
     def _start(self, draws: np.random.Generator, count: int) -> tuple[np.ndarray, None]:
         shape = 1, count, HIDDEN

@@ -12,41 +12,51 @@ from ..errors import bad_type
 from . import engine
 from .architecture import Architecture
 from .batches import checked_batch
-from .rows import padded
+from .rows import Rows, checked_resets, padded, reset
 from .snapshot import Snapshot
 from .statistics import StepStatistics, blank, refuse_beyond
 
 Array = np.ndarray
 
 
-def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Array]:
-    """All sequences side by side: x (T, B, D) and their lengths (B,). batches: see Network.calibrate. Raises
+def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
+    """All sequences side by side: x (T, B, D) and its rows. batches: see Network.calibrate. Raises
     ValueError, TypeError or SequenceTooLongError for what calibrate cannot take."""
     if made.batch_norm is None:
         raise ValueError("calibrate belongs to batch norm, and this network has none")
     if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
-        raise bad_type("batches", "an iterable of x or (x, lengths), not one array", batches)
+        raise bad_type(
+            "batches", "an iterable of x, (x, lengths) or (x, lengths, resets), not one array", batches
+        )
     parts = []
     for batch in batches:
-        x, lengths = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
-        x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+        x, lengths, resets = batch, None, None
+        if isinstance(batch, tuple) and len(batch) in (2, 3):
+            x, lengths, resets = (*batch, None)[:3]
+        x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
+        if resets is not None:
+            resets = checked_resets(resets, x.shape[:2], unbatched, made.batch_first)
         # A copy: an iterator may fill one array again and again.
-        parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths))
-    lengths = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
+        parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths, resets))
+    lengths = np.concatenate([n for _, n, _ in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
     if T == 0:
         raise ValueError("batches must hold at least one sequence of at least one step, got none")
-    refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)
-    x, at = np.zeros((T, B, made.input_size), np.float32), 0
-    for part, n in parts:
+    x, fresh, at = np.zeros((T, B, made.input_size), np.float32), np.zeros((T, B), bool), 0
+    for part, n, resets in parts:
         x[: min(len(part), T), at : at + len(n)] = part[:T]
+        if resets is not None:
+            fresh[: min(len(part), T), at : at + len(n)] = resets[:T]
         at += len(n)
-    return x, lengths
+    rows = reset(fresh, lengths, T, B) if fresh.any() else padded(lengths, T, B)
+    refuse_beyond(made.batch_norm.max_steps, rows.table)
+    return x, rows
 
 
-def statistics(snapshot: Snapshot, x: Array, lengths: Array) -> dict[str, StepStatistics]:
-    """Of every layer and direction, by suffix, where all sequences go through time together."""
-    made, (T, B, _) = snapshot.architecture, x.shape
+def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
+    """Of every layer and direction, by suffix, where all sequences, and parts of such, go through time
+    together."""
+    made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen: list[dict[str, Any]] = []
 
     def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any], None]:
@@ -54,7 +64,7 @@ def statistics(snapshot: Snapshot, x: Array, lengths: Array) -> dict[str, StepSt
         return seen[-1], None
 
     start = engine.state_arrays(made, "h0", None, B, False)
-    engine.run(snapshot, x, padded(lengths, T, B), start, note)
+    engine.run(snapshot, x, rows, start, note)
     room = made.batch_norm.max_steps or 0 if made.batch_norm else 0
     nothing = StepStatistics.empty(made.sides, max(T, room))
     return {end: nothing.updated(batch, None) for end, batch in zip(made.suffixes, seen, strict=True)}

@@ -17,6 +17,7 @@ from .._core import Layer
 from ..errors import shaped
 from .architecture import Architecture
 from .batches import FLOAT32, states
+from .dropout import Masks
 from .rows import Rows
 from .snapshot import Snapshot
 from .statistics import StepStatistics
@@ -47,11 +48,13 @@ def run(
     note: Note | None = None,
     threads: int = 0,
     out: Array | None = None,
+    masks: Masks | None = None,
 ) -> tuple[Array, list[Array]]:
     """All layers and directions.
 
     x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
-    out: where to write y, float32, the last axis contiguous, without memory in common with x.
+    out: where to write y, float32, the last axis contiguous, without memory in common with x. masks: what is
+    dropped, with a tape; x is then written to.
     -> y (T, B, directions * H), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
     """
     made = snapshot.architecture
@@ -72,14 +75,19 @@ def run(
                 if made.batch_first
                 else np.empty((T, B, wide), FLOAT32)
             )
+        if d == 0 and masks is not None and masks.drops_input(k // directions):
+            whole = x  # of the first layer x itself: nobody else has it
+            x = x if k == 0 else np.empty_like(whole)
+            masks.on_input(k // directions, whole, x)
         part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]
         if note is not None:
             statistics, tape = note(layer, x, part)
         before = [rows.begin(s[k], d == 1) for s in start]
         after = [e[k] for e in end] if rows.parts is None else [np.empty_like(s) for s in before]
+        dropped = None if masks is None else masks.of_layer(k)
         layer.forward(
             x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
-            statistics=statistics, tape=tape, threads=threads,
+            statistics=statistics, tape=tape, masks=dropped, threads=threads,
         )  # fmt: skip
         if rows.parts is not None:
             for e, found in zip(end, after, strict=True):

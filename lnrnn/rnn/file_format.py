@@ -19,7 +19,7 @@ from ..state import CHANGES
 from .architecture import Architecture, argument_names
 from .cells import CELLS
 from .snapshot import DTYPES, Dtype, Snapshot
-from .specs import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec, zoneout_rates
 from .statistics import named_shapes
 
 SCHEMA = 1
@@ -31,6 +31,7 @@ class Stored(NamedTuple):
 
     architecture: Architecture
     dtype: Dtype
+    zoneout: tuple[float, ...]
     state: dict[str, np.ndarray]
 
 
@@ -54,6 +55,8 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
         if kind == "batch":
             norm["overrun"] = snapshot.overrun
     config = {"dtype": snapshot.dtype, **made.arguments, "cell": made.cell.name, "norm": norm}
+    if snapshot.zoneout:
+        config["zoneout"] = snapshot.zoneout
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
     safetensors = _safetensors()
     with replacing(path) as put:  # some versions of safetensors would write over the old file
@@ -98,10 +101,11 @@ def read(path: str) -> Stored:
         if metadata.get("schema") != str(SCHEMA):
             raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
         config = json.loads(metadata.get("config", "null"))
+        zoneout = config.pop("zoneout", 0) if isinstance(config, dict) else 0  # only of networks that have it
         made = _architecture(config, len(tensors))
         _check_fits(made, tensors)
-        dtype = choice("dtype", config["dtype"], DTYPES)
-        return Stored(made, dtype, {name: file.get_tensor(name) for name in tensors})
+        dtype, rates = choice("dtype", config["dtype"], DTYPES), zoneout_rates(zoneout, made.cell)
+        return Stored(made, dtype, rates, {name: file.get_tensor(name) for name in tensors})
 
 
 def _architecture(config: Any, tensors: int) -> Architecture:

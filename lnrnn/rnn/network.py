@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
@@ -21,7 +21,7 @@ from .batches import FLOAT32, State, as_caller, as_state, checked_batch, checked
 from .cells import Cell
 from .rows import by_state, call_rows, ragged
 from .snapshot import DTYPES, Dtype, Snapshot, frozen
-from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun
+from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
 from .training import Tape
@@ -190,6 +190,26 @@ class Network(Closed, Generic[State]):
         new = choice("overrun", value, OVERRUNS)
         self._change(lambda old: old.changed(overrun=new))
 
+    @property
+    def zoneout(self) -> Any:
+        """How much of the old state a step keeps (Krueger et al. 2017, arXiv 1606.01305): a rate in [0, 1), 0
+        at first; of an LSTM a pair, of h and of c. May be set, of an LSTM also to one number for both.
+
+        With h' and c' for what the cell's equations make of a step, h' of c': in training each unit keeps
+        h_{t-1} at a step with this probability, and else becomes h'; c likewise. Calls, streams and
+        `calibrate` take the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. What is kept of c is what
+        is carried: with cell "carry" the normalised c. Batch norm's statistics of c are those of c'. Zoneout
+        is saved with the network.
+        """
+        states = self._cell.states
+        rates = self._snapshot.zoneout or (0.0,) * states
+        return rates if states == 2 else rates[0]
+
+    @zoneout.setter
+    def zoneout(self, value: float | tuple[float, ...]) -> None:
+        new = zoneout_rates(value, self._cell)
+        self._change(lambda old: old.changed(zoneout=new))
+
     # --- computing ------------------------------------------------------------------------------------------
 
     def __call__(
@@ -272,15 +292,24 @@ class Network(Closed, Generic[State]):
         h0: Any = None,
         lengths: ArrayLike | None = None,
         resets: ArrayLike | None = None,
+        *,
+        dropout: float | DropoutSpec | None = None,
+        seed: int | Sequence[int] | None = None,
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
         Batch norm normalises step t with the statistics of the sequences that live at t and updates the
         running ones (with resets: of the parts that live at t after their beginning). A network with rounded
         weights (to_dtype) raises ValueError.
+
+        dropout: a rate in [0, 1), of what goes from layer to layer, or a DropoutSpec, which says more. With
+        `zoneout` set, units keep their old state at random. seed, of what is drawn: an integer of at least 0,
+        a sequence of such, or None for another one each time. The same seed drops the same with any number of
+        threads, on every machine; what is dropped of step t of a sequence depends on how many sequences there
+        are, and not on lengths, resets or how many steps follow.
         """
         state: State
-        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets)
+        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets, dropout, seed)
         if seen:  # last of all: who interrupts the call finds the statistics as they were
             # Added to those that are there now: of batches that several threads train with, none is lost.
             self._change(lambda old: engine.with_batch(old, seen))
@@ -347,8 +376,9 @@ class Network(Closed, Generic[State]):
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.
 
-        batches yields x, or (x, lengths). All sequences go through time together; each step is normalised by
-        the mean and biased variance over all that live at it, and these are stored, with their number. How
+        batches yields x, (x, lengths) or (x, lengths, resets), each as a call has it. All sequences go
+        through time together; each step is normalised by the mean and biased variance over all that live at
+        it, and these are stored, with their number. With resets each part of a sequence counts as one. How
         the sequences were divided into batches does not matter. All are held in memory at once. Old
         statistics are replaced. The parameters are those that the network had when it began to compute.
         """
@@ -389,6 +419,7 @@ class Network(Closed, Generic[State]):
 
     def __repr__(self) -> str:
         names = (*argument_names(self._cell)[2:], "dtype", "packed_bytes")
+        names += ("zoneout",) if self._snapshot.zoneout else ()
         named = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
 

@@ -29,7 +29,8 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a network: its parameters by name, statistics by suffix, overrun and dtype.
+    """One version of a network: its parameters by name, statistics by suffix, overrun, dtype, and zoneout, a
+    rate for each state, or () for none.
 
     Nothing in it changes. A network holds its current version in one attribute; whoever sets something puts
     another one there, made by `changed`. So a thread that took a version once computes with that one to the
@@ -41,6 +42,7 @@ class Snapshot:
     statistics: Mapping[str, StepStatistics]
     overrun: Overrun | None
     dtype: Dtype
+    zoneout: tuple[float, ...] = ()
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _compiled: _core.Layers | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
@@ -68,7 +70,8 @@ class Snapshot:
         if found is None:
             made = self.architecture
             said = {name: value for name, value in made.arguments.items() if name != "batch_first"}
-            digest = hashlib.sha256(repr((made.cell.name, said, self.overrun, self.dtype)).encode())
+            facts = made.cell.name, said, self.overrun, self.dtype
+            digest = hashlib.sha256(repr((*facts, self.zoneout) if self.zoneout else facts).encode())
             for name, array in sorted(self.state().items()):
                 digest.update(f"{name} {array.dtype.name} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).data)
@@ -119,11 +122,13 @@ class Snapshot:
                 "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
                 "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
             }  # fmt: skip
+        of_h, of_c = (*self.zoneout, 0.0, 0.0)[:2]
         layer = _core.Layer(
             CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given,
             act=Activation[made.nonlinearity.upper()],
             inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
-            reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()], **options,
+            reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()],
+            zoneout_h=of_h, zoneout_c=of_c, **options,
         )  # fmt: skip
         if isinstance(norm, BatchNormSpec):
             layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))

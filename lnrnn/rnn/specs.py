@@ -93,6 +93,48 @@ class BatchNormSpec(Named):
         object.__setattr__(self, "eps", number("eps", self.eps, 0))
 
 
+@frozen_by_name
+@dataclass(frozen=True)
+class DropoutSpec(Named):
+    """What a training run drops: the argument `dropout` of `Network.forward_train`. Rates in [0, 1): a value
+    is dropped with that probability, which sets it to 0; what stays is multiplied by 1 / (1 - rate).
+
+    between: of the outputs of every layer but the last, on their way to the next one, drawn anew for each
+    step (Zaremba et al. 2014, arXiv 1409.2329), as `dropout=` of torch.nn.LSTM. inputs: of the inputs of
+    every layer, drawn once for all steps of a sequence. states: of h_{t-1} where W_hh takes it, drawn once
+    for all steps of a sequence, in each layer and direction. These two are the variational dropout of Gal,
+    Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and a cell state are not dropped.
+    """
+
+    between: float = 0.0
+    _: KW_ONLY
+    inputs: float = 0.0
+    states: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("between", "inputs", "states"):
+            object.__setattr__(self, name, number(name, getattr(self, name), 0, below=1))
+
+
+def dropout_spec(dropout: Any) -> DropoutSpec:
+    """The argument `dropout` of forward_train, a rate between layers, a spec or None, as a spec."""
+    if dropout is None or isinstance(dropout, DropoutSpec):
+        return dropout or DropoutSpec()
+    return DropoutSpec(number("dropout", dropout, 0, below=1))
+
+
+def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
+    """The value of `Network.zoneout` as a rate for each state of the cell, or () where none is kept."""
+    if isinstance(zoneout, (tuple, list)):
+        if cell.states == 1 or len(zoneout) != 2:
+            expected = "a number, or a pair of them, of h and of c" if cell.states == 2 else "a number"
+            raise bad_type("zoneout", f"{expected}, for {cell.name}", zoneout)
+        rates = tuple(number(f"zoneout[{k}]", rate, 0, below=1) for k, rate in enumerate(zoneout))
+    else:
+        rates = (number("zoneout", zoneout, 0, below=1),) * cell.states
+    return rates if any(rates) else ()
+
+
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
     """The argument `norm` of a recurrent model, a name, a spec or None, as what it means for that cell."""
     if isinstance(norm, str):

@@ -13,11 +13,14 @@ from ..errors import bad_type, bad_value, shaped
 from . import engine
 from .architecture import Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
+from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
 from .snapshot import Snapshot
+from .specs import DropoutSpec, dropout_spec
 from .statistics import blank, refuse_beyond
 
 Array = np.ndarray
+NOTHING = DropoutSpec()
 
 
 class Run(NamedTuple):
@@ -49,6 +52,7 @@ class Tape:
     rows: Rows
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
     start: tuple[Array, ...]  # h0, or h0 and c0
+    masks: Masks | None
     runs: tuple[Run, ...]  # by layer and direction
 
     def __copy__(self) -> Tape:
@@ -70,17 +74,26 @@ def _refuse(snapshot: Snapshot) -> None:
 
 
 def forward(
-    owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any
+    owner: object,
+    snapshot: Snapshot,
+    x: Any,
+    h0: Any,
+    lengths: Any,
+    resets: Any,
+    dropout: Any = None,
+    seed: Any = None,
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
     """See Network.forward_train. owner: the network, whose version the snapshot is. -> also the statistics of
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
     _refuse(snapshot)
     made = snapshot.architecture
-    if resets is None and not made.batch_norm:
+    spec, entropy = dropout_spec(dropout), checked_seed(seed)
+    if resets is None and not made.batch_norm and not snapshot.zoneout and spec == NOTHING:
         found = snapshot.compiled().train(x, h0, lengths)
         if found is not None:
             y, state, begin, table, parts = found
-            return y, state, Tape(owner, made, Rows(table), (False, y.shape), begin, _runs(made, parts)), []
+            tape = Tape(owner, made, Rows(table), (False, y.shape), begin, None, _runs(made, parts))
+            return y, state, tape, []
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     x = np.array(x, order="C")  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
@@ -89,19 +102,20 @@ def forward(
     rows = Rows(np.array(rows.table), rows.parts)  # a copy, as of x
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
+    masks = draw(made, spec, snapshot.zoneout, entropy, T, B)
     alive, runs = int(rows.table[:, LENGTH].sum()), []
 
     def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any] | None, Array]:
-        runs.append(
-            Run(layer, blank(made.sides, rows.longest) if made.sides else None, layer.tape(alive), x, y)
-        )
+        statistics = blank(made.sides, rows.longest) if made.sides else None
+        runs.append(Run(layer, statistics, layer.tape(alive), x, y))
         return runs[-1].statistics, runs[-1].record
 
-    y, end = engine.run(snapshot, x, rows, start, note)
+    y, end = engine.run(snapshot, x, rows, start, note, masks=masks)
     shown = as_caller(y, unbatched, made.batch_first)
-    for array in (*rows.arrays(), *start, *(array for one in runs for array in one.arrays())):
+    kept = [array for one in runs for array in one.arrays()] + ([] if masks is None else masks.arrays())
+    for array in (*rows.arrays(), *start, *kept):
         array.setflags(write=False)
-    tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), tuple(runs))
+    tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), masks, tuple(runs))
     seen = [one.statistics for one in runs if one.statistics is not None]
     return np.array(shown), as_state(end, unbatched), tape, seen
 
@@ -122,7 +136,7 @@ def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
     """See Network.backward."""
-    made, (unbatched, shape) = tape.architecture, tape.layout
+    made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks
     H, D = made.hidden_size, made.directions
     T, B, _ = tape.runs[0].x.shape
     if gy is None:
@@ -153,9 +167,10 @@ def backward(
             before = [rows.begin(s, reverse) for s in before]
             gafter = [g if g is None else parts.begin_backward(g, reverse) for g in gafter]
             gbefore = [np.empty_like(s) for s in before]
+        dropped = None if masks is None else masks.of_layer(k)
         found = run.layer.backward(
             x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
-            statistics=run.statistics, tape=run.record, gy=grad[:, :, d * H : (d + 1) * H],
+            statistics=run.statistics, tape=run.record, masks=dropped, gy=grad[:, :, d * H : (d + 1) * H],
             ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
             grads=None if out is None else [out[name] for name in names], add=out is not None,
         )  # fmt: skip
@@ -163,6 +178,8 @@ def backward(
             for g, made_of in zip(gstart, gbefore, strict=True):
                 g[k] = parts.finish_backward(made_of, reverse)
         gx = below if gx is None or below is None else gx + below
+        if d == 0 and gx is not None and masks is not None and masks.drops_input(k // D):
+            masks.on_input(k // D, gx, gx)
         grads.update(zip(names, found, strict=True))
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))

@@ -11,7 +11,8 @@
  *     1. multiplies: W_hh h, which is added to W_ih x or, with separate products, kept beside it;
  *     2. normalises the input side, if that has been deferred;
  *     3. normalises the hidden side, W_hh h or the sum, and applies the cell: one kernel, on rows in L1;
- *     4. makes h of an LSTM whose norm of c takes the statistics of the batch, for which all c must be known.
+ *     4. makes h of an LSTM whose norm of c takes the statistics of the batch, for which all c must be known;
+ *     5. with zoneout, keeps some of the states before the step (zoneout.c).
  * Where the batch has to give statistics, they are taken before each of 2, 3 and 4.
  *
  * With few sequences there are not enough groups for all threads: these divide the units instead, see
@@ -24,6 +25,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
+#include "rnn/zoneout.h"
 
 /* The way of a step from here: lnrnn_hidden_product, matmul_float (kernels/matmul_float.h), lnrnn_step_cell
  * (step.c), lstm_step (kernels/lstm_cell.h). */
@@ -131,6 +133,8 @@ typedef struct {
     float *hidden;     /* (group, G*H): W_hh h of a step, with separate products and no tape */
     float *input;      /* (group, G*H): W_ih x of a step, normalised, where that is deferred */
     float *statistics; /* lnrnn_statistics_work floats */
+    float *old_c;      /* (group, narrow), with zoneout of c */
+    float *masked;     /* (TILE, narrow), with masks.state */
     float *cell;       /* config->cell_scratch floats */
     uint32_t *product;
 } scratch;
@@ -143,6 +147,8 @@ static scratch scratch_of(const lnrnn_rnn_call *r, int worker)
                      .hidden = base + p->scratch.hidden,
                      .input = base + p->scratch.input,
                      .statistics = base + p->scratch.statistics,
+                     .old_c = base + p->scratch.old_c,
+                     .masked = base + p->scratch.masked,
                      .cell = base + p->scratch.cell,
                      .product = (uint32_t *)(base + p->scratch.product)};
 }
@@ -197,6 +203,22 @@ static void output_step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_
     }
 }
 
+/* Zoneout after a step, whose rows had the c of m->old_c before it. record: see step; there the c that is carried takes
+ * the place of the one before zoneout, which backward makes again. */
+static void keep_states(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *record,
+                        const scratch *m)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_rnn_plan *p = r->plan;
+    for (size_t i = 0; i < active; i++) {
+        float *const state = c_row(r, r0 + i);
+        lnrnn_zoneout_row(r, r0 + i, t, h_row(r, r0 + i, t), m->old_c + i * p->narrow, y_row(r, r0 + i, t),
+                          state);
+        if (record && c->zoneout_c > 0)
+            memcpy(record + i * p->tape.width + p->tape.c, state, c->H * sizeof *state);
+    }
+}
+
 /* Step t of rows r0 .. r0 + active - 1. x (active, G*H), row stride p->wide: their W_ih x. record: that of the first of
  * them in the tape, where the others follow, or NULL. */
 static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, float *x, float *record,
@@ -228,6 +250,8 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
         const size_t n = active - i < TILE ? active - i : TILE;
         for (size_t j = 0; j < n; j++)
             h_prev[j] = h_row(r, r0 + i + j, t);
+        if (r->masks.state)
+            lnrnn_mask_rows(r, r0 + i, n, h_prev, m->masked);
         lnrnn_hidden_product(r, n, t, h_prev, lnrnn_all_panels(r), rows.hidden + (ptrdiff_t)i * xs, xs,
                              m->product);
     }
@@ -239,9 +263,13 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
     }
     if (from_batch)
         fold = lnrnn_step_statistics(r, LNRNN_SITE_HIDDEN, active, t, rows.hidden, xs, m->statistics);
+    for (size_t i = 0; config->zoneout_c > 0 && i < active; i++)
+        memcpy(m->old_c + i * p->narrow, c_row(r, r0 + i), config->H * sizeof(float));
     cell_step(r, fold, r0, active, t, &rows, deferred_output, m);
     if (deferred_output)
         output_step(r, r0, active, t, rows.all_c, xs, m);
+    if (lnrnn_has_zoneout(config))
+        keep_states(r, r0, active, t, record, m);
 }
 
 /* --- groups ----------------------------------------------------------------------------------------- */

@@ -94,13 +94,18 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     p->scratch.hidden = p->chunk * rows;
     if (p->divide_units) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
-        p->scratch.own_c = r->B * p->narrow;
-        p->scratch.cell = p->scratch.own_c + (c->cell_state ? r->B * p->narrow : 0);
+        const size_t states = r->B * p->narrow;
+        p->scratch.own_c = states;
+        p->scratch.old_h = p->scratch.own_c + (c->cell_state ? states : 0);
+        p->scratch.old_c = p->scratch.old_h + (c->zoneout_h > 0 ? states : 0);
+        p->scratch.cell = p->scratch.old_c + (c->zoneout_c > 0 ? states : 0);
     } else {
         p->scratch.shared = 0;
         p->scratch.input = p->scratch.hidden + (c->separate_products && !r->tape ? rows : 0);
         p->scratch.statistics = p->scratch.input + (p->deferred_input ? rows : 0);
-        p->scratch.cell = p->scratch.statistics + (p->synchronous ? lnrnn_statistics_work(c) : 0);
+        p->scratch.old_c = p->scratch.statistics + (p->synchronous ? lnrnn_statistics_work(c) : 0);
+        p->scratch.masked = p->scratch.old_c + (c->zoneout_c > 0 ? p->group * p->narrow : 0);
+        p->scratch.cell = p->scratch.masked + (r->masks.state ? TILE * p->narrow : 0);
     }
     p->scratch.product = p->scratch.cell + c->cell_scratch;
     p->scratch.worker = p->scratch.product + product;

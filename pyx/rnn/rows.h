@@ -86,6 +86,21 @@ static inline float *c_row(const lnrnn_rnn_call *r, size_t i)
     return r->cn ? r->cn + state_at(r, i) : NULL;
 }
 
+/* The mask of row i at step t in one of r->masks, (H); NULL where there is none. */
+static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsigned char *masks, size_t i,
+                                            size_t t)
+{
+    const ptrdiff_t column = (ptrdiff_t)(r->masks.sequences * r->config->H);
+    const ptrdiff_t H = (ptrdiff_t)r->config->H;
+    return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * H : NULL;
+}
+
+/* The factors of h on its way to W h, of row i: those of its sequence. */
+static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
+{
+    return r->masks.state + (size_t)r->rows[i].sequence * r->config->H;
+}
+
 /* The states of rows first .. first + n - 1, n <= TILE, at step t: pointers as lnrnn_step_rows has them. */
 static inline void state_rows(const lnrnn_rnn_call *r, size_t first, size_t n, size_t t, const float **h_prev,
                               float **c, float **h)

@@ -17,6 +17,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
+#include "rnn/zoneout.h"
 #include "runtime/threads.h"
 
 typedef struct {
@@ -31,7 +32,8 @@ typedef struct {
     float *chunk;  /* (chunk, B, G*H): W_ih x of a chunk */
     float *hidden; /* (2, B, G*H): W_hh h of an even and of an odd step, if the products are separate */
     float *h, *c;  /* (B, H): the states of workers other than 0 */
-    float *cell;   /* config->cell_scratch floats */
+    float *old_h, *old_c; /* (B, H): with zoneout the states before a step */
+    float *cell;          /* config->cell_scratch floats */
     uint32_t *product;
 } split_memory;
 
@@ -43,6 +45,8 @@ static split_memory memory_of(const lnrnn_rnn_call *r, int worker)
                           .hidden = r->scratch + s->hidden,
                           .h = own,
                           .c = own + s->own_c,
+                          .old_h = own + s->old_h,
+                          .old_c = own + s->old_c,
                           .cell = own + s->cell,
                           .product = (uint32_t *)(own + s->product)};
 }
@@ -81,6 +85,17 @@ static void begin(split_job *job, int worker, int team, const split_memory *m, s
         lnrnn_begin_rows(r, 0, r->B);
 }
 
+/* Before a step: what zoneout may keep. A worker's own states are overwritten by the step. */
+static void remember_states(const lnrnn_rnn_call *r, const split_memory *m, const lnrnn_step_rows *rows)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const size_t narrow = r->plan->narrow, bytes = c->H * sizeof(float);
+    for (size_t i = 0; c->zoneout_h > 0 && i < rows->n; i++)
+        memcpy(m->old_h + i * narrow, rows->h_prev[i], bytes);
+    for (size_t i = 0; c->zoneout_c > 0 && i < rows->n; i++)
+        memcpy(m->old_c + i * narrow, rows->c[i], bytes);
+}
+
 /* Steps t0 .. t1 - 1, t1 - t0 <= plan->chunk. panels: those of this worker. */
 static void split_chunk(split_job *job, int worker, int team, lnrnn_panels panels, const split_memory *m,
                         size_t active, size_t t0, size_t t1, size_t first_step)
@@ -112,7 +127,13 @@ static void split_chunk(split_job *job, int worker, int team, lnrnn_panels panel
                                       .c = c,
                                       .h = h,
                                       .scratch = m->cell};
+        const int keeps = lnrnn_has_zoneout(r->config);
+        if (keeps)
+            remember_states(r, m, &rows);
         lnrnn_step_cell(r, (lnrnn_fold){0}, 0, t, &rows, 0);
+        for (size_t i = 0; keeps && i < active; i++)
+            lnrnn_zoneout_row(r, i, t, m->old_h + i * r->plan->narrow, m->old_c + i * r->plan->narrow, h[i],
+                              c[i]);
     }
 }
 

@@ -1,0 +1,136 @@
+"""The masks of a training run: what dropout and zoneout draw."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import bad_type, bad_value, integer
+from .architecture import Architecture
+from .batches import FLOAT32
+from .specs import DropoutSpec
+
+Array = np.ndarray
+DRAWN = 2**16  # numbers that are drawn at a time
+
+# The first number of a stream's spawn key: what it is drawn for.
+BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
+
+
+Entropy = int | Sequence[int] | None  # as np.random.SeedSequence takes it
+
+
+def checked_seed(seed: Any) -> Entropy:
+    """The argument `seed` of forward_train."""
+    expected = "None, an integer of at least 0, or a sequence of such"
+    if seed is None:
+        return None
+    if isinstance(seed, (str, bytes)) or not (isinstance(seed, Sequence) or getattr(seed, "ndim", 0) == 1):
+        if getattr(seed, "ndim", 0):
+            raise bad_value("seed", expected, seed)
+        try:
+            return integer("seed", seed, 0)
+        except TypeError:
+            raise bad_type("seed", expected, seed) from None
+    return [integer(f"seed[{k}]", value, 0) for k, value in enumerate(seed)]
+
+
+def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:
+    """Booleans, True with the probability rate, in the order of the axes. Each key (what for, layer,
+    direction) has a stream of Philox of its own, whose raw numbers are the same in every version of NumPy."""
+    numbers = np.random.Philox(np.random.SeedSequence(entropy, spawn_key=key))
+    found = np.empty(shape, bool)
+    flat, below = found.reshape(-1), np.uint32(min(round(rate * 2**32), 2**32 - 1))
+    for at in range(0, flat.size, DRAWN):
+        part = flat[at : at + DRAWN]
+        words = numbers.random_raw((part.size + 1) // 2).astype("<u8", copy=False).view("<u4")
+        np.less(words[: part.size], below, out=part)
+    return found
+
+
+def factors(dropped: Array, rate: float) -> Array:
+    """What multiplies values of which these are dropped, float32: 0, or 1 / (1 - rate)."""
+    return np.where(dropped, FLOAT32.type(0), FLOAT32.type(1 / (1 - rate)))
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Of one training run; None stands where nothing is dropped.
+
+    inputs: by layer, factors (B, width of its input). between: by layer, which of its inputs stay, (T, B,
+    width), and `scale` multiplies these. states: by layer and direction, factors (B, H). zoneout: by layer
+    and direction, where the old h, and the old c, is kept, (T, B, H). Steps are counted as x counts them, in
+    either direction.
+    """
+
+    inputs: tuple[Array | None, ...]
+    between: tuple[Array | None, ...]
+    scale: float
+    states: tuple[Array | None, ...]
+    zoneout: tuple[tuple[Array | None, Array | None], ...]
+
+    def arrays(self) -> list[Array]:
+        each = (*self.inputs, *self.between, *self.states, *(m for pair in self.zoneout for m in pair))
+        return [mask for mask in each if mask is not None]
+
+    def of_layer(self, k: int) -> tuple[Array | None, Array | None, Array | None]:
+        """Those of a layer in a direction as the compiled one takes them."""
+        return self.states[k], *self.zoneout[k]
+
+    def drops_input(self, layer: int) -> bool:
+        return self.inputs[layer] is not None or self.between[layer] is not None
+
+    def on_input(self, layer: int, x: Array, out: Array) -> None:
+        """x (T, B, width), the input of a layer or its gradient -> out, which may be x: through the masks."""
+        inputs, between = self.inputs[layer], self.between[layer]
+        with np.errstate(invalid="ignore", over="ignore"):  # what is past a length may be anything
+            if between is not None:
+                np.multiply(x, between, out=out)
+                np.multiply(out, FLOAT32.type(self.scale), out=out)
+                x = out
+            if inputs is not None:
+                np.multiply(x, inputs, out=out)
+
+
+def draw(
+    made: Architecture, spec: DropoutSpec, zoneout: Sequence[float], entropy: Entropy, T: int, B: int
+) -> Masks | None:
+    """The masks of a run of B sequences of T steps, or None if nothing is dropped. entropy None: fresh.
+
+    They depend on the seed, B and the rates; those of step t do not depend on T, nor any on lengths.
+    """
+    layers, directions, H = made.num_layers, made.directions, made.hidden_size
+    if spec.between and layers == 1:
+        warnings.warn(
+            f"dropout between layers has no effect: {made.cell.name} has one layer (num_layers=1); "
+            "DropoutSpec(inputs=, states=) drops inside a layer",
+            stacklevel=4,  # the caller of forward_train
+        )
+    if not (spec.inputs or spec.states or zoneout or (spec.between and layers > 1)):
+        return None
+    entropy = np.random.SeedSequence(entropy).entropy  # fresh if it is None, and then one for all streams
+    widths = [made.input_size if n == 0 else directions * H for n in range(layers)]
+    inputs = tuple(
+        factors(drawn(entropy, (INPUTS, n, 0), (B, width), spec.inputs), spec.inputs) if spec.inputs else None
+        for n, width in enumerate(widths)
+    )
+    between = tuple(
+        ~drawn(entropy, (BETWEEN, n, 0), (T, B, width), spec.between) if spec.between and n else None
+        for n, width in enumerate(widths)
+    )
+    places = [divmod(k, directions) for k in range(layers * directions)]
+    states = tuple(
+        factors(drawn(entropy, (STATES, *place), (B, H), spec.states), spec.states) if spec.states else None
+        for place in places
+    )
+    rates = (*zoneout, 0.0, 0.0)[:2]
+
+    def kept(kind: int, place: tuple[int, int], rate: float) -> Array | None:
+        return drawn(entropy, (kind, *place), (T, B, H), rate) if rate else None
+
+    pairs = tuple((kept(ZONEOUT_H, p, rates[0]), kept(ZONEOUT_C, p, rates[1])) for p in places)
+    return Masks(inputs, between, 1 / (1 - spec.between), states, pairs)

@@ -1,0 +1,37 @@
+/* Dropout of the states and zoneout, between the kernels of a step. Masks are arrays that Python has drawn: the
+ * same bits whoever computes. */
+#include "rnn/zoneout.h"
+#include "rnn/rows.h"
+
+/* mask, old, now (H) -> now = mask old + (1 - mask) now; without a mask rate stands in its place. */
+static void keep(size_t H, float rate, const unsigned char *mask, const float *old, float *now)
+{
+    const float rest = 1 - rate;
+    if (mask)
+        for (size_t i = 0; i < H; i++)
+            now[i] = mask[i] ? old[i] : now[i];
+    else
+        for (size_t i = 0; i < H; i++)
+            now[i] = rate * old[i] + rest * now[i];
+}
+
+void lnrnn_zoneout_row(const lnrnn_rnn_call *r, size_t i, size_t t, const float *old_h, const float *old_c,
+                       float *h, float *c)
+{
+    const lnrnn_rnn_config *config = r->config;
+    if (config->zoneout_h > 0)
+        keep(config->H, config->zoneout_h, mask_row(r, r->masks.h, i, t), old_h, h);
+    if (config->zoneout_c > 0)
+        keep(config->H, config->zoneout_c, mask_row(r, r->masks.c, i, t), old_c, c);
+}
+
+void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to)
+{
+    const size_t H = r->config->H;
+    for (size_t i = 0; i < n; i++, to += r->plan->narrow) {
+        const float *mask = state_mask(r, r0 + i), *h = rows[i];
+        for (size_t u = 0; u < H; u++)
+            to[u] = mask[u] * h[u];
+        rows[i] = to;
+    }
+}
