@@ -32,6 +32,5 @@ def load(path: str | os.PathLike[str]) -> Model:
         stored = file_format.read(path)
         model = CLASSES[stored.architecture.cell.name](**stored.architecture.arguments)
         model.load_state_dict(stored.state)
-        if stored.zoneout:
-            model.zoneout = stored.zoneout
+        model.zoneout = stored.zoneout
         return model if stored.dtype == "float32" else model.to_dtype(stored.dtype)

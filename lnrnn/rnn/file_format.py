@@ -19,7 +19,7 @@ from ..state import CHANGES
 from .architecture import Architecture, argument_names
 from .cells import CELLS
 from .snapshot import DTYPES, Dtype, Snapshot
-from .specs import BatchNormSpec, LayerNormSpec, zoneout_rates
+from .specs import BatchNormSpec, LayerNormSpec
 from .statistics import named_shapes
 
 SCHEMA = 1
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
     architecture: Architecture
     dtype: Dtype
-    zoneout: tuple[float, ...]
+    zoneout: Any  # as Network.zoneout takes it, which checks it
     state: dict[str, np.ndarray]
 
 
@@ -56,7 +56,7 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
             norm["overrun"] = snapshot.overrun
     config = {"dtype": snapshot.dtype, **made.arguments, "cell": made.cell.name, "norm": norm}
     if snapshot.zoneout:
-        config["zoneout"] = snapshot.zoneout
+        config["zoneout"] = snapshot.zoneout if made.cell.states == 2 else snapshot.zoneout[0]
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
     safetensors = _safetensors()
     with replacing(path) as put:  # some versions of safetensors would write over the old file
@@ -104,8 +104,8 @@ def read(path: str) -> Stored:
         zoneout = config.pop("zoneout", 0) if isinstance(config, dict) else 0  # only of networks that have it
         made = _architecture(config, len(tensors))
         _check_fits(made, tensors)
-        dtype, rates = choice("dtype", config["dtype"], DTYPES), zoneout_rates(zoneout, made.cell)
-        return Stored(made, dtype, rates, {name: file.get_tensor(name) for name in tensors})
+        dtype = choice("dtype", config["dtype"], DTYPES)
+        return Stored(made, dtype, zoneout, {name: file.get_tensor(name) for name in tensors})
 
 
 def _architecture(config: Any, tensors: int) -> Architecture:

@@ -134,15 +134,34 @@ def taken(rnn, state, who):
     return whole(rnn, [s[:, who] for s in parts(rnn, state)])
 
 
-def reference_forward(rnn, x, h0=None, lengths=None, training=False):
-    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D), time first. Tapes by suffix."""
+def dropped_input(masks, layer, a):
+    """The input of a layer, or its gradient, through the masks of a training run; float64."""
+    if masks is not None and masks.between[layer] is not None:
+        a = a * masks.between[layer] * masks.scale
+    return a if masks is None or masks.inputs[layer] is None else a * masks.inputs[layer].astype(float)
+
+
+def dropping(rnn, masks, k):
+    """What the reference drops of the k-th layer and direction: its arguments. masks: of a training run, or
+    None for a call."""
+    found = parts(rnn, rnn.zoneout)
+    if masks is not None:
+        found = [0 if d is None else d for d in masks.zoneout[k][: len(found)]]
+    states = None if masks is None else masks.states[k]
+    return dict(states_mask=states, zoneout=whole(rnn, found))
+
+
+def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
+    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D), time first. Tapes by suffix. masks:
+    of a training run that drops, tape.masks."""
     tapes, ends = {}, []
-    for layer in suffixes(rnn):
-        outputs = []
+    for n, layer in enumerate(suffixes(rnn)):
+        outputs, x = [], dropped_input(masks, n, x)
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
             options |= dict(zip(("h0", "c0"), start, strict=False)) | dict(lengths=lengths)
+            options |= dropping(rnn, masks, len(ends))
             if cell_of(rnn) == "RNN":
                 y, h, tapes[suffix] = ref.rnn(x, **p, **options)
             else:
@@ -153,11 +172,11 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False):
     return x, whole(rnn, [np.array(s) for s in zip(*ends, strict=True)]), tapes
 
 
-def reference_backward(rnn, tapes, gy, gh=None):
+def reference_backward(rnn, tapes, gy, gh=None, masks=None):
     """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H), time first."""
     H, grads, gh0 = rnn.hidden_size, {}, []
     backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
-    for layer in reversed(suffixes(rnn)):
+    for n, layer in reversed(list(enumerate(suffixes(rnn)))):
         below, states = 0, []
         for d, suffix in enumerate(layer):
             index = [s for names in suffixes(rnn) for s in names].index(suffix)
@@ -167,7 +186,7 @@ def reference_backward(rnn, tapes, gy, gh=None):
             below = below + gx
             states.append(parts(rnn, g))
             grads |= {name + suffix: value for name, value in found.items()}
-        gy, gh0 = below, states + gh0
+        gy, gh0 = dropped_input(masks, n, below), states + gh0
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
