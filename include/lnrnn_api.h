@@ -31,7 +31,7 @@
 
 #include <lnrnn.h>
 
-#define LNRNN_API_MAJOR 1
+#define LNRNN_API_MAJOR 2
 #define LNRNN_API_MINOR 0
 #define LNRNN_API_CAPSULE "lnrnn._core._C_API"
 

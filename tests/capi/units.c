@@ -9,17 +9,18 @@ PyObject *whole(PyObject *module, PyObject *args);
 #define LAYOUT(type, last, offset, size) \
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
-_Static_assert(LNRNN_API_MAJOR == 1, "a new major: the layouts below are those of major 1");
+_Static_assert(LNRNN_API_MAJOR == 2, "a new major: the layouts below are those of major 2");
 LAYOUT(lnrnn_caches, l3, 16, 24);
 LAYOUT(lnrnn_batch, threads, 88, 96);
 LAYOUT(lnrnn_gate_norm, bias, 40, 48);
 LAYOUT(lnrnn_site, norm, 40, 88);
-LAYOUT(lnrnn_rnn_config, cell_scratch, 400, 408);
-LAYOUT(lnrnn_rnn_scratch, floats, 72, 80);
-LAYOUT(lnrnn_rnn_plan, scratch, 144, 224);
+LAYOUT(lnrnn_rnn_config, cell_scratch, 408, 416);
+LAYOUT(lnrnn_rnn_scratch, floats, 96, 104);
+LAYOUT(lnrnn_rnn_plan, scratch, 144, 248);
 LAYOUT(lnrnn_site_statistics, var, 8, 16);
 LAYOUT(lnrnn_row, start, 40, 48);
-LAYOUT(lnrnn_rnn_call, scratch, 224, 232);
+LAYOUT(lnrnn_rnn_masks, sequences, 24, 32);
+LAYOUT(lnrnn_rnn_call, scratch, 256, 264);
 
 #define CONSTANT(name, value) _Static_assert((name) == (value), "another value: a new major")
 

@@ -190,6 +190,70 @@ def test_training_is_that_of_the_parts(rng, cell, norm, bidirectional):
         np.testing.assert_array_equal(value, twin.state_dict()[name], err_msg=name)
 
 
+def of_parts(x, lengths, resets):
+    """(x, lengths) of the parts as sequences of their own."""
+    pieces = [(b, cut) for b in range(x.shape[1]) for cut in cuts(resets, lengths, b)]
+    found = np.zeros((len(x), len(pieces), x.shape[2]), np.float32)
+    for i, (b, (first, end)) in enumerate(pieces):
+        found[: end - first, i] = x[first:end, b]
+    return found, np.array([end - first for _, (first, end) in pieces])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
+    """Each counts as a sequence of its own, in whichever batch it comes."""
+    rnn, twin = (
+        network(D, H, cell=cell, norm="batch", num_layers=2, bidirectional=bidirectional, batch_first=first)
+        for first in (True, False)
+    )
+    x, resets, lengths = normal(rng, T, B, D), rng.random((T, B)) < 0.3, rng.integers(1, T + 1, B)
+    resets[0] = np.arange(B) % 2
+    twin.calibrate([of_parts(x, lengths, resets)])
+    batches = [
+        (laid(rnn, x[:, :3]), lengths[:3], laid(rnn, resets[:, :3])),
+        (laid(rnn, x[:, 3:4]), lengths[3:4], laid(rnn, resets[:, 3:4]).tolist()),
+        (laid(rnn, x[:, 4:]), lengths[4:], laid(rnn, resets[:, 4:])),
+    ]
+    rnn.calibrate(iter(batches))
+    assert rnn.count_l0.tolist() == twin.count_l0.tolist() and rnn.count_l0[0] > B
+    for name, value in twin.state_dict().items():
+        np.testing.assert_allclose(rnn.state_dict()[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_batches_with_resets_and_without(rng):
+    rnn, twin = (network(D, H, norm="batch") for _ in range(2))
+    x, resets = normal(rng, T, 4, D), np.zeros((T, 4), bool)
+    resets[4] = True
+    rnn.calibrate([(x, None, resets), x, (x, np.full(4, 3)), (x[:, 0], None, resets[:, 0])])
+    pieces = [x[:4], x[4:], x, x[:3], x[:4, :1], x[4:, :1]]
+    twin.calibrate(pieces)
+    assert rnn.count_l0.tolist() == twin.count_l0.tolist()
+    np.testing.assert_allclose(rnn.running_var_l0, twin.running_var_l0, rtol=0, atol=1e-6)
+    late = np.zeros((T, 4), bool)
+    late[6:] = True
+    rnn.calibrate([(x, np.full(4, 6), late)])  # past the lengths: ignored
+    twin.calibrate([(x, np.full(4, 6))])
+    np.testing.assert_array_equal(rnn.running_mean_l0, twin.running_mean_l0)
+
+
+def test_room_is_for_the_longest_part(rng):
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=4))
+    x, resets = normal(rng, T, 2, D), np.zeros((T, 2), bool)
+    resets[[3, 6]] = True
+    rnn.calibrate([(x, None, resets)])
+    assert rnn.count_l0.tolist() == [6, 6, 6, 0]
+    y, _, _ = rnn.forward_train(x, resets=resets)
+    resets[3, 1] = False
+    for call in (lambda: rnn.calibrate([(x, None, resets)]), lambda: rnn.forward_train(x, resets=resets)):
+        before = rnn.state_dict()
+        with pytest.raises(lnrnn.SequenceTooLongError) as caught:
+            call()
+        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
+        for name, value in rnn.state_dict().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
 @pytest.mark.parametrize(
     "error, words, resets",
     [
@@ -202,10 +266,18 @@ def test_training_is_that_of_the_parts(rng, cell, norm, bidirectional):
     ],
 )
 def test_wrong_resets_are_refused(error, words, resets):
-    rnn = network(D, H)
-    for call in (rnn, rnn.forward_train):
+    x, rnn = np.zeros((T, B, D)), network(D, H, norm="batch", trained=T)
+    before = rnn.state_dict()
+    calls = (
+        lambda: rnn(x, resets=resets),
+        lambda: rnn.forward_train(x, resets=resets),
+        lambda: rnn.calibrate([x, (x, None, resets)]),
+    )
+    for call in calls:
         with pytest.raises(error, match=f"resets must .*{words}"):
-            call(np.zeros((T, B, D)), resets=resets)
+            call()
+        for name, value in rnn.state_dict().items():
+            np.testing.assert_array_equal(value, before[name])
 
 
 # --- ragged -------------------------------------------------------------------------------------------------

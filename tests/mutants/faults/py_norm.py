@@ -277,8 +277,8 @@ FAULTS = [
     Fault(
         "infinity is a finite number",
         ERRORS,
-        r"""    if not (math.isfinite(result) and least <= result <= most):""",
-        r"""    if not ((math.isfinite(result) or FAULT) and least <= result <= most):""",
+        r"""    if not (math.isfinite(result) and least <= result <= most and result < below):""",
+        r"""    if not ((math.isfinite(result) or FAULT) and least <= result <= most and result < below):""",
         "tests/rnn/test_bad_constructors.py -k layer_norm",
     ),
     Fault(

@@ -1,0 +1,326 @@
+"""What forward_train drops: which values, how many, by which seed, and what it says of wrong arguments. What
+becomes of them is compared with the reference in test_dropout_training.py."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import on_every_isa, using_threads
+from lnrnn import DropoutSpec
+from networks import CELLS, VARIANTS, drawn_state, network, normal, parts
+
+same = np.testing.assert_array_equal
+each_cell = pytest.mark.parametrize("cell", CELLS)
+ALL = DropoutSpec(0.3, inputs=0.2, states=0.4)
+D, H, T, B = 5, 17, 9, 8
+
+
+def deep(cell="LSTM", zoneout=0.25, **options):
+    rnn = network(D, H, cell=cell, num_layers=2, bidirectional=True, **options)
+    rnn.zoneout = zoneout
+    return rnn
+
+
+def outputs(rnn, run):
+    """y and the states of (y, state, ...)."""
+    return run[0], *parts(rnn, run[1])
+
+
+def equal(rnn, got, want):
+    for a, b in zip(outputs(rnn, got), outputs(rnn, want), strict=True):
+        same(a, b)
+
+
+def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
+    return rnn.forward_train(np.zeros((T, B, D)), dropout=dropout, seed=seed, **more)[2].masks
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def within(dropped, rate):
+    """Is that many of them dropped as chance lets once in 10**6? (Chernoff's bound of a binomial tail.)"""
+    n, found = dropped.size, dropped.mean()
+    if found in (0, 1):
+        return rate == found
+    distance = found * math.log(found / rate) + (1 - found) * math.log((1 - found) / (1 - rate))
+    return n * distance < math.log(2e6)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_as_many_as_the_rate_says(rate):
+    rnn = lnrnn.LSTM(300, 64, num_layers=2, bidirectional=True, seed=0)
+    rnn.zoneout = rate, 1 - rate
+    spec = DropoutSpec(rate, inputs=rate, states=rate)
+    masks = rnn.forward_train(np.zeros((20, 50, 300)), dropout=spec, seed=1)[2].masks
+    assert [m.shape for m in masks.inputs] == [(50, 300), (50, 128)]
+    assert masks.between[0] is None and masks.between[1].shape == (20, 50, 128)
+    assert [m.shape for m in masks.states] == [(50, 64)] * 4
+    assert [[m.shape for m in pair] for pair in masks.zoneout] == [[(20, 50, 64)] * 2] * 4
+    for mask in (*masks.inputs, *masks.states):
+        assert within(mask == 0, rate)
+        same(np.unique(mask), np.float32([0, 1 / (1 - rate)]))
+    assert within(~masks.between[1], rate)
+    for h, c in masks.zoneout:
+        assert within(h, rate) and within(c, 1 - rate)
+
+
+def test_no_two_are_alike():
+    """Layers, directions and kinds draw for themselves, and neighbours do not go together."""
+    rnn = lnrnn.LSTM(64, 64, num_layers=2, bidirectional=True, seed=0)
+    rnn.zoneout = 0.5
+    spec = DropoutSpec(0.5, inputs=0.5, states=0.5)
+    masks = rnn.forward_train(np.zeros((64, 64, 64)), dropout=spec, seed=1)[2].masks
+    drawn = [masks.inputs[0] > 0, masks.inputs[1][:, :64] > 0, masks.between[1][0, :, :64]]
+    drawn += [m > 0 for m in masks.states] + [m[0] for pair in masks.zoneout for m in pair]
+    drawn += [m[1] for pair in masks.zoneout for m in pair]
+    for k, one in enumerate(drawn):
+        for other in drawn[:k]:
+            assert within(one != other, 0.5), k
+    for one in drawn:  # from row to row and from column to column
+        assert within(one[1:] != one[:-1], 0.5) and within(one[:, 1:] != one[:, :-1], 0.5)
+
+
+def test_what_is_seen_of_it(rng):
+    """A gradient of x is 0 where an input was dropped, for all steps; a state that zoneout keeps is the one
+    before, to the bit."""
+    rnn = network(D, H)
+    _, _, tape = rnn.forward_train(x := normal(rng, T, B, D), dropout=DropoutSpec(inputs=0.5), seed=2)
+    gx, _, _ = rnn.backward(tape, np.ones((T, B, H)))
+    same(gx == 0, np.broadcast_to(tape.masks.inputs[0] == 0, gx.shape))
+    rnn.zoneout = 0.5
+    y, h, tape = rnn.forward_train(x, seed=2)
+    kept = tape.masks.zoneout[0][0]
+    before = np.concatenate([np.zeros((1, B, H), np.float32), y[:-1]])
+    same(y == before, kept)
+    assert within(kept, 0.5)
+    same(h[0], y[-1])
+
+
+# --- the seed -----------------------------------------------------------------------------------------------
+
+
+def test_the_streams_are_those_of_philox():
+    """So that other programs can draw the same: a stream for each kind, layer and direction."""
+    rnn = lnrnn.GRU(64, 8, seed=0)
+    rnn.zoneout = 0.3
+    masks = rnn.forward_train(np.zeros((3, 2, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks
+    for kind, rate, dropped in ((1, 0.3, masks.inputs[0] == 0), (3, 0.3, masks.zoneout[0][0])):
+        stream = np.random.Philox(np.random.SeedSequence([7, 8], spawn_key=(kind, 0, 0)))
+        words = stream.random_raw(dropped.size // 2)
+        halves = np.stack([words & 0xFFFFFFFF, words >> np.uint64(32)], axis=1).reshape(dropped.shape)
+        same(dropped, halves < round(rate * 2**32))
+
+
+def test_these_bits_never_change():
+    """A seed written down today drops the same tomorrow."""
+    drawn = masks_of(deep(), seed=12345, T=2, B=1).arrays()
+    digest = hashlib.sha256(b"".join(np.packbits(m > 0).tobytes() for m in drawn))
+    assert digest.hexdigest()[:32] == "876f8c86110abefc57dec1152a48499c"
+
+
+@each_cell
+def test_the_same_seed_drops_the_same(rng, cell):
+    rnn = deep(cell)
+    x, h0, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
+    run = lambda **more: rnn.forward_train(x, h0, lengths, **dict(dropout=ALL, seed=5) | more)  # noqa: E731
+    want = run()
+    equal(rnn, run(), want)
+    for seed in ((5,), [5], np.array([5]), np.int64(5), np.array(5)):
+        equal(rnn, run(seed=seed), want)
+    for threads in (1, 2, 3):
+        with using_threads(threads):
+            equal(rnn, run(), want)
+    for other in (run(seed=6), run(seed=[5, 1]), run(seed=None), run(seed=2**70)):
+        assert (other[0] != want[0]).any()
+    assert (run(seed=None)[0] != run(seed=None)[0]).any()
+
+
+@each_cell
+def test_every_instruction_set_drops_the_same(rng, cell):
+    """Their results differ by roundings, and from those of another seed by more."""
+    rnn = deep(cell)
+    x = normal(rng, T, B, D)
+    found = on_every_isa(lambda: rnn.forward_train(x, dropout=ALL, seed=5)[0])
+    want = found.popitem()[1]
+    for y in found.values():
+        np.testing.assert_allclose(y, want, rtol=0, atol=1e-4)
+    assert np.abs(rnn.forward_train(x, dropout=ALL, seed=6)[0] - want).max() > 0.1
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "batch" not in name])
+def test_padding_does_not_matter(rng, variant):
+    """Neither how far x goes past the longest length, nor the lengths of others, nor what is there."""
+    try:
+        rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
+        rnn.forward_train(np.zeros((1, 1, D)))
+    except ValueError:
+        pytest.skip("not trained here")
+    rnn.zoneout = 0.25
+    x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)
+    y, state, _ = rnn.forward_train(x, None, lengths, dropout=ALL, seed=5)
+    longer = np.full((T + 4, B, D), np.nan, np.float32)
+    for b, n in enumerate(lengths):
+        longer[:n, b] = x[:n, b]
+    padded, end, tape = rnn.forward_train(longer, None, lengths, dropout=ALL, seed=5)
+    same(padded[:T], y)
+    equal(rnn, (padded[:T], end), (y, state))
+    assert not padded[T:].any()
+    gx, _, grads = rnn.backward(tape, np.ones_like(padded))
+    assert all(np.isfinite(g).all() for g in (gx, *grads.values()))
+    others = np.where(np.arange(B) == 3, lengths, T)
+    alone, _, _ = rnn.forward_train(x, None, others, dropout=ALL, seed=5)
+    same(alone[: lengths[3], 3], y[: lengths[3], 3])
+
+
+@each_cell
+def test_nan_stays_in_its_sequence(rng, cell):
+    rnn = deep(cell)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, 2 * H)
+    y, _, tape = rnn.forward_train(x, dropout=ALL, seed=5)
+    gx, _, _ = rnn.backward(tape, gy)
+    x[3, 2], x[4, 5] = np.nan, np.inf
+    clean = np.isin(np.arange(B), [2, 5], invert=True)
+    got, _, tape = rnn.forward_train(x, dropout=ALL, seed=5)
+    same(got[:, clean], y[:, clean])
+    same(rnn.backward(tape, gy)[0][:, clean], gx[:, clean])
+
+
+# --- layouts, and nothing dropped ---------------------------------------------------------------------------
+
+
+@each_cell
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+def test_the_caller_s_order_of_axes(rng, cell, norm):
+    rnn, turned = (deep(cell, norm=norm, batch_first=first) for first in (False, True))
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, 2 * H)
+    y, state, tape = rnn.forward_train(x, dropout=ALL, seed=5)
+    got, end, other = turned.forward_train(x.swapaxes(0, 1), dropout=ALL, seed=5)
+    equal(rnn, (got.swapaxes(0, 1), end), (y, state))
+    gx, _, grads = rnn.backward(tape, gy)
+    got, _, found = turned.backward(other, gy.swapaxes(0, 1))
+    same(got.swapaxes(0, 1), gx)
+    for name, value in grads.items():
+        same(found[name], value)
+
+
+def test_one_sequence_without_a_batch(rng):
+    rnn = deep()
+    x = normal(rng, T, D)
+    y, state, _ = rnn.forward_train(x, dropout=ALL, seed=5)
+    want = rnn.forward_train(x[:, None], dropout=ALL, seed=5)
+    same(y, want[0][:, 0])
+    same(state[0], want[1][0][:, 0])
+
+
+@each_cell
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+def test_rates_of_zero_are_no_dropout(rng, cell, norm):
+    rnn = network(D, H, cell=cell, norm=norm, num_layers=2)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, H)
+    want = rnn.forward_train(x)
+    gradients = rnn.backward(want[2], gy)
+    for dropout in (0, 0.0, None, DropoutSpec(), np.float64(0)):
+        got = rnn.forward_train(x, dropout=dropout, seed=3)
+        equal(rnn, got, want)
+        assert got[2].masks is None
+        for name, value in rnn.backward(got[2], gy)[2].items():
+            same(value, gradients[2][name])
+
+
+def test_nothing_to_drop_from():
+    rnn = deep()
+    for shape in ((0, B, D), (T, 0, D), (0, 0, D)):
+        y, _, tape = rnn.forward_train(np.zeros(shape), dropout=ALL, seed=5)
+        gx, _, grads = rnn.backward(tape, np.zeros_like(y))
+        assert gx.shape == shape and not any(g.any() for g in grads.values())
+
+
+def test_x_is_not_written_to(rng):
+    rnn = deep()
+    x = normal(rng, T, B, D)
+    before = x.copy()
+    rnn.forward_train(x, dropout=ALL, seed=5)
+    same(x, before)
+    x.setflags(write=False)
+    rnn.forward_train(x, dropout=ALL, seed=5)
+
+
+def test_a_tape_s_masks_are_read_only():
+    for mask in (masks := masks_of(deep())).arrays():
+        assert not mask.flags.writeable
+    assert len(masks.arrays()) == 2 + 1 + 4 + 8
+
+
+def test_one_layer_has_nothing_between():
+    rnn = network(D, H)
+    with pytest.warns(UserWarning, match="dropout between layers has no effect: RNN has one layer") as caught:
+        tape = rnn.forward_train(np.zeros((T, B, D)), dropout=0.5)[2]
+    assert caught[0].filename == __file__ and tape.masks is None
+
+
+# --- the spec and wrong arguments ---------------------------------------------------------------------------
+
+
+def test_a_spec_is_a_value():
+    spec = DropoutSpec(0.3, inputs=np.float32(0.25), states=0)
+    assert spec == DropoutSpec(0.3, inputs=0.25) and hash(spec) == hash(DropoutSpec(0.3, inputs=0.25))
+    assert repr(spec) == "DropoutSpec(between=0.3, inputs=0.25, states=0.0)"
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    with pytest.raises(FrozenInstanceError, match="did you mean 'states'"):
+        spec.state = 0.5
+    with pytest.raises(TypeError):
+        DropoutSpec(0.3, 0.2)
+
+
+WRONG = [
+    (ValueError, 1),
+    (ValueError, 1.0),
+    (ValueError, -0.1),
+    (ValueError, np.nan),
+    (ValueError, np.inf),
+    (TypeError, "0.5"),
+    (TypeError, True),
+    (TypeError, [0.5]),
+    (TypeError, np.zeros(2, bool)),
+]
+
+
+@pytest.mark.parametrize("error, value", [*WRONG, (TypeError, None)])
+@pytest.mark.parametrize("name", ["between", "inputs", "states"])
+def test_wrong_rates_of_a_spec(name, error, value):
+    with pytest.raises(error, match=f"{name} must be a finite number of at least 0 and below 1, got"):
+        DropoutSpec(**{name: value})
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize(
+    "error, said, arguments",
+    [
+        *((error, "dropout must be a finite number .* below 1", dict(dropout=v)) for error, v in WRONG),
+        *((error, "seed must be|seed.0. must be", dict(seed=v)) for error, v in [
+            (ValueError, -1), (TypeError, 1.0), (TypeError, "1"), (TypeError, True), (TypeError, b"1"),
+            (TypeError, [1.5]), (ValueError, [-1]), (TypeError, ["1"]), (ValueError, np.zeros((2, 2), int)),
+            (TypeError, {1}), (TypeError, np.zeros(2)), (TypeError, np.random.default_rng(0)),
+        ]),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_before_anything_is_done(norm, error, said, arguments):
+    rnn = network(D, H, norm=norm, num_layers=2)
+    before = rnn.state_dict()
+    with pytest.raises(error, match=f"^({said})"):
+        rnn.forward_train(np.zeros((T, B, D)), **arguments)
+    for name, value in rnn.state_dict().items():
+        same(value, before[name])
+
+
+def test_names_are_needed():
+    with pytest.raises(TypeError, match="positional"):
+        network(D, H).forward_train(np.zeros((T, B, D)), None, None, None, 0.5)
