@@ -261,7 +261,7 @@ typedef struct {
 typedef struct {
     const float *state; /* (sequences, H): factors of h on its way to W h; only in calls with a tape */
     /* (steps, sequences, H), 0 or 1: of which units zoneout keeps the old h, the old c; only where
-     * zoneout_h, zoneout_c is not 0. */
+     * zoneout_h, zoneout_c is not 0, and there in every call with a tape. */
     const unsigned char *h, *c;
     size_t sequences;
 } lnrnn_rnn_masks;

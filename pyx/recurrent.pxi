@@ -188,6 +188,8 @@ cdef class Layer:
             if r.masks.state != NULL and tape is None:
                 raise AssertionError("broken promise: a mask of the states without a tape")
         if tape is not None:
+            if (r.masks.h == NULL) != (self.config.zoneout_h == 0) or (r.masks.c == NULL) != (self.config.zoneout_c == 0):
+                raise AssertionError("broken promise: a tape with zoneout, and no masks of it")
             n = lnrnn_tape_width(&self.config) * active_steps(r)
             r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
         return kept

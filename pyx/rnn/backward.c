@@ -41,7 +41,8 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .sum_rows = sum_rows(r->B)};
     const size_t all = all_rows(r), most = ROUND_ROWS > r->B ? ROUND_ROWS : r->B,
                  rows = all < most ? all : most;
-    const size_t through = lnrnn_backward_scratch(&j, NULL, NULL), after = lnrnn_gradient_work(&j);
+    backward_scratch unused;
+    const size_t through = lnrnn_backward_scratch(&j, NULL, &unused), after = lnrnn_gradient_work(&j);
     const size_t words = sizeof(size_t) / sizeof(float), state = r->B * j.narrow;
     size_t at = 0;
     j.blocks = r->B ? (r->B + j.sum_rows - 1) / j.sum_rows : 1;

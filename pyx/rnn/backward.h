@@ -48,9 +48,11 @@ typedef struct {
 
 /* The memory of a worker that has a group. */
 typedef struct {
-    float *u, *gu; /* (group, narrow): see lnrnn_gate_gradients; gu: LSTM */
-    float *sum;    /* (group, wide or narrow): what a norm has read and the tape does not have */
-    float *batch;  /* batch norm: for each value of the widest site two doubles and six floats */
+    float *u, *gu;          /* (group, narrow): see lnrnn_gate_gradients; gu: LSTM */
+    float *sum;             /* (group, wide or narrow): what a norm has read and the tape does not have */
+    float *held_h, *held_c; /* (group, narrow), with zoneout: the gradient that goes past the step */
+    float *masked;          /* (TILE, narrow), with masks.state: h as W_hh took it, or the gradient of that */
+    float *batch;           /* batch norm: for each value of the widest site two doubles and six floats */
 } backward_scratch;
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
@@ -86,7 +88,7 @@ const float *lnrnn_last_gate(const backward_job *j, int site, size_t active, siz
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
-/* Floats of the scratch of a worker that has a group; if base is not NULL it is divided. */
+/* Floats of the scratch of a worker that has a group -> its parts in m, if base is not NULL. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_scratch *m);
 /* A task of lnrnn_limited_tasks, ctx the job: a group goes back through the steps of the round. */
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);

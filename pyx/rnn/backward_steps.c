@@ -8,17 +8,30 @@
 #include "rnn/cost.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
+#include "rnn/zoneout.h"
 #include "runtime/parts.h"
+
+/* Takes n floats from *at on. base NULL: only counts. */
+static float *part_of(float *base, size_t *at, size_t n)
+{
+    float *found = base ? base + *at : NULL;
+    *at += n;
+    return found;
+}
 
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_scratch *m)
 {
     const lnrnn_rnn_config *c = j->c;
-    const size_t group = j->p->group, state = group * j->narrow, u = c->saved_gates ? state : 0,
-                 gu = c->cell_state ? state : 0, sum = c->saved_gates ? group * j->wide : 0;
-    if (base)
-        *m =
-            (backward_scratch){.u = base, .gu = base + u, .sum = base + u + gu, .batch = base + u + gu + sum};
-    return u + gu + sum + (j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    const size_t group = j->p->group, state = group * j->narrow;
+    size_t at = 0;
+    m->u = part_of(base, &at, c->saved_gates ? state : 0);
+    m->gu = part_of(base, &at, c->cell_state ? state : 0);
+    m->sum = part_of(base, &at, c->saved_gates ? group * j->wide : 0);
+    m->held_h = part_of(base, &at, c->zoneout_h > 0 ? state : 0);
+    m->held_c = part_of(base, &at, c->zoneout_c > 0 ? state : 0);
+    m->masked = part_of(base, &at, j->r->masks.state ? TILE * j->narrow : 0);
+    m->batch = part_of(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    return at;
 }
 
 /* --- cells ------------------------------------------------------------------------------------------ */
@@ -69,23 +82,25 @@ static void rnn_cell_backward(const backward_job *j, const back_step *s, const f
 static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
                                lnrnn_gate_gradients b, const backward_scratch *m)
 {
-    const float *c = tape + j->p->tape.c;
-    const ptrdiff_t as = (ptrdiff_t)j->p->tape.width;
+    /* Of c = f c + i g before its norm and before zoneout: where the tape has something else, it is made again. */
+    const int carry = j->c->cell_norm == LNRNN_CELL_CARRY, zoned = j->c->zoneout_c > 0;
     site_rows rows = {.first = s->first,
                       .active = s->active,
                       .t = s->t,
-                      .a = c,
-                      .as = as,
+                      .a = tape + j->p->tape.c,
+                      .as = (ptrdiff_t)j->p->tape.width,
                       .g = m->gu,
                       .ga = m->gu,
                       .gs = b.hs};
-    b.u = c, b.us = as, b.carry = j->c->cell_norm == LNRNN_CELL_CARRY;
-    if (b.carry) { /* c is what its norm has made of f c + i g */
-        b.ss = (ptrdiff_t)j->narrow;
+    b.u = rows.a, b.us = rows.as, b.carry = carry;
+    if (carry || zoned) {
+        rows.a = m->sum, rows.as = b.ss = (ptrdiff_t)j->narrow;
         by_tiles(j, s, b, j->k->cells->lstm_cell_sum);
-        rows.a = m->sum, rows.as = b.ss;
-    } else if (j->c->cell_norm != LNRNN_CELL_NONE)
-        b.u = lnrnn_last_gate(j, LNRNN_SITE_CELL, s->active, s->t, c, as, m, &b.us);
+    }
+    if (j->c->cell_norm == LNRNN_CELL_NONE)
+        b.u = rows.a, b.us = rows.as;
+    else if (!carry || zoned) /* else it is what the tape has */
+        b.u = lnrnn_last_gate(j, LNRNN_SITE_CELL, s->active, s->t, rows.a, rows.as, m, &b.us);
     j->k->cells->lstm_output_backward(&b);
     if (j->c->cell_norm != LNRNN_CELL_NONE)
         lnrnn_site_backward(j, LNRNN_SITE_CELL, 0, j->c->H, &rows, m);
@@ -137,7 +152,7 @@ static cell_backward *const CELL_BACKWARD[LNRNN_STEPS] = {
 
 /* Adds gy of a step to the gradient of the state; packs x and the h before the step of its rows for the products over
  * the round, and notes where gx of the rows is to go. */
-static void gather_rows(const backward_job *j, const back_step *s)
+static void gather_rows(const backward_job *j, const back_step *s, const backward_scratch *m)
 {
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
@@ -154,6 +169,8 @@ static void gather_rows(const backward_job *j, const back_step *s)
         x[n] = x_row(r, q, s->t), h[n++] = h_row(r, q, s->t);
         if (n == TILE || i + 1 == s->active) {
             lnrnn_pack_inputs(j, j->c->D, row + 1 - n, n, x, j->packed_x);
+            if (r->masks.state)
+                lnrnn_mask_rows(r, q + 1 - n, n, h, m->masked);
             lnrnn_pack_inputs(j, H, row + 1 - n, n, h, j->packed_h);
             n = 0;
         }
@@ -184,6 +201,10 @@ static void step_backward(const backward_job *j, const back_step *s, const backw
                                     .ga = ga,
                                     .as = gs,
                                     .sum = m->sum};
+    if (c->zoneout_h > 0)
+        lnrnn_hold_gradient(j->r, j->r->masks.h, s->first, s->active, s->t, b.gh, m->held_h);
+    if (c->zoneout_c > 0)
+        lnrnn_hold_gradient(j->r, j->r->masks.c, s->first, s->active, s->t, b.gc, m->held_c);
     CELL_BACKWARD[c->step_kernel](j, s, tape, b, m);
     site_rows rows = {.first = s->first, .active = s->active, .t = s->t, .as = as, .gs = gs};
     if (c->input_side) {
@@ -203,9 +224,17 @@ static void step_backward(const backward_job *j, const back_step *s, const backw
         const float *ga_rows[TILE];
         for (size_t q = 0; q < n; q++)
             ga_rows[q] = ga + (i + q) * j->wide;
-        lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, c->direct_h,
-                               b.gh + i * j->narrow, j->narrow);
+        float *const gh = b.gh + i * j->narrow;
+        if (j->r->masks.state) {
+            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, 0, m->masked, j->narrow);
+            lnrnn_unmask_gradient(j->r, s->first + i, n, m->masked, c->direct_h, gh);
+        } else
+            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, c->direct_h, gh, j->narrow);
     }
+    if (c->zoneout_h > 0)
+        lnrnn_release_gradient(j->r, s->active, m->held_h, b.gh);
+    if (c->zoneout_c > 0)
+        lnrnn_release_gradient(j->r, s->active, m->held_c, b.gc);
 }
 
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
@@ -231,7 +260,7 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
                              .pos = pos + first,
                              .earlier = round->before + pos - all_before + first};
         if (active) {
-            gather_rows(j, &s);
+            gather_rows(j, &s, &m);
             step_backward(j, &s, &m);
         }
         lnrnn_flush_sums(j, first, count, t);

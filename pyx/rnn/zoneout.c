@@ -35,3 +35,34 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
         rows[i] = to;
     }
 }
+
+void lnrnn_hold_gradient(const lnrnn_rnn_call *r, const unsigned char *masks, size_t r0, size_t n, size_t t,
+                         float *g, float *held)
+{
+    const size_t H = r->config->H;
+    for (size_t i = 0; i < n; i++, g += r->plan->narrow, held += r->plan->narrow) {
+        const unsigned char *mask = mask_row(r, masks, r0 + i, t);
+        for (size_t u = 0; u < H; u++) {
+            held[u] = mask[u] ? g[u] : 0;
+            g[u] = mask[u] ? 0 : g[u];
+        }
+    }
+}
+
+void lnrnn_release_gradient(const lnrnn_rnn_call *r, size_t n, const float *held, float *g)
+{
+    const size_t H = r->config->H;
+    for (size_t i = 0; i < n; i++, g += r->plan->narrow, held += r->plan->narrow)
+        for (size_t u = 0; u < H; u++)
+            g[u] += held[u];
+}
+
+void lnrnn_unmask_gradient(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *g, int add, float *gh)
+{
+    const size_t H = r->config->H;
+    for (size_t i = 0; i < n; i++, g += r->plan->narrow, gh += r->plan->narrow) {
+        const float *mask = state_mask(r, r0 + i);
+        for (size_t u = 0; u < H; u++)
+            gh[u] = mask[u] * g[u] + (add ? gh[u] : 0);
+    }
+}
