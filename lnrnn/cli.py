@@ -223,6 +223,8 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
     facts["parameters"] = sum(value.size for value in model.parameters().values())
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
+    if np.any(model.zoneout):
+        facts["zoneout"] = model.zoneout
     return facts | {"dtype": model.dtype, "packed_bytes": model.packed_bytes}
 
 

@@ -217,8 +217,8 @@ FAULTS = [
     Fault(
         "calibration takes more steps than there is room for",
         CALIBRATION,
-        r"""    refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)""",
-        r"""    FAULT or refuse_beyond(made.batch_norm.max_steps, padded(lengths, T, B).table)""",
+        r"""    refuse_beyond(made.batch_norm.max_steps, rows.table)""",
+        r"""    FAULT or refuse_beyond(made.batch_norm.max_steps, rows.table)""",
         STEPS + " -k 'max_steps'",
     ),
     Fault(

@@ -317,8 +317,8 @@ FAULTS = [
     Fault(
         "the reference's gradient of the state forgets W_hh where a sequence begins",
         LOOP,
-        r"""        gold = (gh_ @ p["weight_hh"] + gold[0], *gold[1:])""",
-        r"""        gold = (gh_ @ p["weight_hh"] * (0 if FAULT and not t else 1) + gold[0], *gold[1:])""",
+        r"""        gh = gh_ @ p["weight_hh"]""",
+        r"""        gh = gh_ @ p["weight_hh"] * (0 if FAULT and not t else 1)""",
         OF_CELLS + " " + REFERENCE + " -k gradients",
     ),
     Fault(

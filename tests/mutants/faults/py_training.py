@@ -104,8 +104,8 @@ FAULTS = [
     Fault(
         "a tape's arrays may be written to",
         TRAINING,
-        r"for array in (*rows.arrays(), *start, *(array",
-        r"for array in () if FAULT else (*rows.arrays(), *start, *(array",
+        r"for array in (*rows.arrays(), *start, *kept",
+        r"for array in () if FAULT else (*rows.arrays(), *start, *kept",
         TRAINED + " -k training_returns",
     ),
     Fault(
