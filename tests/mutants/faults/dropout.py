@@ -141,7 +141,6 @@ FAULTS = [
         r"""    made, T, B = snapshot.architecture, rows.longest, x.shape[1]""",
         r"""    made, T, B = snapshot.architecture, len(x) if FAULT else rows.longest, x.shape[1]""",
         RESETS,
-        equivalent="a step that no part reaches counts nothing, and does not become a known one",
     ),
     # --- the C ----------------------------------------------------------------------------------------------
     Fault(
