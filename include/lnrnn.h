@@ -259,7 +259,7 @@ typedef struct {
 
 /* What a call in training drops; each is NULL where it drops nothing. */
 typedef struct {
-    const float *state; /* (sequences, H): factors of h on its way to W h; only in calls with a tape */
+    const float *state; /* (sequences, H): factors of h on its way to W h */
     /* (steps, sequences, H), 0 or 1: of which units zoneout keeps the old h, the old c; only where
      * zoneout_h, zoneout_c is not 0, and there in every call with a tape. */
     const unsigned char *h, *c;

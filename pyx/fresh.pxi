@@ -64,3 +64,16 @@ def empty_like(x):
     """An array of the shape and the type of x, in C order; of any contents."""
     return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x), cnp.PyArray_TYPE(<cnp.ndarray>x),
                     cnp.PyArray_NBYTES(<cnp.ndarray>x))
+
+
+def empty(tuple shape):
+    """A float32 array of that shape, in C order; of any contents."""
+    cdef cnp.npy_intp dims[3]
+    cdef size_t bytes = sizeof(float)
+    cdef int k, ndim = len(shape)
+    if ndim > 3:
+        raise AssertionError(f"broken promise: {ndim} axes")
+    for k in range(ndim):
+        dims[k] = shape[k]
+        bytes *= dims[k]
+    return empty_of(ndim, dims, cnp.NPY_FLOAT32, bytes)

@@ -185,8 +185,6 @@ cdef class Layer:
             r.masks.state = floats(masks[0], sequences * H)
             r.masks.h = <const unsigned char *>pointer(masks[1], cnp.NPY_BOOL, n, False)
             r.masks.c = <const unsigned char *>pointer(masks[2], cnp.NPY_BOOL, n, False)
-            if r.masks.state != NULL and tape is None:
-                raise AssertionError("broken promise: a mask of the states without a tape")
         if tape is not None:
             if (r.masks.h == NULL) != (self.config.zoneout_h == 0) or (r.masks.c == NULL) != (self.config.zoneout_c == 0):
                 raise AssertionError("broken promise: a tape with zoneout, and no masks of it")

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .._core import Layer
+from .._core import Layer, empty
 from ..errors import shaped
 from .architecture import Architecture
 from .batches import FLOAT32, states
+from .checkpoints import Checkpoints
 from .dropout import Masks
 from .rows import Rows
 from .snapshot import Snapshot
@@ -26,7 +27,7 @@ Array = np.ndarray
 
 # Called with each layer, its input and its output before it runs; gives the statistics and the tape that the
 # layer writes, each None if it is to write none.
-Note = Callable[[Layer, Array, Array], tuple[Mapping[str, Any] | None, Array | None]]
+Note = Callable[[Layer, Array, Array], tuple[Mapping[str, Any] | None, Array | Checkpoints | None]]
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
@@ -70,11 +71,7 @@ def run(
         elif d == 0:
             x = y
             wide = directions * H
-            y = (
-                np.empty((B, T, wide), FLOAT32).swapaxes(0, 1)
-                if made.batch_first
-                else np.empty((T, B, wide), FLOAT32)
-            )
+            y = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
         if d == 0 and masks is not None and masks.drops_input(k // directions):
             whole = x  # of the first layer x itself: nobody else has it
             x = x if k == 0 else np.empty_like(whole)
@@ -85,10 +82,16 @@ def run(
         before = [rows.begin(s[k], d == 1) for s in start]
         after = [e[k] for e in end] if rows.parts is None else [np.empty_like(s) for s in before]
         dropped = None if masks is None else masks.of_layer(k)
-        layer.forward(
-            x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
-            statistics=statistics, tape=tape, masks=dropped, threads=threads,
-        )  # fmt: skip
+        if isinstance(tape, Checkpoints):
+            tape.forward(
+                layer, d == 1, x=x, y=part, before=before, after=after, rows=rows.table,
+                statistics=statistics, masks=dropped, threads=threads,
+            )  # fmt: skip
+        else:
+            layer.forward(
+                x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
+                statistics=statistics, tape=tape, masks=dropped, threads=threads,
+            )  # fmt: skip
         if rows.parts is not None:
             for e, found in zip(end, after, strict=True):
                 e[k] = rows.finish(found, d == 1)

@@ -16,7 +16,7 @@ from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
-from .architecture import Architecture, argument_names
+from .architecture import LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, checked_ragged
 from .cells import Cell
 from .rows import by_state, call_rows, ragged
@@ -295,6 +295,7 @@ class Network(Closed, Generic[State]):
         *,
         dropout: float | DropoutSpec | None = None,
         seed: int | Sequence[int] | None = None,
+        checkpoint: int | None = None,
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
@@ -307,13 +308,26 @@ class Network(Closed, Generic[State]):
         a sequence of such, or None for another one each time. The same seed drops the same with any number of
         threads, on every machine; what is dropped of step t of a sequence depends on how many sequences there
         are, and not on lengths, resets or how many steps follow.
+
+        checkpoint: K, to keep of each layer the states every K steps alone; `backward` computes what is
+        between them again, which takes a third more time. `tape_bytes` says how much memory that is, and
+        tape.nbytes.
         """
         state: State
-        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets, dropout, seed)
+        y, state, tape, seen = training.forward(
+            self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
+        )
         if seen:  # last of all: who interrupts the call finds the statistics as they were
             # Added to those that are there now: of batches that several threads train with, none is lost.
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
+
+    def tape_bytes(self, T: int, B: int, *, checkpoint: int | None = None) -> int:
+        """Bytes of the tape of `forward_train` for B sequences of T steps, without dropout and resets: what
+        the steps keep, and what goes in and out of each layer. It depends on the instruction set, whose
+        vectors the rows are filled up to."""
+        T, B = integer("T", T, 0, LIMIT), integer("B", B, 0, LIMIT)
+        return training.tape_bytes(self._snapshot, T, B, training.checked_checkpoint(checkpoint))
 
     @overload
     def backward(

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import Layer
-from ..errors import bad_type, bad_value, shaped
+from .._core import Layer, empty
+from ..errors import bad_type, bad_value, integer, shaped
 from . import engine
-from .architecture import Architecture
+from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
+from .checkpoints import Checkpoints
 from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
 from .snapshot import Snapshot
@@ -28,12 +29,17 @@ class Run(NamedTuple):
 
     layer: Layer  # the packed one that ran
     statistics: dict[str, Any] | None  # of the batch, as statistics.blank has them
-    record: Array  # the tape of the compiled module
+    record: Array | Checkpoints  # the tape of the compiled module, or what makes it again
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, H)
 
     def arrays(self) -> Iterator[Array]:
-        yield from (self.record, self.x, self.y)
+        yield from (self.x, self.y)
+        yield from self.kept()
+
+    def kept(self) -> Iterator[Array]:
+        """All but x and y."""
+        yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         for value in (self.statistics or {}).values():
             yield from value if isinstance(value, tuple) else (value,)
 
@@ -54,6 +60,18 @@ class Tape:
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     runs: tuple[Run, ...]  # by layer and direction
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that it keeps."""
+        directions = self.architecture.directions
+        held = [*self.rows.arrays(), *self.start, *([] if self.masks is None else self.masks.arrays())]
+        for k, run in enumerate(self.runs):
+            held += [run.y, *run.kept()]
+            dropped = self.masks is not None and self.masks.drops_input(k // directions)
+            if k % directions == 0 and (k == 0 or dropped):  # else it is the y of the layer below
+                held.append(run.x)
+        return sum(array.nbytes for array in held)
 
     def __copy__(self) -> Tape:
         return self
@@ -82,20 +100,21 @@ def forward(
     resets: Any,
     dropout: Any = None,
     seed: Any = None,
+    checkpoint: Any = None,
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
     """See Network.forward_train. owner: the network, whose version the snapshot is. -> also the statistics of
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
     _refuse(snapshot)
     made = snapshot.architecture
-    spec, entropy = dropout_spec(dropout), checked_seed(seed)
-    if resets is None and not made.batch_norm and not snapshot.zoneout and spec == NOTHING:
+    spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
+    if every is None and resets is None and not made.batch_norm and not snapshot.zoneout and spec == NOTHING:
         found = snapshot.compiled().train(x, h0, lengths)
         if found is not None:
             y, state, begin, table, parts = found
             tape = Tape(owner, made, Rows(table), (False, y.shape), begin, None, _runs(made, parts))
             return y, state, tape, []
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
-    x = np.array(x, order="C")  # the tape's own: the caller may go on with x
+    x = copied(x)  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
@@ -105,9 +124,10 @@ def forward(
     masks = draw(made, spec, snapshot.zoneout, entropy, T, B)
     alive, runs = int(rows.table[:, LENGTH].sum()), []
 
-    def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any] | None, Array]:
+    def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any] | None, Array | Checkpoints]:
         statistics = blank(made.sides, rows.longest) if made.sides else None
-        runs.append(Run(layer, statistics, layer.tape(alive), x, y))
+        record = layer.tape(alive) if every is None else Checkpoints(every)
+        runs.append(Run(layer, statistics, record, x, y))
         return runs[-1].statistics, runs[-1].record
 
     y, end = engine.run(snapshot, x, rows, start, note, masks=masks)
@@ -117,7 +137,32 @@ def forward(
         array.setflags(write=False)
     tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), masks, tuple(runs))
     seen = [one.statistics for one in runs if one.statistics is not None]
-    return np.array(shown), as_state(end, unbatched), tape, seen
+    return copied(shown), as_state(end, unbatched), tape, seen
+
+
+def copied(array: Array) -> Array:
+    """A copy in C order, float32."""
+    found = empty(array.shape)
+    found[...] = array
+    return found
+
+
+def checked_checkpoint(checkpoint: Any) -> int | None:
+    """The argument `checkpoint` of forward_train and tape_bytes."""
+    return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
+
+
+def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) -> int:
+    """See Network.tape_bytes."""
+    _refuse(snapshot)
+    made = snapshot.architecture
+    states = made.cell.states * made.hidden_size
+    rows, parts = steps * batch, 0 if every is None else -(-steps // every)
+    floats = rows * (made.input_size + made.num_layers * made.directions * made.hidden_size)
+    for layer in snapshot.layers():
+        floats += batch * states * (1 + parts) + (layer.tape_width * rows if every is None else 0)
+    statistics = 8 * steps * (2 * sum(made.sides.values()) + 1) * len(made.suffixes) if made.sides else 0
+    return 4 * floats + 48 * batch + statistics
 
 
 def _runs(made: Architecture, parts: Iterable[tuple[Layer, Array, Array, Array]]) -> tuple[Run, ...]:
@@ -142,8 +187,8 @@ def backward(
     if gy is None:
         grad = np.zeros((T, B, D * H), FLOAT32)
     else:
-        given = shaped("gy", gy, shape, FLOAT32)
-        grad = np.ascontiguousarray(time_first(given, unbatched, made.batch_first))
+        shown = shaped("gy", gy, shape, FLOAT32)
+        grad = np.ascontiguousarray(time_first(shown, unbatched, made.batch_first))
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         grad = grad.reshape(-1).reshape(T, B, D * H)
     gend = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
@@ -159,7 +204,9 @@ def backward(
             grad, gx = gx, None
         below: Array | None = None
         if grad_x or k >= D:
-            below = np.empty(run.x.shape, FLOAT32) if whole else np.zeros(run.x.shape, FLOAT32)
+            below = empty(run.x.shape)
+            if not whole:
+                below[...] = 0
         rows, parts, reverse = tape.rows, tape.rows.parts, d == 1
         before, gbefore = [s[k] for s in tape.start], [g[k] for g in gstart]
         gafter = [None] if gend is None else [g[k] for g in gend]
@@ -168,12 +215,20 @@ def backward(
             gafter = [g if g is None else parts.begin_backward(g, reverse) for g in gafter]
             gbefore = [np.empty_like(s) for s in before]
         dropped = None if masks is None else masks.of_layer(k)
-        found = run.layer.backward(
-            x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
-            statistics=run.statistics, tape=run.record, masks=dropped, gy=grad[:, :, d * H : (d + 1) * H],
-            ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
-            grads=None if out is None else [out[name] for name in names], add=out is not None,
-        )  # fmt: skip
+        given = None if out is None else [out[name] for name in names]
+        own = grad[:, :, d * H : (d + 1) * H]
+        if isinstance(run.record, Checkpoints):
+            found = run.record.backward(
+                run.layer, reverse, x=run.x, rows=rows.table, statistics=run.statistics, masks=dropped,
+                gy=own, gafter=gafter, gx=below, gbefore=gbefore, grads=given,
+            )  # fmt: skip
+        else:
+            found = run.layer.backward(
+                x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
+                statistics=run.statistics, tape=run.record, masks=dropped, gy=own,
+                ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
+                grads=given, add=given is not None,
+            )  # fmt: skip
         if parts is not None:
             for g, made_of in zip(gstart, gbefore, strict=True):
                 g[k] = parts.finish_backward(made_of, reverse)

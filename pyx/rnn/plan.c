@@ -52,7 +52,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
      * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
      * rnn with two threads). */
-    p->divide_units = p->threads > 1 && !p->synchronous && !r->tape
+    p->divide_units = p->threads > 1 && !p->synchronous && !r->tape && !r->masks.state
                       && r->B < (size_t)p->threads * LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE
                       && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
                       && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;

@@ -1,0 +1,136 @@
+"""What a training run keeps of a layer that forgets its steps: the states every K steps (Chen et al. 2016,
+arXiv 1604.06174). The backward pass computes the steps between two of them again, the last ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._core import Layer, empty
+from .rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
+
+Array = np.ndarray
+MaskArrays = tuple[Array | None, Array | None, Array | None]  # as Masks.of_layer has them
+
+
+class Checkpoints:
+    """Of one layer in one direction: the states before the steps 0, K, 2 K ... of each row, kept by
+    `forward`, which runs it."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.states: list[tuple[Array, ...]] = []  # (rows that have such a step, H): h, or h and c
+
+    def arrays(self) -> Iterator[Array]:
+        for pair in self.states:
+            yield from pair
+
+    def _parts(self, table: Array) -> Iterator[tuple[int, int, Array]]:
+        """The steps t0 .. t1 - 1, and the rows that have one of them."""
+        longest = int(table[0, LENGTH]) if len(table) else 0
+        for t0 in range(0, longest, self.every):
+            yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
+
+    def forward(
+        self, layer: Layer, reverse: bool, *, x: Array, y: Array, before: list[Array], after: list[Array],
+        rows: Array, statistics: Mapping[str, Any] | None, masks: MaskArrays | None, threads: int = 0,
+    ) -> None:  # fmt: skip
+        """As Layer.forward, with a tape. before, after: the states (states, H), h, or h and c."""
+        for old, new in zip(before, after, strict=True):
+            new[...] = old
+        _blank_past_the_end(y, rows)
+        for t0, t1, some in self._parts(rows):
+            self.states.append(tuple(s[some[:, STATE]] for s in after))
+            table = _steps(some, t0, t1, reverse)
+            found = [s.copy() for s in self.states[-1]]
+            table[:, STATE] = np.arange(len(table))
+            layer.forward(
+                x=x, y=y, h0=found[0], hn=found[0], c0=found[-1], cn=found[-1], rows=table,
+                statistics=_of_steps(statistics, t0, t1, False), masks=masks, threads=threads,
+            )  # fmt: skip
+            for whole, part in zip(after, found, strict=True):
+                whole[some[:, STATE]] = part
+
+    def backward(
+        self, layer: Layer, reverse: bool, *, x: Array, rows: Array, statistics: Mapping[str, Any] | None,
+        masks: MaskArrays | None, gy: Array, gafter: list[Array | None], gx: Array | None,
+        gbefore: list[Array], grads: list[Array] | None,
+    ) -> list[Array]:  # fmt: skip
+        """As Layer.backward. gafter, gbefore: the gradients of the states, (states, H). grads: arrays that
+        the gradients are added to, or None for new ones."""
+        add = grads is not None
+        grads = layer.empty_gradients() if grads is None else grads
+        for g, given in zip(gbefore, gafter * len(gbefore), strict=False):
+            g[...] = 0 if given is None else given
+        parts = list(self._parts(rows))
+        if not parts and not add:
+            for g in grads:
+                g[...] = 0
+        for (t0, t1, some), begin in zip(reversed(parts), reversed(self.states), strict=True):
+            table = _steps(some, t0, t1, reverse)
+            steps, who = table[:, FIRST] + np.arange(t1 - t0)[:, None], table[:, SEQUENCE].copy()
+            within = np.arange(t1 - t0)[:, None] < table[:, LENGTH]
+            steps = np.where(within, steps, 0)
+            own = np.arange(len(table))
+            table[:, SEQUENCE] = table[:, STATE] = own
+            table[:, FIRST], table[:, END] = 0, table[:, LENGTH]
+            own_masks = None if masks is None else (
+                _picked(masks[0], who), _picked(masks[1], (steps, who)), _picked(masks[2], (steps, who)),
+            )  # fmt: skip
+            own_x, own_statistics = x[steps, who], _of_steps(statistics, t0, t1, True)
+            y, record = empty((*steps.shape, gy.shape[2])), layer.tape(int(table[:, LENGTH].sum()))
+            end, last = [np.empty_like(s) for s in begin], [g[some[:, STATE]] for g in gbefore]
+            layer.forward(
+                x=own_x, y=y, h0=begin[0], hn=end[0], c0=begin[-1], cn=end[-1], rows=table,
+                statistics=own_statistics, tape=record, masks=own_masks,
+            )  # fmt: skip
+            own_gx = None if gx is None else empty(own_x.shape)
+            first = [np.empty_like(g) for g in last]
+            layer.backward(
+                x=own_x, y=y, h0=begin[0], c0=begin[-1], rows=table, statistics=own_statistics, tape=record,
+                masks=own_masks, gy=gy[steps, who], ghn=last[0], gcn=last[-1], gx=own_gx, gh0=first[0],
+                gc0=first[-1], grads=grads, add=add,
+            )  # fmt: skip
+            add = True
+            for whole, part in zip(gbefore, first, strict=True):
+                whole[some[:, STATE]] = part
+            if gx is not None and own_gx is not None:
+                at, row = np.nonzero(within)
+                gx[steps[at, row], who[row]] = own_gx[at, row]
+        return grads
+
+
+def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
+    """The table of these rows with the steps t0 .. t1 - 1 alone, from the row's own end if reverse."""
+    found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
+    found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
+    found[:, LENGTH] = end - t0
+    found[:, START] += t0
+    found[:, END] = found[:, FIRST] + found[:, LENGTH]
+    return found
+
+
+def _picked(mask: Array | None, where: Any) -> Array | None:
+    return None if mask is None else mask[where]
+
+
+def _blank_past_the_end(y: Array, rows: Array) -> None:
+    for sequence, first, length, end in rows[:, [SEQUENCE, FIRST, LENGTH, END]]:
+        if first + length < end:
+            y[first + length : end, sequence] = 0
+
+
+def _of_steps(statistics: Mapping[str, Any] | None, t0: int, t1: int, copy: bool) -> dict[str, Any] | None:
+    """What `blank` of statistics.py holds, of these steps. copy: to be written, with the same numbers."""
+    if statistics is None:
+        return None
+
+    def own(array: Array) -> Array:
+        return array[t0:t1].copy() if copy else array[t0:t1]
+
+    return {
+        side: tuple(map(own, value)) if isinstance(value, tuple) else own(value)
+        for side, value in statistics.items()
+    }
