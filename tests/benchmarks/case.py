@@ -22,7 +22,7 @@ class Limit:
     seconds (one entry a round, by name) into seconds of one call, and `name` says what that is."""
 
     name: str
-    loops: dict[str, Loop]
+    loops: dict[str, Loop | Call]
     seconds: Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
@@ -45,9 +45,11 @@ class Case:
     worker; one that raises is left out and named. Every call returns an array or a tuple of arrays in the
     order of `reference`; `tolerance` is what each may differ by at most, absolutely (`peers_tolerance`: for
     peers, if they sum more loosely). `steps`: time steps in one call, by which times are divided in the
-    table. `bounds`: what a variant of ours should take at most, in times of the judged one's, and
-    `also_judged`: variants that are compared with the best peer too; the table says both. `beside`: what
-    goes on beside the race, such as a busy neighbour."""
+    table. `bounds`: what a variant of ours should take at most, in times of the judged one's (and `grace`
+    seconds a call besides), and `also_judged`: variants that are compared with the best peer too; the table
+    says both. `other_work`: peers that compute something else, which is no contest but worth knowing; none
+    of them is the best peer. `counted`: what a call is, if the table shall say how many of it there are in a
+    second. `beside`: what goes on beside the race, such as a busy neighbour."""
 
     ours: dict[str, Call]
     peers: dict[str, Callable[[], Call]]
@@ -57,7 +59,10 @@ class Case:
     steps: int = 1
     peers_tolerance: tuple[float, ...] | None = None
     bounds: dict[str, float] = field(default_factory=dict)
+    grace: float = 0.0
     also_judged: tuple[str, ...] = ()
+    other_work: tuple[str, ...] = ()
+    counted: str = ""
     beside: Callable[[], AbstractContextManager] | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -87,10 +92,11 @@ class Case:
         with on_track(call):
             got = call.answer()
         got = got if isinstance(got, (tuple, list)) else (got,)
-        if len(got) != len(self.reference):
-            return f"gives {len(got)} results, not {len(self.reference)}"
+        reference = call.reference or self.reference
+        if len(got) != len(reference):
+            return f"gives {len(got)} results, not {len(reference)}"
         for k, (value, want, allowed) in enumerate(
-            zip(got, self.reference, call.tolerance or tolerance, strict=True)
+            zip(got, reference, call.tolerance or tolerance, strict=True)
         ):
             value = as_float64(value)
             if value.shape != want.shape:

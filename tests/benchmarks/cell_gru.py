@@ -53,6 +53,18 @@ def plain_answer(reference, p, x):
     return reference.gru(x, p, norm=None)[0]
 
 
+def forward(reference, p, x, states, **options):
+    """y (T, B, H) from these states on, and the tape; norm=None for the plain cell."""
+    y, _, tape = reference.gru(x, p, eps=EPS, h0=states[0], **options)
+    return y, tape
+
+
+def backward(reference, tape, gy):
+    """The gradients of x, of the states as a tuple, and of the parameters by name."""
+    gx, gh0, grads = reference.gru_backward(tape, gy)
+    return gx, (gh0,), grads
+
+
 # --- torch, inside a traced function ------------------------------------------------------------------------
 
 
@@ -98,6 +110,19 @@ def jax_step(jax, p, projected, state):
     rz, n = _jax_side(jax, p, "hh", state[0])
     r, z = jax.numpy.split(jax.nn.sigmoid(rz + projected[0]), 2, -1)
     n = jax.numpy.tanh(projected[1] + r * n)
+    return (n + z * (state[0] - n),)
+
+
+def jax_plain_project(jax, p, x):
+    return (x @ p["weight_ih"] + p["bias_ih"],)
+
+
+def jax_plain_step(jax, p, projected, state):
+    hidden = state[0].shape[-1]
+    x_, h_ = projected[0], state[0] @ p["weight_hh"] + p["bias_hh"]
+    rz = jax.nn.sigmoid(x_[:, : 2 * hidden] + h_[:, : 2 * hidden])
+    r, z = jax.numpy.split(rz, 2, -1)
+    n = jax.numpy.tanh(x_[:, 2 * hidden :] + r * h_[:, 2 * hidden :])
     return (n + z * (state[0] - n),)
 
 

@@ -60,6 +60,17 @@ def plain_answer(reference, p, x):
     return reference.lstm(x, p, norm=None)[0]
 
 
+def forward(reference, p, x, states, **options):
+    """y (T, B, H) from these states on, and the tape; norm=None for the plain cell."""
+    y, _, tape = reference.lstm(x, p, eps=EPS, h0=states[0], c0=states[1], **options)
+    return y, tape
+
+
+def backward(reference, tape, gy):
+    """The gradients of x, of the states as a tuple, and of the parameters by name."""
+    return reference.lstm_backward(tape, gy)
+
+
 # --- torch, inside a traced function ------------------------------------------------------------------------
 
 
@@ -98,6 +109,17 @@ def jax_step(jax, p, projected, state):
     sigmoid, tanh = jax.nn.sigmoid, jax.numpy.tanh
     c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(_jax_norm(jax, c, p["gain_c"], p["bias_c"])), c
+
+
+def jax_plain_project(jax, p, x):
+    return (x @ p["weight_ih"] + (p["bias_ih"] + p["bias_hh"]),)
+
+
+def jax_plain_step(jax, p, projected, state):
+    i, f, g, o = jax.numpy.split(projected[0] + state[0] @ p["weight_hh"], 4, -1)
+    sigmoid, tanh = jax.nn.sigmoid, jax.numpy.tanh
+    c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
 
 
 # --- ONNX: nodes as (operator, inputs, outputs, attributes); parameters by name, matrices transposed --------

@@ -50,6 +50,18 @@ def plain_answer(reference, p, x):
     return reference.rnn(x, **p, norm=None)[0]
 
 
+def forward(reference, p, x, states, **options):
+    """y (T, B, H) from these states on, and the tape; norm=None for the plain cell."""
+    y, _, tape = reference.rnn(x, **p, eps=EPS, h0=states[0], **options)
+    return y, tape
+
+
+def backward(reference, tape, gy):
+    """The gradients of x, of the states as a tuple, and of the parameters by name."""
+    gx, gh0, grads = reference.rnn_backward(tape, gy)
+    return gx, (gh0,), grads
+
+
 # --- torch, inside a traced function ------------------------------------------------------------------------
 
 
@@ -75,6 +87,14 @@ def jax_step(jax, p, projected, state):
     mean = a.mean(-1, keepdims=True)
     rstd = jax.lax.rsqrt(((a - mean) ** 2).mean(-1, keepdims=True) + EPS)
     return (jax.numpy.tanh((a - mean) * rstd * p["gain"] + p["bias"]),)
+
+
+def jax_plain_project(jax, p, x):
+    return (x @ p["weight_ih"] + (p["bias_ih"] + p["bias_hh"]),)
+
+
+def jax_plain_step(jax, p, projected, state):
+    return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
 
 # --- ONNX: nodes as (operator, inputs, outputs, attributes); parameters by name, matrices transposed --------

@@ -14,6 +14,9 @@ from results import Entry
 COLOURS = {
     "torch": "tab:orange",
     "torch.jit": "tab:orange",
+    "torch.compile": "tab:olive",
+    "torch.nn": "tab:brown",
+    "torch.nn plain": "tab:brown",
     "onnxruntime": "tab:blue",
     "onnxruntime bound": "tab:cyan",
     "jax": "tab:green",
@@ -46,7 +49,7 @@ def draw(entries: list[Entry], path: Path) -> None:
 
 def _panel(panel, table) -> None:
     greys = dict(zip(table.variants, GREYS, strict=False))
-    for name in (*table.peers, *table.variants, table.judged):
+    for name in reversed(table.contenders):  # the judged one last, on top
         ours = name == table.judged
         colour = "black" if ours else greys.get(name) or COLOURS.get(name, "tab:red")
         raced = [(k, e.quartiles(name)) for k, e in enumerate(table.entries) if name in e.samples]

@@ -41,10 +41,10 @@ HOPELESS = 2.0  # times the best peer's time: a peer whose calls are long and th
 class Call:
     """A Python callable as a contender. `enter` and `leave` surround its turns, untimed. `answer` gives the
     result to be checked where the call itself does not return it; `tolerance` is this contender's own (see
-    case.py)."""
+    case.py), and so is `reference`, what it must give where it does other work."""
 
-    def __init__(self, call, *, answer=None, tolerance=None, enter=None, leave=None):
-        self.call, self.answer, self.tolerance = call, answer or call, tolerance
+    def __init__(self, call, *, answer=None, tolerance=None, reference=None, enter=None, leave=None):
+        self.call, self.answer, self.tolerance, self.reference = call, answer or call, tolerance, reference
         self.enter, self.leave = enter, leave
 
     def turn(self, n: int) -> float:

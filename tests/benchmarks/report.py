@@ -32,6 +32,8 @@ class Table:
         self.judged = entries[0].judged
         self.variants = in_order(e.variants for e in entries)
         self.peers = in_order(e.peers for e in entries)
+        self.other_work = in_order(e.other_work for e in entries)
+        self.compared = [*self.variants, *self.other_work]  # each with a ratio of its own
         self.narrow = any(e.best_peer != e.best_float32_peer for e in entries)
         self.also_judged = in_order(e.outcome["also_judged"] for e in entries) if self.peers else []
         least = min(e.median(self.judged) for e in entries)
@@ -45,8 +47,8 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """Header and rows."""
-        header = ["size", self.judged, *self.variants, *self.peers]
-        header += [f"vs {name.removeprefix('lnrnn ')}" for name in self.variants]
+        header = ["size", *self.contenders]
+        header += [f"vs {name.removeprefix('lnrnn ')}" for name in self.compared]
         header += ["vs best peer"] if self.peers else []
         header += ["vs best f32 peer"] if self.narrow else []
         header += [_best_against(name) for name in self.also_judged]
@@ -54,13 +56,18 @@ class Table:
         return [header, *map(self._row, self.entries)]
 
     @property
+    def contenders(self) -> list[str]:
+        """In the order of their columns."""
+        return [self.judged, *self.variants, *self.peers, *self.other_work]
+
+    @property
     def _limited(self) -> bool:
         return any(e.limit is not None for e in self.entries)
 
     def _row(self, entry: Entry) -> list[str]:
         row = [entry.size + (" (!)" if entry.disturbed else "")]
-        row += [self._time(entry, name) for name in (self.judged, *self.variants, *self.peers)]
-        row += [f"{entry.ratio(name)[1]:.2f}x" if name in entry.samples else "-" for name in self.variants]
+        row += [self._time(entry, name) for name in self.contenders]
+        row += [f"{entry.ratio(name)[1]:.2f}x" if name in entry.samples else "-" for name in self.compared]
         if self.peers:
             row.append(_ratio(entry, entry.best_peer) + (f" {entry.best_peer}" if entry.best_peer else ""))
             row += [_ratio(entry, entry.best_float32_peer)] if self.narrow else []
@@ -84,7 +91,7 @@ class Table:
         """Geometric means over the rows: of the ratio to each contender and to the best peer, with the rows
         that lie farthest off, and of the limit's part."""
         found = {}
-        for name in self.variants:
+        for name in self.compared:
             ratios = {e.size: e.ratio(name)[1] for e in self.entries if name in e.samples}
             least, most = min(ratios, key=ratios.get), max(ratios, key=ratios.get)
             span = f" ({ratios[least]:.2f}x at {least} to {ratios[most]:.2f}x at {most})"
@@ -111,16 +118,34 @@ class Table:
         """What variants of ours should take at most, and whether they do."""
         found = {}
         for entry in self.entries:
+            grace = entry.outcome["grace"]
+            share = grace / entry.outcome["steps"] / entry.median(self.judged)  # in times of the judged one's
             for name, most in entry.outcome["bounds"].items():
-                found.setdefault((name, most), {})[entry.size] = entry.ratio(name)[1]
+                ratio = entry.ratio(name)[1]
+                found.setdefault((name, most, grace), {})[entry.size] = ratio - most - share, ratio
         lines = []
-        for (name, most), ratios in found.items():
+        for (name, most, grace), ratios in found.items():
             worst = max(ratios, key=ratios.get)
-            verdict = "it does" if ratios[worst] <= most else "IT DOES NOT"
+            beyond, ratio = ratios[worst]
+            besides = f" and {grace * 1e6:.0f} us a call" if grace else ""
             lines.append(
-                f"{name} should take at most {most:.2f}x the time of {self.judged} "
-                f"({', '.join(ratios)}): {verdict}, {ratios[worst]:.2f}x at {worst}"
+                f"{name} should take at most {most:.2f}x the time of {self.judged}{besides} "
+                f"({', '.join(ratios)}): {'it does' if beyond <= 0 else 'IT DOES NOT'}, {ratio:.2f}x at {worst}"
             )
+        return lines
+
+    def rates(self) -> list[str]:
+        """Calls a second, where what a call is has a name."""
+        lines = []
+        for entry in self.entries:
+            if what := entry.outcome["counted"]:
+                rates = {
+                    name: 1 / (entry.median(name) * entry.outcome["steps"])
+                    for name in self.contenders
+                    if name in entry.samples
+                }
+                said = ", ".join(f"{name} {_short(rate)}" for name, rate in rates.items())
+                lines.append(f"{what} a second, {entry.size}: {said}")
         return lines
 
     def notes(self) -> list[str]:
@@ -146,12 +171,13 @@ class Table:
             return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
 
         lines = [line(*row) for row in cells]
-        return [self.title, *lines, f"geometric mean: {self.summary()}", *self.bounds(), *self.notes()]
+        below = [*self.rates(), *self.bounds(), *self.notes()]
+        return [self.title, *lines, f"geometric mean: {self.summary()}", *below]
 
     def markdown(self) -> list[str]:
         head, *rows = self.cells()
         lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-        notes = [f"\n{note}" for note in (*self.bounds(), *self.notes())]
+        notes = [f"\n{note}" for note in (*self.rates(), *self.bounds(), *self.notes())]
         return [f"### {self.title}", "", *lines, "", f"Geometric mean: {self.summary()}", *notes, ""]
 
 

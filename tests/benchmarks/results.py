@@ -35,7 +35,9 @@ class Entry:
         self.samples = {name: np.array(took) / steps for name, took in self.outcome["samples"].items()}
         self.limit = None if self.outcome["limit"] is None else np.array(self.outcome["limit"]) / steps
         self.judged, *self.variants = self.outcome["ours"]
-        self.peers = [name for name in self.samples if name not in self.outcome["ours"]]
+        others = [name for name in self.samples if name not in self.outcome["ours"]]
+        self.other_work = [name for name in others if name in self.outcome["other_work"]]
+        self.peers = [name for name in others if name not in self.other_work]
 
     @property
     def best_peer(self) -> str | None:

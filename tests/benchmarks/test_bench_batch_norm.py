@@ -37,7 +37,7 @@ def test_inference_large(compete, shape, out, threads):
 
 
 @pytest.mark.parametrize("shape", IN_CACHE + LARGE, ids=name)
-def test_training(compete, shape, threads):
+def test_batch_statistics(compete, shape, threads):
     group = f"batch_norm, training{large(shape)}"
     compete("cases_norm.batch_norm_training", group, name(shape), threads, shape=shape)
 

@@ -102,7 +102,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     contenders = prepared.assemble()
     os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
     loops = prepared.limit.loops if prepared.limit else {}
-    peers = contenders.keys() - prepared.ours.keys()
+    peers = contenders.keys() - prepared.ours.keys() - set(prepared.other_work)
     samples, others = None, None
     for again in range(1 + pace.again):
         if again:
@@ -136,7 +136,10 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         "limit": limit,
         "limit_name": prepared.limit.name if prepared.limit else None,
         "bounds": prepared.bounds,
+        "grace": prepared.grace,
         "also_judged": list(prepared.also_judged),
+        "other_work": list(prepared.other_work),
+        "counted": prepared.counted,
     }
 
 

@@ -1,0 +1,193 @@
+"""The training benchmarks: one step, forward and backward, by us and by the peers, the answer, and the time that
+its matrix products need. One such step is all of T time steps; tables divide by T.
+
+The functions below run in a worker process; the tests name them. Arguments: threads, then the size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+
+import numpy as np
+
+import lnrnn
+from case import Case, Limit, Unavailable, tolerances
+from cases_rnn import CELLS
+from peers_rnn import builders, torch_on
+from peers_training import PLAIN, SAME_CELL, torch_compiled, torch_module
+from race import Call
+from training_problem import Problem, problem
+
+SIDE = 1024  # of the matrices whose product is the limit's rate
+
+# What should be reached: by a step before which all parameters were set, and so have to be packed again; by
+# lnrnn.torch, whose calls may cost a little more besides.
+REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
+
+# Roundings of float32, of the largest value of a result.
+UNITS = 200
+
+# Why the others do without it. Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50:
+# the loop takes 72 ms, over a compiled step 67, unrolled and compiled as a whole 64.
+NOT_COMPILED = (
+    "races at B=32 H=256 only: a step compiles for 7 to 18 s a shape, an unrolled loop for 98 s, to gain a tenth"
+)
+
+
+def gemm(problem: Problem, threads: int) -> Limit:
+    """The step's six products at the rate of a large float32 product, by torch or by NumPy, whichever is
+    faster."""
+    torch = torch_on(threads)
+    a, b, c = (np.random.default_rng(k).standard_normal((SIDE, SIDE), np.float32) for k in range(3))
+    tensors = [torch.from_numpy(v) for v in (a, b, c)]
+    loops = {
+        "GEMM torch": Call(partial(torch.mm, *tensors[:2], out=tensors[2])),
+        "GEMM numpy": Call(partial(np.matmul, a, b, out=c)),
+    }
+    share = problem.operations / (2 * SIDE**3)
+    return Limit("GEMM", loops, lambda took: share * np.minimum(*(took[name] for name in loops)))
+
+
+def _model(problem: Problem):
+    norm = None if problem.plain else "layer"
+    hidden, inputs = problem.gy.shape[2], problem.x.shape[2]
+    model = getattr(lnrnn, problem.cell.NAME)(inputs, hidden, norm=norm)
+    model.load_state_dict({f"{name}_l0": value for name, value in problem.p.items()})
+    return model
+
+
+def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call:
+    """The training step of a model: what the documentation shows. padded: without the lengths, where gy is 0
+    past them. before: what comes before it in the same call."""
+    x, gy, lengths = problem.x, problem.gy, problem.lengths
+    if padded:
+        gy, lengths = gy * problem.alive, None
+    h0 = tuple(s[None] for s in problem.states)
+    h0 = h0 if len(h0) > 1 else h0[0]
+
+    def call():
+        before()
+        y, h, tape = model.forward_train(x, h0, lengths)
+        return y, *model.backward(tape, gy)
+
+    def answer():
+        y, gx, gh0, grads = call()
+        gstates = gh0 if isinstance(gh0, tuple) else (gh0,)
+        grads = problem.for_peers({name.removesuffix("_l0"): g for name, g in grads.items()})
+        return problem.results(y * problem.alive if padded else y, gx, [g[0] for g in gstates], grads)
+
+    return Call(call, answer=answer)
+
+
+def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, **more) -> Case:
+    answer = problem.answer()
+    return Case(
+        ours,
+        peers or {},
+        answer,
+        tolerances(answer, np.float32, UNITS),
+        gemm(problem, threads),
+        len(problem.x),
+        **more,
+    )
+
+
+def _beside_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
+    """torch.nn's plain cell, which does less work than a normalised one: checked against an answer of its
+    own."""
+
+    def build():
+        other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)
+        call = torch_module(other, threads)
+        call.reference = other.answer()
+        call.tolerance = tolerances(call.reference, np.float32, UNITS)
+        return call
+
+    return {"torch.nn plain": build}
+
+
+def normalised(threads, cell, batch, hidden, steps, ragged=False, compiled=False):
+    """Layer norm, whole batches or lengths uniform in 1..T."""
+    cell = CELLS[cell]
+    task = problem(cell, batch, hidden, steps, ragged=ragged)
+    model = _model(task)
+    ours = {"lnrnn": _step(task, model)}
+    if ragged:
+        ours["lnrnn padded"] = _step(task, model, padded=True)
+    peers = SAME_CELL | ({"torch.compile": torch_compiled} if compiled else {})
+    return _case(
+        task,
+        threads,
+        ours,
+        builders(peers, task, threads) | _beside_plain(cell, batch, hidden, steps, threads, ragged),
+        other_work=("torch.nn plain",),
+        left_out={} if compiled else {"torch.compile": NOT_COMPILED},
+    )
+
+
+def plain(threads, cell, batch, hidden, steps, ragged=False):
+    """The cell without a norm; the loops of torch are slower than torch.nn's own."""
+    task = problem(CELLS[cell], batch, hidden, steps, ragged=ragged, plain=True)
+    return _case(task, threads, {"lnrnn": _step(task, _model(task))}, builders(PLAIN, task, threads))
+
+
+def repacking(threads, cell, batch, hidden, steps):
+    """With all parameters set before each step, as an optimiser does, against parameters that stay."""
+    task = problem(CELLS[cell], batch, hidden, steps)
+    model = _model(task)
+    state = model.state_dict()
+    ours = {
+        "lnrnn": _step(task, model),
+        "lnrnn repacking": _step(task, model, before=partial(model.load_state_dict, state)),
+    }
+    return _case(task, threads, ours, bounds={"lnrnn repacking": REPACKING})
+
+
+def torch_modules(threads, cell, batch, hidden, steps):
+    """lnrnn.torch's module, and its plain operations, against the step in NumPy."""
+    task = problem(CELLS[cell], batch, hidden, steps)
+    ours, bounds = {"lnrnn": _step(task, _model(task))}, {}
+    for name, engine in engines().items():
+        ours[name] = _module_step(task, engine)
+        if name == "lnrnn.torch":
+            bounds = {name: TORCH}
+    return _case(task, threads, ours, bounds=bounds, grace=TORCH_CALL)
+
+
+def engines() -> dict[str, dict]:
+    """Arguments of lnrnn.torch's modules for each engine that this lnrnn has, by contender."""
+    try:
+        import lnrnn.torch
+    except ImportError as missing:
+        raise Unavailable(str(missing)) from None
+    plain = "lnrnn.torch plain"
+    if "engine" not in inspect.signature(lnrnn.torch.LSTM).parameters:
+        return {plain: {}}
+    return {"lnrnn.torch": {}, plain: {"engine": "torch"}}
+
+
+def _module_step(problem: Problem, engine: dict) -> Call:
+    import torch
+
+    import lnrnn.torch
+
+    cell, names = problem.cell, sorted(problem.p)
+    module = getattr(lnrnn.torch, cell.NAME)(problem.x.shape[2], problem.gy.shape[2], **engine)
+    module.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in problem.p.items()})
+    x, *states = (torch.tensor(v, requires_grad=True) for v in (problem.x, *(s[None] for s in problem.states)))
+    h0 = tuple(states) if len(states) > 1 else states[0]
+    leaves = [x, *states, *(getattr(module, f"{name}_l0") for name in names)]
+    gy = torch.from_numpy(problem.gy)
+
+    def call():
+        with torch.enable_grad():
+            y = module(x, h0)[0]
+            return y, *torch.autograd.grad(y, leaves, gy)
+
+    def answer():
+        y, gx, *rest = (v.detach().numpy() for v in call())
+        grads = dict(zip(names, rest[cell.STATES :], strict=True))
+        return problem.results(y, gx, [g[0] for g in rest[: cell.STATES]], problem.for_peers(grads))
+
+    return Call(call, answer=answer)
