@@ -71,3 +71,11 @@ def test_repacking(compete, batch, hidden, threads):
 @sizes([(8, 256), (64, 512)])
 def test_torch(compete, cell, batch, hidden, threads):
     train(compete, "torch_modules", "LN-{}, training with lnrnn.torch", cell, batch, hidden, threads)
+
+
+@pytest.mark.parametrize("hidden", [128, 256], ids=["H128", "H256"])
+def test_characters(compete, hidden, threads):
+    """A training from end to end: windows of 100 characters."""
+    size = f"B=32 H={hidden} T=100"
+    group, case = "LN-LSTM, training a model of characters", "cases_characters.characters"
+    compete(case, group, size, threads, cell="lstm", batch=32, hidden=hidden, steps=100)

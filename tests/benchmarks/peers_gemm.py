@@ -1,0 +1,60 @@
+"""A large float32 matrix product in every library that is here: the rate at which this machine multiplies matrices.
+
+The fastest is not the same everywhere. On a Zen 5 core oneDNN and XLA reach 230 GFLOP/s, and torch.mm (MKL) and
+NumPy (OpenBLAS), which use vectors of half the width there, 100 to 118.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from peers_rnn import torch_on
+from race import Call
+
+SIDE = 1024
+
+
+def _numpy(a, b, threads) -> Call:
+    """As many threads as it has CPUs: its pool is sized when it is loaded."""
+    return Call(partial(np.matmul, a, b, out=np.empty_like(a)))
+
+
+def _torch(a, b, threads) -> Call:
+    torch = torch_on(threads)
+    a, b = torch.from_numpy(a), torch.from_numpy(b)
+    return Call(partial(torch.mm, a, b, out=torch.empty_like(a)))
+
+
+def _onednn(a, b, threads) -> Call:
+    """The operator with packed weights that torch.compile puts in the place of a linear layer."""
+    torch = torch_on(threads)
+    a, transposed = torch.from_numpy(a), torch.from_numpy(np.ascontiguousarray(b.T))
+    weight = torch.ops.mkldnn._reorder_linear_weight(transposed, len(a))
+    return Call(partial(torch.ops.mkldnn._linear_pointwise, a, weight, None, "none", [], ""))
+
+
+def _jax(a, b, threads) -> Call:
+    import jax
+
+    a, b, product = jax.numpy.asarray(a), jax.numpy.asarray(b), jax.jit(jax.numpy.matmul)
+    return Call(lambda: product(a, b).block_until_ready())
+
+
+WAYS = {"numpy": _numpy, "torch": _torch, "oneDNN": _onednn, "jax": _jax}
+
+
+def products(threads: int) -> dict[str, Call]:
+    """{library: the product of two matrices SIDE x SIDE}, of those that are here and right."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((SIDE, SIDE), np.float32) for _ in range(2))
+    want, found = a @ b, {}
+    for name, build in WAYS.items():
+        try:
+            call = build(a, b, threads)
+            if np.allclose(np.asarray(call.answer()), want, rtol=1e-3, atol=1e-3):
+                found[name] = call
+        except (ImportError, AttributeError, NotImplementedError, RuntimeError):  # not here, or not of this version
+            continue
+    return found
