@@ -1,5 +1,5 @@
-"""The training benchmarks: one step, forward and backward, by us and by the peers, the answer, and the time that
-its matrix products need. One such step is all of T time steps; tables divide by T.
+"""The training benchmarks: one step, forward and backward, by us and by the peers, the answer, and the time
+that its matrix products need. One such step is all of T time steps; tables divide by T.
 
 The functions below run in a worker process; the tests name them. Arguments: threads, then the size.
 """
@@ -14,8 +14,8 @@ import numpy as np
 import lnrnn
 from case import Case, Limit, Unavailable, tolerances
 from cases_rnn import CELLS
-from peers_rnn import builders
 from peers_gemm import SIDE, products
+from peers_rnn import builders
 from peers_training import PLAIN, SAME_CELL, torch_compiled, torch_module
 from race import Call
 from training_problem import Problem, problem
@@ -24,22 +24,28 @@ from training_problem import Problem, problem
 # lnrnn.torch, whose calls may cost a little more besides.
 REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 
-# Roundings of float32, of the largest value of a result. Right answers of all libraries differ by 50 at most (up
-# to H = 1024); a wrong formula is off by a thousand times as much.
+# Roundings of float32, of the largest value of a result. Right answers of all libraries differ by 50 at most
+# (up to H = 1024); a wrong formula is off by a thousand times as much.
 UNITS = 100
 
 # Why the others do without it. Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50:
 # the loop takes 72 ms, over a compiled step 67, unrolled and compiled as a whole 64.
-NOT_COMPILED = (
-    "races at B=32 H=256 only: a step compiles for 7 to 18 s a shape, an unrolled loop for 98 s, to gain a tenth"
-)
+NOT_COMPILED = "races at B=32 H=256 only: compiling a step takes 7 to 18 s a shape, the unrolled loop 98 s, to gain a tenth"
 
 
-def gemm(problem: Problem, threads: int) -> Limit:
-    """The step's six products at the rate of a large float32 product, by whichever library is fastest here."""
-    loops = {f"GEMM {name}": call for name, call in products(threads).items()}
+def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
+    """The step's six products at the rate of a large float32 product, by whichever library is fastest here,
+    and why others are left out."""
+    found, left_out = products(threads)
+    loops = {f"GEMM {name}": call for name, call in found.items()}
     share = problem.operations / (2 * SIDE**3)
-    return Limit("GEMM", loops, lambda took: share * np.min([took[name] for name in loops], 0))
+
+    def seconds(took):
+        limit.name = min(loops, key=lambda name: np.median(took[name]))
+        return share * took[limit.name]
+
+    limit = Limit("GEMM", loops, seconds)
+    return limit, {f"GEMM {name}": why for name, why in left_out.items()}
 
 
 def _model(problem: Problem):
@@ -73,15 +79,17 @@ def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call
     return Call(call, answer=answer)
 
 
-def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, **more) -> Case:
+def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, left_out=None, **more) -> Case:
     answer = problem.answer()
+    limit, without = gemm(problem, threads)
     return Case(
         ours,
         peers or {},
         answer,
         tolerances(answer, np.float32, UNITS),
-        gemm(problem, threads),
+        limit,
         len(problem.x),
+        left_out=without | (left_out or {}),
         **more,
     )
 
@@ -168,7 +176,9 @@ def _module_step(problem: Problem, engine: dict) -> Call:
     cell, names = problem.cell, sorted(problem.p)
     module = getattr(lnrnn.torch, cell.NAME)(problem.x.shape[2], problem.gy.shape[2], **engine)
     module.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in problem.p.items()})
-    x, *states = (torch.tensor(v, requires_grad=True) for v in (problem.x, *(s[None] for s in problem.states)))
+    x, *states = (
+        torch.tensor(v, requires_grad=True) for v in (problem.x, *(s[None] for s in problem.states))
+    )
     h0 = tuple(states) if len(states) > 1 else states[0]
     leaves = [x, *states, *(getattr(module, f"{name}_l0") for name in names)]
     gy = torch.from_numpy(problem.gy)

@@ -1,9 +1,11 @@
-"""What a call needs besides its arguments and results, packed weights and workspace, against the weights.
+"""What a call needs besides its arguments and results, packed weights and workspace, against the weights; and
+what a training step needs at its peak, against the tape as `tape_bytes` states it, arguments and results.
 
     python tests/benchmarks/memory.py           a few seconds; Linux
 
 Each row is a process of its own. Its resident memory is read before a network's first call, its peak after
-it; the results are taken off. The parameters as they were given are kept too; they are there before.
+it; the results are taken off. The parameters as they were given are kept too; they are there before. Before a
+training step is measured there was one of one time step, as in a training: its packed weights are there.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ import lnrnn
 
 MIB = 1 << 20
 PR_SET_THP_DISABLE = 41
+CELLS = ("RNN", "LSTM", "GRU")
+TRAINING = 1.1  # times the tape, arguments and results
 SIZES = [(1, 128, 100), (1, 1024, 100), (1, 1024, 10_000), (8, 512, 1000), (64, 512, 100), (64, 1024, 100)]
+
+TRAINED = [(8, 256, 100), (32, 256, 1000), (64, 512, 100), (256, 512, 50)]
 
 
 def bound(weights: int) -> float:
@@ -32,47 +38,103 @@ def _resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def _grown(call) -> int:
-    """Bytes by which memory grew for a call at its peak, less its results."""
+def _bytes(result) -> int:
+    """Of all arrays in a result."""
+    if isinstance(result, np.ndarray):
+        return result.nbytes
+    return sum(map(_bytes, result.values() if isinstance(result, dict) else result))
+
+
+def _grown(call) -> tuple[int, int]:
+    """Bytes by which memory grew for a call at its peak, and those of its results."""
     ctypes.CDLL(None).malloc_trim(0)  # or the call is served from what others have given back
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = _resident("VmRSS")
-    y, h = call()
-    return _resident("VmHWM") - before - sum(a.nbytes for a in (y, *(h if isinstance(h, tuple) else (h,))))
+    results = call()
+    return _resident("VmHWM") - before, _bytes(results)
+
+
+def _prepare(batch, hidden, steps, threads) -> np.ndarray:
+    """x (T, B, H), and a process in which what the first calls load and start is there."""
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # huge pages count 2 MiB for the first byte used
+    lnrnn.set_num_threads(threads)
+    for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU):
+        model, x = cell(8, 64), np.ones((5, 70, 8), np.float32)
+        model(x)
+        y, _, tape = model.forward_train(x)
+        model.backward(tape, y)
+    return np.random.default_rng(0).standard_normal((steps, batch, hidden), np.float32)
 
 
 def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
     """Bytes: of the weights, of the packed weights, and growth of the first call."""
-    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # huge pages count 2 MiB for the first byte used
-    lnrnn.set_num_threads(threads)
-    make = getattr(lnrnn, cell)
-    x = np.random.default_rng(0).standard_normal((steps, batch, hidden), np.float32)
-    make(8, 64)(np.ones((5, 70, 8), np.float32))  # what the first call of a process loads and starts
-    model = make(hidden, hidden).to_dtype(dtype)
-    grown = _grown(lambda: model(x))
+    x = _prepare(batch, hidden, steps, threads)
+    model = getattr(lnrnn, cell)(hidden, hidden).to_dtype(dtype)
+    grown, results = _grown(lambda: model(x))
     elements = model.weight_ih_l0.size + model.weight_hh_l0.size
-    return elements * {"float32": 4, "bfloat16": 2, "int8": 1}[dtype], model.packed_bytes, grown
+    weights = elements * {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
+    return weights, model.packed_bytes, grown - results
 
 
-def main():
+def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int]:
+    """Bytes: of the tape, of arguments and results, and of a training step's peak, arguments included."""
+    x = _prepare(batch, hidden, steps, threads)
+    model = getattr(lnrnn, cell)(hidden, hidden)
+
+    def step(x, gy):
+        y, h, tape = model.forward_train(x)
+        return y, h, *model.backward(tape, gy)
+
+    step(x[:1], x[:1])
+    gy = x.copy()
+    arguments = _bytes((x, gy, model.parameters()))
+    grown, results = _grown(lambda: step(x, gy))
+    return model.tape_bytes(steps, batch), arguments + results, grown + arguments
+
+
+def _calls(pool) -> str:
     line = "{:<5} {:<9} {:>3} {:>5} {:>6} {:>8}  {:>8} {:>8} {:>8} {:>8}  {}"
     print(line.format("cell", "weights", "B", "H", "T", "threads", "MiB", "packed", "call", "allowed", ""))
     worst = 0.0
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for cell in ("RNN", "LSTM", "GRU"):
-            narrow = [(1, 1024, 100, dtype, 1) for dtype in ("bfloat16", "int8")]
-            for case in [(*size, "float32", threads) for size in SIZES for threads in (1, 2)] + narrow:
-                weights, packed, first = pool.apply(measure, (cell, *case))
-                batch, hidden, steps, dtype, threads = case
-                allowed = bound(weights)
-                worst = max(worst, first / allowed)
-                sizes = [f"{n / MIB:.2f}" for n in (weights, packed, first, allowed)]
-                verdict = "" if first <= allowed else "TOO MUCH"
-                print(line.format(cell, dtype, batch, hidden, steps, threads, *sizes, verdict), flush=True)
-    print(
+    for cell in CELLS:
+        narrow = [(1, 1024, 100, dtype, 1) for dtype in ("bfloat16", "int8")]
+        for case in [(*size, "float32", threads) for size in SIZES for threads in (1, 2)] + narrow:
+            weights, packed, first = pool.apply(measure, (cell, *case))
+            batch, hidden, steps, dtype, threads = case
+            allowed = bound(weights)
+            worst = max(worst, first / allowed)
+            sizes = [f"{n / MIB:.2f}" for n in (weights, packed, first, allowed)]
+            verdict = "" if first <= allowed else "TOO MUCH"
+            print(line.format(cell, dtype, batch, hidden, steps, threads, *sizes, verdict), flush=True)
+    return (
         f"packed weights + workspace should take at most 1.1 x the weights + 2 MiB: "
         f"{'they do' if worst <= 1 else 'THEY DO NOT'}, at most {worst:.2f} of that"
     )
+
+
+def _training(pool) -> str:
+    line = "{:<8} {:>3} {:>5} {:>6} {:>8}  {:>8} {:>8} {:>8} {:>8}  {}"
+    print(line.format("training", "B", "H", "T", "threads", "tape", "args+res", "peak", "allowed", "MiB"))
+    worst = 0.0
+    for cell in CELLS:
+        for case in [(*size, threads) for size in TRAINED for threads in (1, 2)]:
+            tape, given, peak = pool.apply(measure_training, (cell, *case))
+            allowed = TRAINING * (tape + given)
+            worst = max(worst, peak / (tape + given))
+            sizes = [f"{n / MIB:.1f}" for n in (tape, given, peak, allowed)]
+            print(line.format(cell, *case, *sizes, "" if peak <= allowed else "TOO MUCH"), flush=True)
+    return (
+        f"a training step should take at most {TRAINING} x its tape, arguments and results: "
+        f"{'it does' if worst <= TRAINING else 'IT DOES NOT'}, at most {worst:.2f} x"
+    )
+
+
+def main():
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        verdicts = [_calls(pool)]
+        if hasattr(lnrnn.LSTM, "tape_bytes"):
+            verdicts.append(_training(pool))
+    print(*verdicts, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A training step of a recurrent cell in the libraries that people train with: y, and the gradients of x, of the
-initial states and of all parameters.
+"""A training step of a recurrent cell in the libraries that people train with: y, and the gradients of x, of
+the initial states and of all parameters.
 
 Every builder takes (problem, threads), see training_problem.py, and gives a contender whose answer is in the
-order of `Problem.results`. torch gets ragged batches as PackedSequence has them, sorted and packed in advance;
+order of `Problem.results`. torch gets ragged batches as PackedSequence has them, sorted and packed before;
 jax.lax.scan, whose steps are all of one size, gets them padded.
 """
 
@@ -62,7 +62,9 @@ class _Torch:
 
         def answer():
             found = [v.detach().numpy() for v in call()]
-            found = [v.reshape(self.gy.shape if k == 0 else self.leaves[k - 1].shape) for k, v in enumerate(found)]
+            found = [
+                v.reshape(self.gy.shape if k == 0 else self.leaves[k - 1].shape) for k, v in enumerate(found)
+            ]
             states = 2 + self.problem.cell.STATES
             packed, unsorted = map(self.packed.unpack, found[:2]), self.packed.unsort(found[2:states])
             return *packed, *unsorted, *found[states:]

@@ -128,9 +128,10 @@ class Table:
             worst = max(ratios, key=ratios.get)
             beyond, ratio = ratios[worst]
             besides = f" and {grace * 1e6:.0f} us a call" if grace else ""
+            verdict = "it does" if beyond <= 0 else "IT DOES NOT"
             lines.append(
                 f"{name} should take at most {most:.2f}x the time of {self.judged}{besides} "
-                f"({', '.join(ratios)}): {'it does' if beyond <= 0 else 'IT DOES NOT'}, {ratio:.2f}x at {worst}"
+                f"({', '.join(ratios)}): {verdict}, {ratio:.2f}x at {worst}"
             )
         return lines
 

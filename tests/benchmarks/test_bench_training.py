@@ -1,5 +1,5 @@
-"""Training steps, forward and backward: layer-normalised cells over the grid, ragged batches, plain cells; what
-setting parameters costs, lnrnn.torch, and an example from end to end."""
+"""Training steps, forward and backward: layer-normalised cells over the grid, ragged batches, plain cells;
+what setting parameters costs, lnrnn.torch, and an example from end to end."""
 
 from __future__ import annotations
 

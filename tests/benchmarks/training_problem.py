@@ -1,5 +1,5 @@
-"""One training step as every contender is given it: parameters, sequences, the gradient that comes back, and what
-the answer must be.
+"""One training step as every contender is given it: parameters, sequences, the gradient that comes back, and
+what the answer must be.
 
 Results have one order for all contenders, which `Problem.results` makes: y, the gradients of x, of the states
 before the first step, and of the parameters as the peers want them (`cell.for_peers`), by name.
@@ -51,16 +51,14 @@ class Problem:
     def answer(self) -> tuple[np.ndarray, ...]:
         """The results in float64, by `lnrnn.reference`."""
         options = {"norm": None} if self.plain else {}
-        y, tape = self.cell.forward(
-            reference, self.p, self.x, self.states, lengths=self.lengths, **options
-        )
+        y, tape = self.cell.forward(reference, self.p, self.x, self.states, lengths=self.lengths, **options)
         gx, gstates, grads = self.cell.backward(reference, tape, self.gy)
         return self.results(y, gx, gstates, self.for_peers(grads))
 
     @property
     def operations(self) -> int:
-        """Of the six matrix products, in the steps that sequences really have: forward W_ih x and W_hh h; back
-        the two gradients of each, by the weights and by what they are multiplied with."""
+        """Of the six matrix products, in the steps that sequences really have: forward W_ih x and W_hh h;
+        back the two gradients of each, by the weights and by what they are multiplied with."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 
