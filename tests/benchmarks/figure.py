@@ -13,7 +13,7 @@ from results import Entry
 # One library, one colour, in every panel; our own lines are black and grey.
 COLOURS = {
     "torch": "tab:orange",
-    "torch.jit": "tab:orange",
+    "torch.jit": "gold",
     "torch.compile": "tab:olive",
     "torch.nn": "tab:brown",
     "torch.nn plain": "tab:brown",
