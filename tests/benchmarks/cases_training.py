@@ -31,8 +31,8 @@ UNITS = 100
 # Why the others do without it. Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50:
 # the loop takes 72 ms, over a compiled step 67, unrolled and compiled as a whole 64.
 NOT_COMPILED = (
-    "races at B=32 H=256 only: a step compiles for 7 to 18 s a shape, the unrolled loop for 98 s, "
-    "and gains a tenth at most"
+    "races on whole batches at B=32 H=256 only: a step compiles for 7 to 18 s a shape, the unrolled loop "
+    "for 98 s, and gains a tenth at most"
 )
 
 
