@@ -116,7 +116,7 @@ def test_wrong_numbers(wrong):
             rnn.tape_bytes(steps, batch)
 
 
-@pytest.mark.parametrize("wrong", NO_INTEGER, ids=repr)
+@pytest.mark.parametrize("wrong", NO_INTEGER)
 def test_what_is_no_integer(wrong):
     rnn = lnrnn.RNN(3, 4)
     if wrong is not None:
