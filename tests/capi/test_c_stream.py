@@ -18,10 +18,12 @@ D, H, T, LANES = 3, 17, 8, 7
 DOUBLE = ctypes.c_double
 
 
+@pytest.mark.parametrize("zoneout", [0, 0.25])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_bits_of_the_python_call(family, rng, variant):
+def test_bits_of_the_python_call(family, rng, variant, zoneout):
     """Steps in C and in Python in turn, on different lanes in different orders."""
     rnn = network(D, H, num_layers=3, trained=2 * T, **VARIANTS[variant])
+    rnn.zoneout = zoneout
     both, alike = rnn.stream(LANES), rnn.stream(LANES)
     both.state = alike.state = drawn_state(rng, rnn, LANES)
     with Handle(both, 4) as some, Handle(both, LANES) as all_of_them:

@@ -147,12 +147,11 @@ def test_overrun_counts_from_the_reset(rng):
     assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch", None])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_training_is_that_of_the_parts(rng, cell, norm, bidirectional):
+def test_training_is_that_of_the_parts(rng, variant, bidirectional):
     """Outputs and gradients: of a batch of the parts as sequences of their own, summed."""
-    rnn = network(D, H, cell=cell, norm=norm, bidirectional=bidirectional)
+    rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
     x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
     resets, lengths = rng.random((T, B)) < 0.3, rng.integers(0, T + 1, B)
@@ -169,8 +168,7 @@ def test_training_is_that_of_the_parts(rng, cell, norm, bidirectional):
             for j in range(len(pstart)):
                 pstart[j][d, i] = parts(rnn, start)[j][d, b] if at_start else 0
                 pend[j][d, i] = parts(rnn, gend)[j][d, b] if at_end else 0
-    twin = type(rnn)(D, H, norm=norm, bidirectional=bidirectional, seed=0)
-    twin.load_state_dict(rnn.state_dict())
+    twin = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
     y, _, tape = rnn.forward_train(x, start, lengths, resets)
     gx, gh0, grads = rnn.backward(tape, gy, gend)
     of_parts = np.array([end - first for _, _, (first, end) in pieces])
