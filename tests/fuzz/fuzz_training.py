@@ -23,13 +23,14 @@ from networks import (
 )
 
 
-def gradients(ends, names):
+def gradients(ends, names, masks):
     """-> compute for fuzz_truth.compare: gradients by the names, in that order."""
 
     def compute(rnn, x, gy, *states):
         half = len(states) // 2
-        _, _, tapes = reference_forward(rnn, x, whole(rnn, list(states[:half])), ends, training=True)
-        found = named_gradients(rnn, reference_backward(rnn, tapes, gy, whole(rnn, list(states[half:]))))
+        start, after = whole(rnn, list(states[:half])), whole(rnn, list(states[half:]))
+        _, _, tapes = reference_forward(rnn, x, start, ends, training=True, masks=masks)
+        found = named_gradients(rnn, reference_backward(rnn, tapes, gy, after, masks))
         return [found[name] for name in names]
 
     return compute
@@ -57,13 +58,17 @@ def case(rng, judge) -> None:
     gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
     what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
     swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
-    before = rnn.state_dict()
+    before, drops = rnn.state_dict(), dropping(rng, rnn)
+    what = f"{what}, zoneout {rnn.zoneout}, {drops}"
 
-    y, h, tape = rnn.forward_train(swapped(x), h0, ends)
-    true_y, true_h, tapes = reference_forward(rnn, x, h0, ends, training=True)
-    if per_step:
+    y, h, tape = rnn.forward_train(swapped(x), h0, ends, **drops)
+    masks = tape.masks
+    true_y, true_h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
+    if per_step or masks is not None:
         found, true = [swapped(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
-        compare(judge, "forward_train", outcome(ends), found, rnn, (x, *parts(rnn, h0)), what, want=true)
+        compare(
+            judge, "forward_train", outcome(ends, masks), found, rnn, (x, *parts(rnn, h0)), what, want=true
+        )
     else:
         equal(
             judge, "forward_train", rnn, (y, h), rnn(swapped(x), h0, ends), f"{what}, training and inference"
@@ -71,9 +76,9 @@ def case(rng, judge) -> None:
     got = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh))
     # relu's slope jumps at 0
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
-        true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh))
+        true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
         compare(
-            judge, "backward", gradients(ends, list(got)),
+            judge, "backward", gradients(ends, list(got), masks),
             [swapped(g) if name == "x" else g for name, g in got.items()], rnn,
             (x, gy, *parts(rnn, h0), *parts(rnn, gh)), what, factor=3,
             cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
@@ -85,7 +90,7 @@ def case(rng, judge) -> None:
         rnn.load_state_dict(before)
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
-        other = rnn.forward_train(swapped(x), h0, ends)
+        other = rnn.forward_train(swapped(x), h0, ends, **drops)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
         agree(
             judge,
@@ -98,7 +103,7 @@ def case(rng, judge) -> None:
         past = np.arange(steps)[:, None] >= ends
         x, gy = x.copy(), gy.copy()
         x[past], gy[past] = np.nan, np.nan
-        other = rnn.forward_train(swapped(x), h0, ends)
+        other = rnn.forward_train(swapped(x), h0, ends, **drops)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, NaN past the lengths")
         again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
         agree(judge, got, again, f"{what}, NaN past the lengths")
@@ -108,6 +113,20 @@ def case(rng, judge) -> None:
         unchanged = rnn.state_dict()
         right = all(before[name].tobytes() == value.tobytes() for name, value in unchanged.items())
         judge.true("forward_train", right, f"{what}: training changed a parameter")
+
+
+def dropping(rng, rnn) -> dict[str, object]:
+    """The arguments dropout and seed of some cases; sets the network's zoneout, in some."""
+    if chance(rng, 0.3):
+        rates = [float(rng.uniform(0, 0.9)) for _ in parts(rnn, rnn.zoneout)]
+        rnn.zoneout = whole(rnn, rates)
+    if chance(rng, 0.7):
+        return {"seed": int(rng.integers(2**40))}
+    between, at_input, at_states = (
+        float(rng.uniform(0, 0.9)) * chance(rng, 0.6) for _ in ("between", "inputs", "states")
+    )
+    spec = lnrnn.DropoutSpec(between if rnn.num_layers > 1 else 0, inputs=at_input, states=at_states)
+    return {"dropout": spec, "seed": int(rng.integers(2**40))}
 
 
 def cancelling(tapes, x, *upstream) -> float:
@@ -123,9 +142,9 @@ def cancelling(tapes, x, *upstream) -> float:
     return 2e-6 * rstd * largest * float(np.abs(x).max(initial=1))
 
 
-def outcome(ends):
+def outcome(ends, masks):
     def compute(rnn, x, *state):
-        y, h, _ = reference_forward(rnn, x, whole(rnn, list(state)), ends, training=True)
+        y, h, _ = reference_forward(rnn, x, whole(rnn, list(state)), ends, training=True, masks=masks)
         return [y, *parts(rnn, h)]
 
     return compute

@@ -46,7 +46,8 @@ def of_norm(shape, dtype, gain, bias):
 
 
 def of_network(variant, sizes, batch, dtype, layers):
-    """A call, a call with lengths, a stream, and what training gives, where the network can be trained."""
+    """A call, a call with lengths, a stream, and what training gives, where the network can be trained, also
+    with dropout."""
     rng = rng_of(variant, sizes, batch, dtype, layers)
     T = 9
     rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)
@@ -66,6 +67,20 @@ def of_network(variant, sizes, batch, dtype, layers):
             return
         gx, gh0, grads = rnn.backward(tape, normal(rng, *y.shape), state)
         yield from (y, gx, *parts(rnn, gh0), *(grads[name] for name in sorted(grads)))
+        yield from of_dropout(rnn, x, h0, ends)
+
+
+def of_dropout(rnn, x, h0, ends):
+    """A call with zoneout, a stream, and what training gives where all that can be dropped is."""
+    rnn.zoneout = 0.25
+    y, state = rnn(x, h0, ends)
+    yield from (y, *parts(rnn, state))
+    if rnn.num_layers == 1:
+        yield rnn.stream(x.shape[1])(x[0]) if not rnn.bidirectional else y
+    spec = lnrnn.DropoutSpec(0.2 if rnn.num_layers > 1 else 0, inputs=0.2, states=0.3)
+    y, state, tape = rnn.forward_train(x, h0, ends, dropout=spec, seed=1)
+    gx, gh0, grads = rnn.backward(tape, y, state)
+    yield from (y, gx, *parts(rnn, gh0), *(grads[name] for name in sorted(grads)))
 
 
 def configurations():
