@@ -12,7 +12,6 @@ from bad_values import NO_ARRAY, NO_FLAG, NO_INTEGER, NO_NUMBER
 from fuzz_draw import chance, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_networks import described
-from fuzz_truth import trainable
 from helpers import named
 from networks import drawn_state, normal, parts, whole
 
@@ -166,7 +165,7 @@ def networks(rng, judge) -> None:
     what = described(rnn)
     want, want_h = rnn(given, h0, ends)
     gy = normal(rng, *want.shape)
-    tape = rnn.forward_train(given, h0, ends)[2] if trainable(rnn) else None
+    tape = rnn.forward_train(given, h0, ends)[2]
     before = rnn.state_dict()
     if per_step:
         want, want_h = rnn(given, h0, ends)

@@ -12,7 +12,6 @@ from fuzz_draw import STYLES, caches, chance, lengths, network, pick, values
 from fuzz_judge import alike
 from fuzz_networks import described, equal
 from fuzz_norms import agree
-from fuzz_truth import trainable
 from helpers import using_caches
 from lnrnn import _core
 from networks import drawn_state, normal
@@ -75,7 +74,7 @@ def networks(rng, judge) -> None:
     hidden, width = int(rng.integers(60, 280)), int(rng.integers(1, 130))
     rnn = network(rng, known=4, most_layers=2, sizes=(width, hidden))
     room = isinstance(rnn.norm, lnrnn.BatchNormSpec) and rnn.norm.max_steps is not None  # for fewer steps
-    train = trainable(rnn) and not room and chance(rng, 0.4)
+    train = not room and chance(rng, 0.4)
     if not train:
         rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     batch = int(pick(rng, (1, 2, 3, 7, 16, 33, 70)))

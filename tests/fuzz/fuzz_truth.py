@@ -6,7 +6,6 @@ import copy
 
 import numpy as np
 
-import lnrnn
 from lnrnn import reference as ref
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
 from short_weights import to_14_bits, to_bfloat16, to_int8
@@ -103,11 +102,3 @@ def int8_step(rnn, x, state):
     z = tape.steps[0].kept[1]
     h = h + z * (state[0][0].astype(float) - start["h0"])
     return [h[None], h[None]]
-
-
-def trainable(rnn) -> bool:
-    """Whether forward_train takes it."""
-    norm = rnn.norm
-    return not isinstance(norm, lnrnn.LayerNormSpec) or norm == lnrnn.LayerNormSpec(eps=norm.eps).resolved(
-        type(rnn)._cell
-    )

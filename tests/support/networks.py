@@ -197,11 +197,13 @@ KINK = 3e-6
 def kink(rnn, tapes):
     """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
     nearest = np.inf
-    for suffix, tape in tapes.items() if getattr(rnn, "nonlinearity", None) == "relu" else ():
-        gain = getattr(rnn, "gain" + suffix, 1)
-        bias = tape.options["bias"]
+    for tape in tapes.values() if getattr(rnn, "nonlinearity", None) == "relu" else ():
         for step in tape.steps:
-            nearest = min(nearest, np.abs(step.ahat * gain + (0 if bias is None else bias)).min())
+            argument = 0
+            for name, normed in step.norms.at.items():
+                site, p = step.norms.sites[name], tape.parameters
+                argument = argument + normed.ahat * p.get(site.gain, 1) + p.get(site.bias, 0)
+            nearest = min(nearest, np.abs(argument).min())
     return nearest
 
 
