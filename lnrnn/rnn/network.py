@@ -381,7 +381,7 @@ class Network(Closed, Generic[State]):
         -> gx like x, gh0 like h0, and gradients by parameter name (`out`, if it is given).
 
         The same bits for any number of threads. Raises ValueError or TypeError for a wrong argument, before
-        anything is written.
+        anything is written. An exception in the middle, as KeyboardInterrupt, leaves some gradients in `out`.
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "what this network's forward_train returned", tape)

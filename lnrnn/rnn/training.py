@@ -194,6 +194,8 @@ def backward(
     gend = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
     if out is not None:
         refuse_gradients(out, made)
+        grad = _apart(grad, out)
+        gend = None if gend is None else [_apart(g, out) for g in gend]
     gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
     grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
     gx: Array | None = None
@@ -239,6 +241,11 @@ def backward(
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
     return gx, as_state(gstart, unbatched), grads if out is None else out
+
+
+def _apart(array: Array, out: dict[str, Array]) -> Array:
+    """array, or a copy of it if gradients are written to its memory while it is still read."""
+    return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
 
 
 def refuse_gradients(out: Any, made: Architecture) -> None:

@@ -126,11 +126,10 @@ def test_statistics_of_the_batch(cell):
 
 
 @each_shape
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_training(cell, norm, shape):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training(variant, shape):
     for ragged in (False, True):
-        rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm=norm), shape, ragged, bidirectional=True)
+        rng, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
         gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
         before = rnn.state_dict()
 

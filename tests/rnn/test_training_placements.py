@@ -1,0 +1,399 @@
+"""backward of every norm and placement of every cell against back-propagation through time in the reference:
+batches of every size, steps of several rounds, parts of calls, threads; grad_x=False and out=."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import misaligned, named, on_every_isa, relative_error, several_threads, using_threads
+from lnrnn import _core
+from networks import (
+    VARIANTS,
+    calm,
+    drawn_state,
+    named_gradients,
+    normal,
+    parts,
+    reference_backward,
+    reference_forward,
+    whole,
+)
+
+same = np.testing.assert_array_equal
+
+
+def with_inner_biases(variant):
+    return {**variant, "norm": dataclasses.replace(variant["norm"], inner_bias=True)}
+
+
+# "RNN" is the paper's placement, which "joint" is by name.
+VARIANTS = VARIANTS | {"RNN joint": dict(cell="RNN", norm=lnrnn.LayerNormSpec("joint"))}
+VARIANTS |= {
+    f"{name} inner": with_inner_biases(variant)
+    for name, variant in VARIANTS.items()
+    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec)
+}
+each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+# One that is batch norm, and of each kind of cell in backward_steps.c the one with the most norms.
+FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
+FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
+a_few = pytest.mark.parametrize("variant", [VARIANTS[name] for name in FEW], ids=FEW)
+
+
+def drawn(seed, rnn, steps, ends):
+    """(x, h0, lengths, gy, gh) for sequences of these lengths."""
+    rng, batch = np.random.default_rng(seed), len(ends)
+    x = normal(rng, steps, batch, rnn.input_size)
+    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    return x, drawn_state(rng, rnn, batch), np.asarray(ends), gy, drawn_state(rng, rnn, batch)
+
+
+def trained(rnn, x, h0, ends, gy, gh, **options):
+    """One forward and backward run: {name: gradient}."""
+    return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
+
+
+def true_gradients(rnn, x, h0, ends, gy, gh):
+    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
+    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh))
+
+
+# --- precision ----------------------------------------------------------------------------------------------
+
+# Relative to the largest entry of each gradient. Measured at most: 1.3e-6.
+GRADIENT = 3e-6
+
+
+def close(got, want, note="", allowed=GRADIENT):
+    assert set(got) == set(want)
+    for name, g in got.items():
+        assert g.dtype == np.float32
+        assert relative_error(g, want[name]) < allowed, (name, note)
+
+
+# Hidden, inputs, layers, directions, the sequences' lengths.
+SIZES = [
+    (15, 7, 1, 1, [5] * 5),
+    (16, 31, 2, 1, [3] * 13),
+    (17, 5, 1, 2, [9, 1, 9, 9, 9, 9, 9, 9, 9, 9, 5, 9, 0, 2]),
+    (33, 9, 2, 2, [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1, 3, 0]),
+    (49, 16, 1, 1, [1] * 9),
+    (65, 33, 3, 1, [3, 3, 3, 3, 3, 3, 3, 3, 3, 2]),
+    (97, 130, 1, 1, [2] * 31),
+    (130, 17, 1, 2, [3, 2] * 9),
+]
+
+
+@each_variant
+def test_every_size(variant):
+    for k, (hidden, inputs, layers, directions, ends) in enumerate(SIZES):
+        rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **variant)
+        args = drawn(k, rnn, max(ends), ends)
+        want = true_gradients(rnn, *args)
+        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+            assert list(got)[-len(rnn.parameters()) :] == list(rnn.parameters())
+            close(got, want, (isa, hidden, inputs))
+
+
+@pytest.mark.parametrize("nonlinearity", ["sigmoid", "identity"])
+@pytest.mark.parametrize("norm", ["RNN split", "RNN split inner"])
+def test_split_rnn_with_other_nonlinearities(isa, norm, nonlinearity):
+    rnn = calm(7, 33, nonlinearity=nonlinearity, num_layers=2, **VARIANTS[norm])
+    args = drawn(0, rnn, 7, [7, 3, 0, 7, 7])
+    close(trained(rnn, *args), true_gradients(rnn, *args))
+
+
+# --- batches, and steps of several rounds -------------------------------------------------------------------
+
+# The lengths of a batch. 4 rows, or 8 of more than 256, have sums of their own; a tile has 64; a round has
+# 256, or those of one step, and goes into products 128 at a time.
+BATCHES = {
+    "one row": [9],
+    "two": [3, 9],
+    "three": [9, 2, 3],
+    "five": [9, 9, 1, 9, 4],
+    "a tile": [5] * 64,
+    "a tile and one": [5] * 64 + [2],
+    "half of them for one step": [6] * 20 + [1] * 45,
+    "more than a round in a step": [3] * 250 + [2] * 6 + [1],
+    "much more": [2] * 260 + [1] * 270,
+    "a row for many rounds": [600],
+    "three for many rounds": [300, 299, 257],
+    "very different": [700, 1, 2, 0, 90, 1, 1, 340, 3],
+    "one step": [1] * 5,
+    "one step of all but a round": [1] * 255,
+    "a round to the row": [4] * 64,
+    "two rounds and one row": [171, 171, 171],
+    "most of them empty": [0, 0, 4, 0, 0, 0, 0, 3, 0, 0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@a_few
+def test_batches(isa, variant, batch):
+    """Under batch norm of two or one sequences nothing is left but roundings: not these."""
+    ends = BATCHES[batch]
+    if "batch" in str(variant.get("norm")).lower():
+        ends = ends + [max(ends)] * 8
+    rnn = calm(7, 17, **variant, bidirectional=max(ends) < 100)
+    args = drawn(len(ends), rnn, max(ends), ends)
+    # A sum of many rows in float is off by about the root of their number in units of its last place.
+    allowed = GRADIENT + sum(ends) ** 0.5 * 2.0**-24
+    close(trained(rnn, *args), true_gradients(rnn, *args), batch, allowed)
+
+
+@pytest.mark.parametrize("variant", [VARIANTS[name] for name in FEW if "batch" not in name])
+def test_gradients_of_a_batch_are_those_of_its_sequences(isa, variant):
+    """To the bit where each sequence has its own; those of parameters are sums."""
+    rnn = calm(7, 17, **variant)
+    x, h0, ends, gy, gh = drawn(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
+    want, found = trained(rnn, x, h0, ends, gy, gh), {}
+    for k, end in enumerate(ends):
+        one = trained(
+            rnn,
+            x[:, k : k + 1],
+            whole(rnn, [s[:, k : k + 1] for s in parts(rnn, h0)]),
+            ends[k : k + 1],
+            gy[:, k : k + 1],
+            whole(rnn, [s[:, k : k + 1] for s in parts(rnn, gh)]),
+        )
+        for name, g in one.items():
+            if name in ("x", "h0", "c0"):
+                same(g[:, 0], want[name][:, k], err_msg=f"{name} of a sequence of {end} steps")
+            else:
+                found[name] = found.get(name, 0) + g.astype(float)
+    for name, g in found.items():
+        assert relative_error(want[name], g) < 1e-6, name
+
+
+# --- threads, and parts of calls ----------------------------------------------------------------------------
+
+
+@contextmanager
+def parts_of(size):
+    _core.set_part(size)
+    try:
+        yield
+    finally:
+        _core.set_part(0)
+
+
+@each_variant
+def test_threads(variant):
+    """The same bits, whoever computes, and whoever had computed the tape."""
+    hidden = 193 if variant["cell"] == "RNN" else 97
+    rnn = calm(33, hidden, num_layers=2, **variant)
+    ends = np.random.default_rng(0).integers(4, 10, 100)
+    x, h0, ends, gy, gh = drawn(1, rnn, ends.max(), ends)
+    assert ends.sum() * len(rnn.weight_hh_l0) * (33 + hidden) > 3 * 2**22  # worth four threads
+    with using_threads(1):
+        tape = rnn.forward_train(x, h0, ends)[2]
+        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
+    for threads in (2, 4):
+        with using_threads(threads):
+            other = rnn.forward_train(x, h0, ends)[2]
+        with several_threads(threads):
+            found = named_gradients(rnn, rnn.backward(tape, gy, gh))
+        with several_threads(5 - threads):
+            crossed = named_gradients(rnn, rnn.backward(other, gy, gh))
+        for name, g in want.items():
+            same(found[name], g, err_msg=f"{name}, {threads} threads")
+            same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
+
+
+@pytest.mark.parametrize("ends", [[260, 100, 90], [5] * 70 + [2] * 30], ids=["long", "wide"])
+@each_variant
+def test_parts_of_calls(variant, ends):
+    """However a call is cut changes no bit: each step of a group a part of its own; some steps; the whole."""
+    rnn = calm(7, 17, **variant)
+    x, *rest = drawn(2, rnn, max(ends), ends)
+    tape = rnn.forward_train(x, *rest[:2])[2]
+
+    def compute():
+        total = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
+        rnn.backward(tape, *rest[2:], out=total)
+        return [*named_gradients(rnn, rnn.backward(tape, *rest[2:])).values(), *total.values()]
+
+    with using_threads(1), parts_of(1e18):
+        want = compute()
+    for threads in (1, 2):
+        for size in (1, 1e6):
+            with using_threads(threads), parts_of(size):
+                for got, array in zip(compute(), want, strict=True):
+                    same(got, array, err_msg=f"{threads} threads, parts of {size}")
+
+
+# --- grad_x and out -----------------------------------------------------------------------------------------
+
+
+@each_variant
+def test_without_the_gradient_of_x(isa, variant):
+    """All else has the same bits."""
+    for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
+        rnn = calm(7, 17, **variant, **options)
+        x, h0, ends, gy, gh = drawn(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
+        tape = rnn.forward_train(x, h0, ends)[2]
+        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
+        got = named_gradients(rnn, rnn.backward(tape, gy, gh, grad_x=False))
+        assert list(got) == list(want) and got.pop("x") is None
+        for name, g in got.items():
+            same(g, want[name], err_msg=name)
+        # as the transposed weights are kept, also where nobody has wanted gx before
+        fresh = calm(7, 17, **variant, **options)
+        other = named_gradients(fresh, fresh.backward(fresh.forward_train(x, h0, ends)[2], gy, gh, False))
+        assert other["x"] is None
+        for name, g in got.items():
+            same(g, other[name], err_msg=name)
+
+
+# A sum that starts from what is in `out` is rounded at every row, to a unit in its last place. Measured at
+# most: 1.8e-6.
+ADDED = 4e-6
+
+
+@each_variant
+def test_gradients_are_added_to_what_is_there(isa, variant):
+    """Those of micro-batches, one after the other, are those of the batch. One round, several, none."""
+    rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
+    total, sums = None, {}
+    for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):
+        x, h0, ends, gy, gh = drawn(seed, rnn, 40, ends)
+        tape = rnn.forward_train(x, h0, ends)[2]
+        alone = named_gradients(rnn, rnn.backward(tape, gy, gh))
+        for name in rnn.parameters():
+            sums[name] = sums.get(name, 0) + alone[name].astype(float)
+        gx, gh0, found = rnn.backward(tape, gy, gh, out=total)
+        assert total is None or found is total
+        total = found
+        same(gx, alone["x"])
+        for name, g in zip(("h0", "c0"), parts(rnn, gh0), strict=False):
+            same(g, alone[name])
+        for name, g in total.items():
+            assert relative_error(g, sums[name]) < ADDED, name
+    before = {name: g.copy() for name, g in total.items()}
+    rnn.backward(tape, 0 * gy, None, out=total)
+    for name, g in total.items():
+        same(g, before[name])
+
+
+@each_variant
+def test_gradients_are_added_to_zeros(isa, variant):
+    """To the bit as without out, in arrays of the caller's in an order of the caller's."""
+    rnn = calm(7, 17, **variant, num_layers=2)
+    x, h0, ends, gy, gh = drawn(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
+    tape = rnn.forward_train(x, h0, ends)[2]
+    _, _, want = rnn.backward(tape, gy, gh)
+    flat = np.zeros(
+        sum(g.size for g in want.values()) + 3, np.float32
+    )  # side by side, not aligned to vectors
+    out, at = {}, 3
+    for name, g in reversed(want.items()):
+        out[name] = flat[at : at + g.size].reshape(g.shape)
+        at += g.size
+    arrays = dict(out)
+    gx, _, grads = rnn.backward(tape, gy, gh, False, out=out)
+    assert gx is None and grads is out and list(out) == list(reversed(want))
+    for name, g in want.items():
+        assert out[name] is arrays[name]
+        same(out[name], g)
+    assert not flat[:3].any()
+
+
+def test_gradients_are_added_to_memory_that_is_read(rng):
+    """gy and gh are read as they were, also where they share memory with arrays of out."""
+    rnn = calm(7, 16)
+    for shared in ("gy", "gh"):
+        x, h0, ends, gy, gh = drawn(6, rnn, 60, [60] * 16)
+        tape = rnn.forward_train(x, h0, ends)[2]
+        ones = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
+        place = (gy if shared == "gy" else gh).reshape(-1)[-256:].reshape(16, 16)
+        want = rnn.backward(tape, gy.copy(), gh.copy(), out=copy.deepcopy(ones | {"weight_hh_l0": place}))
+        got = rnn.backward(tape, gy, gh, out=ones | {"weight_hh_l0": place})
+        for name, g in named_gradients(rnn, want).items():
+            same(named_gradients(rnn, got)[name], g, err_msg=f"{name}, with {shared}")
+
+
+def bad_outs(good):
+    """{what is wrong: (error, out, what the message has to say)}; good: a dict that could be given."""
+    w = "weight_hh_l0"
+    read_only = good[w].copy()
+    read_only.flags.writeable = False
+    twice = np.zeros(good[w].size + 5, np.float32)
+    bias = good["bias_l0"]
+    last_of_weight = twice[good[w].size - 1 :][: bias.size]
+    return {
+        "no dict": (TypeError, list(good.values()), "out"),
+        "a number": (TypeError, 1, "out"),
+        "nothing": (ValueError, {}, "out"),
+        "one is missing": (ValueError, {n: g for n, g in good.items() if n != w}, w),
+        "unknown": (ValueError, good | {"weight_hh_l7": good[w].copy()}, "weight_hh_l7"),
+        "no name": (ValueError, good | {3: good[w].copy()}, "3"),
+        "turned": (ValueError, good | {w: good["weight_ih_l0"].T.copy()}, w),
+        "one axis": (ValueError, good | {w: good[w].ravel().copy()}, w),
+        "float64": (TypeError, good | {w: good[w].astype(float)}, w),
+        "foreign byte order": (TypeError, good | {w: good[w].astype(">f4")}, w),
+        "a list": (TypeError, good | {w: good[w].tolist()}, w),
+        "None": (TypeError, good | {w: None}, w),
+        "read-only": (ValueError, good | {w: read_only}, w),
+        "columns": (ValueError, good | {w: np.asfortranarray(good[w])}, w),
+        "gaps": (ValueError, good | {w: np.zeros((*good[w].shape, 2), np.float32)[..., 0]}, w),
+        "backwards": (ValueError, good | {w: good[w].copy()[::-1]}, w),
+        "misaligned": (ValueError, good | {w: misaligned(good[w])}, w),
+        "the same": (ValueError, good | {"bias_l1": bias}, "bias_l1"),
+        "overlapping": (
+            ValueError,
+            good | {w: twice[: good[w].size].reshape(good[w].shape), "bias_l0": last_of_weight},
+            w,
+        ),
+    }
+
+
+def test_bad_out(rng):
+    rnn = calm(3, 4, num_layers=2)
+    x, h0, ends, gy, gh = drawn(6, rnn, 3, [3, 2])
+    tape = rnn.forward_train(x, h0, ends)[2]
+    good = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
+    before = {name: g.copy() for name, g in good.items()}
+    for what, (error, out, name) in bad_outs(good).items():
+        with pytest.raises(error, match=named("out") + r"|out\['") as caught:
+            rnn.backward(tape, gy, gh, out=out)
+        assert name in str(caught.value) and str(caught.value).startswith("out"), what
+        for key, g in good.items():
+            same(g, before[key], err_msg=what)
+    for wrong in (dict(gy=gy[:2]), dict(gh=[1.0]), dict(gy="a"), dict(grad_x=1), dict(tape=None)):
+        given = dict(tape=tape, gy=gy, gh=gh) | wrong
+        with pytest.raises((TypeError, ValueError), match=named(next(iter(wrong)))):
+            rnn.backward(**given, out=good)
+        for key, g in good.items():
+            same(g, before[key], err_msg=str(wrong))
+
+
+def test_out_of_another_network(rng):
+    """What has no bias, no gain or other layers has other names."""
+    rnn = calm(3, 4, num_layers=2)
+    tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
+    for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):
+        _, _, grads = other.backward(other.forward_train(normal(rng, 3, 2, 3))[2], None)
+        with pytest.raises(ValueError, match=named("out")):
+            rnn.backward(tape, None, out=grads)
+
+
+@pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0)])
+@each_variant
+def test_nothing_to_add(rng, variant, steps, batch):
+    """No steps, or no sequences."""
+    rnn = calm(3, 5, **variant)
+    x, gy = np.zeros((steps, batch, 3), np.float32), np.zeros((steps, batch, 5), np.float32)
+    tape = rnn.forward_train(x)[2]
+    out = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
+    before = {name: g.copy() for name, g in out.items()}
+    rnn.backward(tape, gy, out=out)
+    for name, g in out.items():
+        same(g, before[name])
