@@ -308,14 +308,14 @@ def test_gradients_are_added_to_zeros(isa, variant):
 
 def test_gradients_are_added_to_memory_that_is_read(rng):
     """gy and gh are read as they were, also where they share memory with arrays of out."""
-    rnn = calm(7, 16)
+    rnn = calm(7, 16, num_layers=2)
     for shared in ("gy", "gh"):
         x, h0, ends, gy, gh = drawn(6, rnn, 60, [60] * 16)
         tape = rnn.forward_train(x, h0, ends)[2]
         ones = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
-        place = (gy if shared == "gy" else gh).reshape(-1)[-256:].reshape(16, 16)
-        want = rnn.backward(tape, gy.copy(), gh.copy(), out=copy.deepcopy(ones | {"weight_hh_l0": place}))
-        got = rnn.backward(tape, gy, gh, out=ones | {"weight_hh_l0": place})
+        place = (gy if shared == "gy" else gh).reshape(-1)[:256].reshape(16, 16)
+        want = rnn.backward(tape, gy.copy(), gh.copy(), out=copy.deepcopy(ones | {"weight_hh_l1": place}))
+        got = rnn.backward(tape, gy, gh, out=ones | {"weight_hh_l1": place})
         for name, g in named_gradients(rnn, want).items():
             same(named_gradients(rnn, got)[name], g, err_msg=f"{name}, with {shared}")
 
