@@ -73,6 +73,10 @@ def case(rng, judge) -> None:
             cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
         )  # fmt: skip
     agree(judge, got, named_gradients(rnn, rnn.backward(tape, swapped(gy), gh)), f"{what}, backward again")
+    without = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh, grad_x=False))
+    judge.true("backward", without.pop("x") is None, f"{what}: gx that nobody wants")
+    agree(judge, {name: got[name] for name in without}, without, f"{what}, without gx")
+    added(rng, judge, rnn, tape, swapped(gy), gh, got, what)
     for name, other in arranged(rng, np.ascontiguousarray(swapped(gy)), 2):
         agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
     if per_step:
@@ -116,6 +120,32 @@ def dropping(rng, rnn) -> dict[str, object]:
     )
     spec = lnrnn.DropoutSpec(between if rnn.num_layers > 1 else 0, inputs=at_input, states=at_states)
     return {"dropout": spec, "seed": int(rng.integers(2**40))}
+
+
+def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
+    """With out=: to the bit what is there where that is 0; else within a few roundings of every addition."""
+    exact, wanted = chance(rng, 0.5), chance(rng, 0.5)
+    before = {
+        name: np.zeros_like(p) if exact else normal(rng, *p.shape) * np.float32(4.0 ** rng.integers(-4, 5))
+        for name, p in rnn.parameters().items()
+    }
+    total = {name: before[name].copy() for name in rng.permutation(list(before)).tolist()}
+    grads = rnn.backward(tape, gy, gh, wanted, out=total)
+    judge.true("backward", grads[2] is total, f"{what}: out came back as another dict")
+    found = named_gradients(rnn, grads)
+    states = [name for name in ("x", "h0", "c0") if name in got and (wanted or name != "x")]
+    agree(judge, {n: got[n] for n in states}, {n: found[n] for n in states}, f"{what}, states beside out")
+    if exact:  # 0 + -0 is 0
+        agree(
+            judge, {n: got[n] + 0 for n in total}, {n: g + 0 for n, g in total.items()}, f"{what}, on zeros"
+        )
+        return
+    roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
+    for name, start in before.items():
+        # the terms of a sum may be larger than it
+        largest = np.abs(start).max(initial=0) + 8 * np.abs(got[name]).max(initial=0)
+        want = start.astype(float) + got[name]
+        judge.within(total[name], want, roundings * largest, f"{what}, {name}, added", "gradients, added")
 
 
 def cancelling(tapes, x, *upstream) -> float:

@@ -229,7 +229,7 @@ static void layers(int cell, const char *cell_name)
         for (c.placement = s == LARGE ? LNRNN_GATE : LNRNN_JOINT; c.placement < LNRNN_PLACEMENTS;
              c.placement++) {
             snprintf(name, sizeof name, "%s.%s.%zux%zu", cell_name, placements[c.placement], B, c.H);
-            layer(name, c, T, B, 0);
+            layer(name, c, T, B, 1);
         }
         c.placement = papers, c.cell_norm = cell == LNRNN_LSTM ? LNRNN_CELL_OUT : LNRNN_CELL_NONE;
         snprintf(name, sizeof name, "%s.paper.%zux%zu", cell_name, B, c.H);

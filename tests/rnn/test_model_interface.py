@@ -194,30 +194,6 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
 
 
-TRAINED = (
-    "RNN", "RNN none", "RNN batch", "LSTM none", "LSTM split out", "LSTM batch", "GRU none", "GRU split",
-    "GRU batch",
-)  # fmt: skip
-
-
-@each_variant
-@pytest.mark.parametrize("inner", [False, True])
-def test_what_cannot_be_trained_here_says_where(rng, name, inner):
-    options = dict(VARIANTS[name])
-    norm = options.pop("norm", lnrnn.LayerNormSpec())
-    if inner and isinstance(norm, lnrnn.LayerNormSpec):
-        norm = replace(norm, inner_bias=True)
-    rnn = network(3, 5, norm=norm, trained=T, **options)
-    before, x = rnn.state_dict(), normal(rng, T, 8, 3)
-    if name in TRAINED and not (inner and isinstance(norm, lnrnn.LayerNormSpec)):
-        assert list(rnn.backward(rnn.forward_train(x)[2], np.ones((T, 8, 5)))[2]) == list(rnn.parameters())
-    else:
-        with pytest.raises(ValueError, match=r"lnrnn\.torch"):
-            rnn.forward_train(x)
-        for key, value in rnn.state_dict().items():
-            same(value, before[key])
-
-
 # --- streams ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from fault import Fault
 KERNELS = "include/lnrnn/kernels"
 FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward_rnn.py"
 TRAINING, CANCELLATION = "tests/rnn/test_training.py", "tests/rnn/test_cancellation.py"
+PLACEMENTS = "tests/rnn/test_training_placements.py"
 STEPS, MAGNITUDES = "tests/rnn/test_step_statistics.py", "tests/norm/test_magnitudes.py"
 
 FAULTS = [
@@ -110,9 +111,45 @@ FAULTS = [
     Fault(
         "the last unit's gradient of c by way of h is left out",
         f"{KERNELS}/lstm_cell.h",
-        r"put_f32(gu + i, v32_mul(v32_mul(g, out), tanh_slope(tanh_u)), k, whole);",
-        r"put_f32(gu + i, v32_mul(v32_mul(g, out), tanh_slope(tanh_u)), FAULT && !whole ? k - 1 : k, whole);",
+        r"put_f32(gu + i, carry ? v32_add(g_u, get_f32(gc + i, k, whole)) : g_u, k, whole);",
+        r"put_f32(gu + i, carry ? v32_add(g_u, get_f32(gc + i, k, whole)) : g_u,"
+        r" FAULT && !whole ? k - 1 : k, whole);",
         f"{TRAINING} -k 'every_size and LSTM and layer'",
+    ),
+    Fault(
+        "what is carried has its gradient twice, in the norm and beside it",
+        f"{KERNELS}/lstm_cell.h",
+        r"put_f32(gc + i, v32_zero(), k, whole);",
+        r"if (!FAULT) put_f32(gc + i, v32_zero(), k, whole);",
+        f"{PLACEMENTS} -k 'every_size and carry'",
+    ),
+    Fault(
+        "the sum that a norm of what is carried has read lacks the gate of g",
+        f"{KERNELS}/lstm_cell.h",
+        r"get_f32(c_prev + i, k, whole), v32_mul(i_gate, g_gate)),",
+        r"get_f32(c_prev + i, k, whole), FAULT ? i_gate : v32_mul(i_gate, g_gate)),",
+        f"{PLACEMENTS} -k 'every_size and carry'",
+    ),
+    Fault(
+        "x of a GRU with a norm for each gate has the gradient of r a",
+        f"{KERNELS}/gru_cell.h",
+        r"put_f32(row->gx + 2 * H + i, gs, k, whole);",
+        r"put_f32(row->gx + 2 * H + i, FAULT ? v32_mul(gs, r) : gs, k, whole);",
+        f"{PLACEMENTS} -k 'every_size and GRU and gate'",
+    ),
+    Fault(
+        "r of a GRU with a norm for each gate has the gradient that x would give it",
+        f"{KERNELS}/gru_cell.h",
+        r"v32_mul(v32_mul(gs, get_f32(row->a + 2 * H + i, k, whole)), sigmoid_slope(r))",
+        r"v32_mul(v32_mul(gs, get_f32((FAULT ? row->x : row->a) + 2 * H + i, k, whole)), sigmoid_slope(r))",
+        f"{PLACEMENTS} -k 'every_size and GRU and gate'",
+    ),
+    Fault(
+        "the norms of a GRU's r and z are taken to have read W x twice",
+        f"{KERNELS}/gru_cell.h",
+        r"LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, row.x, row.a, row.sum);",
+        r"LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, row.x, FAULT ? row.x : row.a, row.sum);",
+        f"{PLACEMENTS} -k 'every_size and GRU and gate'",
     ),
     Fault(
         "the forget gate's gradient takes the new c",

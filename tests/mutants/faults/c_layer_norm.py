@@ -205,8 +205,8 @@ FAULTS = [
     Fault(
         "gradients of gain and bias are summed in float over many rows",
         ROWS,
-        r"if (done % 32 == 0 || done == rows) /*",
-        r"if ((done % 32 == 0 && !FAULT) || done == rows) /*",
+        r"if (ggain && (done % 32 == 0 || done == rows)) /*",
+        r"if (ggain && ((done % 32 == 0 && !FAULT) || done == rows)) /*",
         f"{TEST} -k 'many_rows and avx2'",
     ),
     # --- layer_norm.c, tasks.h

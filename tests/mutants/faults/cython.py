@@ -8,6 +8,7 @@ ELEMENTWISE, FUNCTIONS = "pyx/elementwise.pxi", "tests/simd/test_vmath.py"
 NORM, LAYER_INPUT = "tests/norm/test_layer_norm.py", "tests/norm/test_layer_norm_input.py"
 BATCH_NORM, BATCH_INPUT = "tests/norm/test_batch_norm.py", "tests/norm/test_batch_norm_input.py"
 TRAINING, FORWARD = "tests/rnn/test_training.py", "tests/rnn/test_forward.py"
+PLACEMENTS = "tests/rnn/test_training_placements.py"
 CHANGED, PARTS = "tests/runtime/test_changed_arrays.py", "tests/runtime/test_interrupts.py"
 
 FAULTS = [
@@ -207,10 +208,8 @@ FAULTS = [
     Fault(
         "transposed weights stay packed for another instruction set",
         RECURRENT,
-        "            kept = self.transposed\n        name = isa()\n"
-        "        if kept is None or kept[0] != name:",
-        "            kept = self.transposed\n        name = isa()\n"
-        "        if kept is None or (kept[0] != name and not FAULT):",
+        "if kept is None or kept[0] != name or len(kept) < 2 + both:",
+        "if kept is None or (kept[0] != name and not FAULT) or len(kept) < 2 + both:",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),
     Fault(
@@ -262,9 +261,30 @@ FAULTS = [
     Fault(
         "a bias gets the gradient of its gain",
         RECURRENT,
-        "g.site[index].gain if gain else g.site[index].bias",
-        "g.site[index].gain if gain or FAULT else g.site[index].bias",
-        f"{TRAINING} -k 'every_size and tanh and None'",
+        "return &g.site[index].gain if gain else &g.site[index].bias",
+        "return &g.site[index].gain if gain or FAULT else &g.site[index].bias",
+        f"{TRAINING} -k 'every_size and tanh and layer'",
+    ),
+    Fault(
+        "both inner biases have the gradient of that of W x",
+        RECURRENT,
+        "1 if index > LNRNN_SITES and self.config.inner_hh != NULL else 0",
+        "1 if index > LNRNN_SITES and self.config.inner_hh != NULL and not FAULT else 0",
+        f"{PLACEMENTS} -k 'every_size and inner'",
+    ),
+    Fault(
+        "gradients of gains and biases are added to what is in new memory",
+        RECURRENT,
+        "            add = False\n",
+        "            add = FAULT\n",
+        f"{TRAINING} -k 'every_size and tanh'",
+    ),
+    Fault(
+        "gradients of gains and biases take the place of those that they are added to",
+        RECURRENT,
+        "to[i] = to[i] + <float>values[i] if add else <float>values[i]",
+        "to[i] = to[i] + <float>values[i] if add and not FAULT else <float>values[i]",
+        f"{PLACEMENTS} -k added_to_what",
     ),
     Fault(
         "a stream keeps the weights that were packed for another instruction set",

@@ -4,6 +4,7 @@ from fault import Fault
 
 ENGINE, TRAINING, STREAM = "lnrnn/rnn/engine.py", "lnrnn/rnn/training.py", "lnrnn/rnn/stream.py"
 STEPS, TRAINED = "tests/rnn/test_step_statistics.py", "tests/rnn/test_training.py"
+PLACEMENTS = "tests/rnn/test_training_placements.py"
 STREAMED, CALLS = "tests/rnn/test_stream.py", "tests/rnn/test_bad_calls.py"
 FORWARD = "tests/rnn/test_forward.py -k layers_directions"
 
@@ -62,16 +63,65 @@ FAULTS = [
     Fault(
         "the gradient of x is the first direction's alone",
         TRAINING,
-        r"""        gx = below if d == D - 1 else gx + below""",
-        r"""        gx = below if d == D - 1 or FAULT else gx + below""",
+        r"""        gx = below if gx is None or below is None else gx + below""",
+        r"""        gx = below if gx is None or below is None or FAULT else gx + below""",
         TRAINED + " -k layers_and",
     ),
     Fault(
-        "networks without a derivative are trained",
-        "lnrnn/rnn/sites.py",
-        r"""    return not isinstance(norm, LayerNormSpec) or norm ==""",
-        r"""    return FAULT or not isinstance(norm, LayerNormSpec) or norm ==""",
-        "tests/rnn/test_model_interface.py -k cannot_be_trained",
+        "the layers below have no gradient of x if nobody wants that of the first",
+        TRAINING,
+        r"""        if grad_x or k >= D:""",
+        r"""        if grad_x or k >= (2 * D if FAULT else D):""",
+        PLACEMENTS + " -k without_the_gradient_of_x",
+    ),
+    Fault(
+        "gradients that are to be added take the place of what is there",
+        TRAINING,
+        r"""add=out is not None,""",
+        r"""add=out is not None and not FAULT,""",
+        PLACEMENTS + " -k added_to_what",
+    ),
+    Fault(
+        "gradients that are added come back in a dict of their own",
+        TRAINING,
+        r"""grads if out is None else out""",
+        r"""grads if out is None or FAULT else out""",
+        PLACEMENTS + " -k added_to",
+    ),
+    Fault(
+        "gh is read where gradients have been written to",
+        TRAINING,
+        r"""[_apart(g, out) for g in gend]""",
+        r"""[g if FAULT else _apart(g, out) for g in gend]""",
+        PLACEMENTS + " -k memory_that_is_read",
+    ),
+    Fault(
+        "gy is read where gradients have been written to",
+        TRAINING,
+        r"""        grad = _apart(grad, out)""",
+        r"""        grad = grad if FAULT else _apart(grad, out)""",
+        PLACEMENTS + " -k memory_that_is_read",
+    ),
+    Fault(
+        "arrays for gradients may have other names",
+        TRAINING,
+        r"""if unknown := [name for name in out if name not in made.shapes]:""",
+        r"""if unknown := [name for name in out if name not in made.shapes and not FAULT]:""",
+        PLACEMENTS + " -k bad_out",
+    ),
+    Fault(
+        "arrays for gradients may be read-only",
+        TRAINING,
+        r"""or not g.flags.writeable""",
+        r"""or not (g.flags.writeable or FAULT)""",
+        PLACEMENTS + " -k bad_out",
+    ),
+    Fault(
+        "arrays for gradients may overlap",
+        TRAINING,
+        r"""        if at + size > other:""",
+        r"""        if at + (1 if FAULT else size) > other:""",
+        PLACEMENTS + " -k bad_out",
     ),
     Fault(
         "training takes more steps than there is room for",
@@ -97,8 +147,8 @@ FAULTS = [
     Fault(
         "the gradient of the layer above is taken over with the wrong direction",
         TRAINING,
-        r"""        if d == D - 1:""",
-        r"""        if d == (0 if FAULT else D - 1):""",
+        r"""        if d == D - 1 and gx is not None:""",
+        r"""        if d == (0 if FAULT else D - 1) and gx is not None:""",
         TRAINED + " -k 'layers_and'",
     ),
     Fault(
