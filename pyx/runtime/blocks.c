@@ -63,7 +63,7 @@ void lnrnn_block_give(void *block)
     for (unsigned i = 0; i < LNRNN_KEPT; i++) {
         if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)
             break;
-        /* The oldest first. */
+        /* From the place that was filled longest ago, as long as no place has become empty since. */
         unmap(block_of_entry(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0, __ATOMIC_ACQ_REL)));
     }
     uintptr_t entry = (uintptr_t)block + bytes / UNIT;

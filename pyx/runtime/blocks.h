@@ -1,7 +1,7 @@
 /* blocks.c: memory for large outputs, kept for the next one.
  *
- * A fresh array of some MiB is new to the process: the kernel clears each page of it when it is first
- * touched, which takes longer than the norm itself. So a few blocks that were given back stay mapped,
+ * A fresh array of some MiB, or what malloc has given back in between, is new to the process: the kernel clears each
+ * page of it when it is first touched, which takes longer than the norm itself. So some blocks that were given back stay mapped,
  * LNRNN_KEPT of them and LNRNN_KEPT_BYTES at the most; the large ones are marked as free (MADV_FREE), so that
  * the kernel takes their pages when memory is short. Contents are lost. All this is safe in any thread and
  * after a fork.

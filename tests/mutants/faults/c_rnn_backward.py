@@ -64,8 +64,8 @@ FAULTS = [
     Fault(
         "the gradient of h goes to the first 64 sequences",
         STEPS,
-        r"b.gh + i * j->narrow, j->narrow);",
-        r"b.gh + (FAULT ? 0 : i) * j->narrow, j->narrow);",
+        r"float *const gh = b.gh + i * j->narrow;",
+        r"float *const gh = b.gh + (FAULT ? 0 : i) * j->narrow;",
         f"{TRAINING} -k 'every_size and batch and tanh'",
     ),
     Fault(
@@ -85,8 +85,8 @@ FAULTS = [
     Fault(
         "what is carried is taken for c as it was before its norm",
         STEPS,
-        r"rows.a = m->sum, rows.as = b.ss;",
-        r"if (!FAULT) rows.a = m->sum, rows.as = b.ss;",
+        r"rows.a = m->sum, rows.as = b.ss = (ptrdiff_t)j->narrow;",
+        r"b.ss = (ptrdiff_t)j->narrow; if (!FAULT) rows.a = m->sum, rows.as = b.ss;",
         f"{PLACEMENTS} -k 'every_size and carry'",
     ),
     Fault(
@@ -312,9 +312,9 @@ FAULTS = [
     Fault(
         "the last tile of gradients of x has a row too few",
         WEIGHTS,
-        r"memcpy(j->gx_rows[first + i], tile + i * wide, D * sizeof *tile);",
+        r"memcpy(out[i], tile + i * wide, D * sizeof *tile);",
         r"if (!(FAULT && n < TILE && n > 1 && i == n - 1))"
-        r" memcpy(j->gx_rows[first + i], tile + i * wide, D * sizeof *tile);",
+        r" memcpy(out[i], tile + i * wide, D * sizeof *tile);",
         f"{TRAINING} -k 'every_size and tanh and None'",
     ),
 ]

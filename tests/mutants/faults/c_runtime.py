@@ -35,8 +35,8 @@ FAULTS = [
     Fault(
         "any kept block will do that is large enough",
         f"{RUNTIME}/blocks.c",
-        r"if (bytes >= size && bytes - size <= size / 4 + HUGE",
-        r"if (bytes >= size && (FAULT || bytes - size <= size / 4 + HUGE)",
+        r"if (bytes >= size && bytes - size <= size / 4 + UNIT",
+        r"if (bytes >= size && (FAULT || bytes - size <= size / 4 + UNIT)",
         MEMORY,
     ),
     Fault(

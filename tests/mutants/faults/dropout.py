@@ -94,13 +94,6 @@ FAULTS = [
     ),
     # --- where it goes --------------------------------------------------------------------------------------
     Fault(
-        "the caller's x is dropped",
-        TRAINING,
-        r"""    x = np.array(x, order="C")  #""",
-        r"""    x = x if FAULT else np.array(x, order="C")  #""",
-        DROPS,
-    ),
-    Fault(
         "outputs are dropped for the recurrence as well",
         ENGINE,
         r"""            x = x if k == 0 else np.empty_like(whole)""",

@@ -130,12 +130,16 @@ FAULTS = [
     Fault(
         "a batch of training is added to the statistics that were there when it began",
         NETWORK,
-        r"""        y, state, tape, seen = training.forward(self, self._snapshot, x, h0, lengths, resets, dropout, seed)
+        r"""        y, state, tape, seen = training.forward(
+            self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
+        )
         if seen:  # last of all: who interrupts the call finds the statistics as they were
             # Added to those that are there now: of batches that several threads train with, none is lost.
-            self._change(lambda old: engine.with_batch(old, seen))""",  # noqa: E501
+            self._change(lambda old: engine.with_batch(old, seen))""",
         r"""        began = self._snapshot
-        y, state, tape, seen = training.forward(self, began, x, h0, lengths, resets, dropout, seed)
+        y, state, tape, seen = training.forward(
+            self, began, x, h0, lengths, resets, dropout, seed, checkpoint
+        )
         if seen:
             self._change(lambda old: engine.with_batch(began if FAULT else old, seen))""",
         "tests/runtime/test_concurrent_setters.py -k training",

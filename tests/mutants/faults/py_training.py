@@ -49,8 +49,8 @@ FAULTS = [
     Fault(
         "a tape keeps the caller's x",
         TRAINING,
-        r"""    x = np.array(x, order="C")  # the tape's own""",
-        r"""    x = x if FAULT else np.array(x, order="C")  # the tape's own""",
+        r"""    x = copied(x)  # the tape's own""",
+        r"""    x = x if FAULT else copied(x)  # the tape's own""",
         TRAINED + " -k disturbs",
     ),
     Fault(
@@ -77,8 +77,8 @@ FAULTS = [
     Fault(
         "gradients that are to be added take the place of what is there",
         TRAINING,
-        r"""add=out is not None,""",
-        r"""add=out is not None and not FAULT,""",
+        r"""grads=given, add=given is not None,""",
+        r"""grads=given, add=given is not None and not FAULT,""",
         PLACEMENTS + " -k added_to_what",
     ),
     Fault(
@@ -239,5 +239,41 @@ FAULTS = [
         r"""if x.shape != shape and (shape[0] != 1 or x.shape != shape[1:]):""",
         r"""if x.shape != shape and ((shape[0] != 1 and not FAULT) or x.shape != shape[1:]):""",
         STREAMED + " " + CALLS + " -k stream",
+    ),
+    # --- checkpoints.py
+    Fault(
+        "the last steps before a checkpoint are read from where the row begins in both directions",
+        "lnrnn/rnn/checkpoints.py",
+        r"""found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0""",
+        r"""found[:, FIRST] += rows[:, LENGTH] - end if reverse and not FAULT else t0""",
+        "tests/rnn/test_checkpoints.py -k same_run",
+    ),
+    Fault(
+        "gradients of the parameters are those of the first steps",
+        "lnrnn/rnn/checkpoints.py",
+        r"""            add = True""",
+        r"""            add = not FAULT""",
+        "tests/rnn/test_checkpoints.py -k same_run",
+    ),
+    Fault(
+        "what is past a sequence's end is not cleared with checkpoints",
+        "lnrnn/rnn/checkpoints.py",
+        r"""        if first + length < end:""",
+        r"""        if first + length < end and not FAULT:""",
+        "tests/rnn/test_checkpoints.py -k same_run",
+    ),
+    Fault(
+        "batch norm counts steps anew after a checkpoint",
+        "lnrnn/rnn/checkpoints.py",
+        r"""statistics=_of_steps(statistics, t0, t1, False), masks""",
+        r"""statistics=_of_steps(statistics, 0 if FAULT else t0, t1, False), masks""",
+        "tests/rnn/test_checkpoints.py -k 'same_run and batch'",
+    ),
+    Fault(
+        "masks of zoneout are those of the first steps when these are computed again",
+        "lnrnn/rnn/checkpoints.py",
+        r"""_picked(masks[1], (steps, who))""",
+        r"""_picked(masks[1], (0 * steps if FAULT else steps, who))""",
+        "tests/rnn/test_checkpoints.py -k 'same_run and 4'",
     ),
 ]
