@@ -104,6 +104,9 @@ class DropoutSpec(Named):
     every layer, drawn once for all steps of a sequence. states: of h_{t-1} where W_hh takes it, drawn once
     for all steps of a sequence, in each layer and direction. These two are the variational dropout of Gal,
     Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and a cell state are not dropped.
+
+    Batch norm's statistics are of what is left, whose variance is larger than without dropout:
+    `calibrate` makes them those of a network that drops nothing.
     """
 
     between: float = 0.0
