@@ -199,8 +199,9 @@ FAULTS = [
     Fault(
         "gradients of gains and biases go to the sums of the first sequences of a group",
         SITES,
-        r"const size_t block_ = ((rows)->first + i_) / j->sum_rows; ",
-        r"const size_t block_ = ((rows)->first + (FAULT ? 0 : i_)) / j->sum_rows; ",
+        r"part(j, j->partial + block_ * lnrnn_sums(j->c), i_, n_, __VA_ARGS__);",
+        r"part(j, j->partial + (FAULT ? (rows)->first / j->sum_rows : block_) * lnrnn_sums(j->c), i_, n_,"
+        r" __VA_ARGS__);",
         f"{PLACEMENTS} -k threads",
     ),
     Fault(
