@@ -17,11 +17,10 @@ from .checkpoints import Checkpoints
 from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
 from .snapshot import Snapshot
-from .specs import DropoutSpec, dropout_spec
+from .specs import dropout_spec
 from .statistics import blank, refuse_beyond
 
 Array = np.ndarray
-NOTHING = DropoutSpec()
 
 
 class Run(NamedTuple):
@@ -106,13 +105,14 @@ def forward(
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
     _refuse(snapshot)
     made = snapshot.architecture
-    spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
-    if every is None and resets is None and not made.batch_norm and not snapshot.zoneout and spec == NOTHING:
+    simple = dropout is None and seed is None and checkpoint is None and resets is None
+    if simple and not made.batch_norm and not snapshot.zoneout:
         found = snapshot.compiled().train(x, h0, lengths)
         if found is not None:
             y, state, begin, table, parts = found
             tape = Tape(owner, made, Rows(table), (False, y.shape), begin, None, _runs(made, parts))
             return y, state, tape, []
+    spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     x = copied(x)  # the tape's own: the caller may go on with x
     T, B, _ = x.shape
@@ -199,7 +199,8 @@ def backward(
     gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
     grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
     gx: Array | None = None
-    whole = tape.rows.parts is None and bool((tape.rows.table[:, LENGTH] == T).all())
+    table = tape.rows.table
+    whole = tape.rows.parts is None and len(table) > 0 and int(table[-1, LENGTH]) == T  # the shortest
     for k in reversed(range(len(tape.runs))):
         run, d, names = tape.runs[k], k % D, made.gradients[k]
         if d == D - 1 and gx is not None:
