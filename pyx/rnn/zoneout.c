@@ -8,8 +8,10 @@ static void keep(size_t H, float rate, const unsigned char *mask, const float *o
 {
     const float rest = 1 - rate;
     if (mask)
-        for (size_t i = 0; i < H; i++)
-            now[i] = mask[i] ? old[i] : now[i];
+        for (size_t i = 0; i < H; i++) {
+            const float was = old[i], is = now[i]; /* both are read: a choice, and no branch */
+            now[i] = mask[i] ? was : is;
+        }
     else
         for (size_t i = 0; i < H; i++)
             now[i] = rate * old[i] + rest * now[i];

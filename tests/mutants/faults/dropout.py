@@ -146,8 +146,8 @@ FAULTS = [
     Fault(
         "zoneout keeps what it should make new",
         ZONEOUT,
-        r"""            now[i] = mask[i] ? old[i] : now[i];""",
-        r"""            now[i] = !mask[i] == !!FAULT ? old[i] : now[i];""",
+        r"""            now[i] = mask[i] ? was : is;""",
+        r"""            now[i] = !mask[i] == !!FAULT ? was : is;""",
         TRAINED,
     ),
     Fault(
