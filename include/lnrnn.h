@@ -194,7 +194,7 @@ typedef struct {
     int input_side;            /* W x has a norm, or a bias, of its own */
     int cell_state;            /* there is a c */
     int saved_gates;           /* the tape keeps the gates */
-    int own_input_gradient;    /* GRU: r multiplies W h alone, so that its gradient is not that of W x */
+    int own_input_gradient;    /* GRU but joint: r multiplies W h alone, whose gradient is not that of W x */
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
     int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */

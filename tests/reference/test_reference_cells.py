@@ -426,6 +426,20 @@ def test_gradients(name, reverse, ragged):
             np.testing.assert_array_equal(g, grads[key])
 
 
+@pytest.mark.parametrize("name", [name for name in CELLS if not name.endswith("plain")])
+def test_gradients_without_inner_biases_are_those_of_zeros(name):
+    rng = np.random.default_rng(15)
+    v, lengths = draw(name, rng, inner=False)
+    zeros = {f"inner_bias_{side}": np.zeros(len(v[f"weight_{side}"])) for side in ("ih", "hh")}
+    y, state, tape = forward(name, v, lengths=lengths)
+    _, _, other = forward(name, v | zeros, lengths=lengths)
+    gy, gstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
+    got, want = backward(name, tape, gy, gstate), backward(name, other, gy, gstate)
+    assert set(got) == set(v) and set(want) == set(v | zeros)
+    for key, g in got.items():
+        np.testing.assert_array_equal(g, want[key], err_msg=key)
+
+
 # --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
 
 ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
