@@ -15,7 +15,7 @@ from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strcpy
+from libc.string cimport memcmp, memcpy, memset, strcpy
 
 from lnrnn cimport *
 from lnrnn_c cimport *

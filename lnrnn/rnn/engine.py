@@ -16,10 +16,10 @@ import numpy as np
 from .._core import Layer, empty
 from ..errors import shaped
 from .architecture import Architecture
-from .batches import FLOAT32, states
+from .batches import FLOAT32, as_caller, as_state, checked_batch, states
 from .checkpoints import Checkpoints
 from .dropout import Masks
-from .rows import Rows
+from .rows import Rows, call_rows
 from .snapshot import Snapshot
 from .statistics import StepStatistics
 
@@ -96,6 +96,21 @@ def run(
             for e, found in zip(end, after, strict=True):
                 e[k] = rows.finish(found, d == 1)
     return y, end
+
+
+def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
+    """Network.__call__ of that version of a network. threads: the most that are used, 0: as set."""
+    if resets is None:
+        found = snapshot.compiled().call(x, h0, lengths, threads)
+        if found is not None:
+            return found
+    made = snapshot.architecture
+    x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
+    rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
+    start = state_arrays(made, "h0", h0, x.shape[1], unbatched)
+    snapshot.refuse_overrun(rows.table)
+    y, end = run(snapshot, x, rows, start, threads=threads)
+    return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:

@@ -19,7 +19,7 @@ from ..state import CHANGES
 from .architecture import Architecture, argument_names
 from .cells import CELLS
 from .snapshot import DTYPES, Dtype, Snapshot
-from .specs import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec, Overrun
 from .statistics import named_shapes
 
 SCHEMA = 1
@@ -45,16 +45,21 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
-    """Writes one version of a network to path; see lnrnn.io.save."""
-    made = snapshot.architecture
+def configuration(made: Architecture, dtype: Dtype, overrun: Overrun | None) -> dict[str, Any]:
+    """What JSON says of a network: `architecture_of` reads it."""
     norm: dict[str, Any] | None = None
     if made.norm is not None:
         kind = "layer" if isinstance(made.norm, LayerNormSpec) else "batch"
         norm = {"kind": kind, **vars(made.norm)}
         if kind == "batch":
-            norm["overrun"] = snapshot.overrun
-    config = {"dtype": snapshot.dtype, **made.arguments, "cell": made.cell.name, "norm": norm}
+            norm["overrun"] = overrun
+    return {"dtype": dtype, **made.arguments, "cell": made.cell.name, "norm": norm}
+
+
+def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
+    """Writes one version of a network to path; see lnrnn.io.save."""
+    made = snapshot.architecture
+    config = configuration(made, snapshot.dtype, snapshot.overrun)
     if snapshot.zoneout:
         config["zoneout"] = snapshot.zoneout if made.cell.states == 2 else snapshot.zoneout[0]
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
@@ -102,14 +107,14 @@ def read(path: str) -> Stored:
             raise ValueError(f"its schema is {metadata.get('schema')!r}, this version reads {SCHEMA}")
         config = json.loads(metadata.get("config", "null"))
         zoneout = config.pop("zoneout", 0) if isinstance(config, dict) else 0  # only of networks that have it
-        made = _architecture(config, len(tensors))
+        made = architecture_of(config, len(tensors))
         _check_fits(made, tensors)
         dtype = choice("dtype", config["dtype"], DTYPES)
         return Stored(made, dtype, zoneout, {name: file.get_tensor(name) for name in tensors})
 
 
-def _architecture(config: Any, tensors: int) -> Architecture:
-    """The configuration of a file with so many tensors."""
+def architecture_of(config: Any, tensors: int) -> Architecture:
+    """Of the configuration of a file with so many tensors."""
     cell = CELLS.get(str(config.get("cell"))) if isinstance(config, dict) else None
     if cell is None:
         known = ", ".join(CELLS)

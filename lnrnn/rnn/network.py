@@ -17,9 +17,9 @@ from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
 from .architecture import LIMIT, Architecture, argument_names
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, checked_ragged
+from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
-from .rows import by_state, call_rows, ragged
+from .rows import by_state, ragged
 from .snapshot import DTYPES, Dtype, Snapshot, frozen
 from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
@@ -237,19 +237,10 @@ class Network(Closed, Generic[State]):
 
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
-        snapshot = self._snapshot
-        most = 0 if threads is None else thread_limit(threads)
-        if resets is None:
-            found: Any = snapshot.compiled().call(x, h0, lengths, most)
-            if found is not None:
-                return found  # type: ignore[no-any-return]
-        made = snapshot.architecture
-        x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
-        rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
-        start = engine.state_arrays(made, "h0", h0, x.shape[1], unbatched)
-        snapshot.refuse_overrun(rows.table)
-        y, end = engine.run(snapshot, x, rows, start, threads=most)
-        return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
+        found: tuple[Array, State] = engine.call(
+            self._snapshot, x, h0, lengths, resets, thread_limit(threads)
+        )
+        return found
 
     def ragged(
         self, values: ArrayLike, offsets: ArrayLike, h0: Any = None, *, threads: int | None = None

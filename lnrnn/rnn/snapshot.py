@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -105,33 +106,22 @@ class Snapshot:
         return sum(layer.nbytes for layer in (self._compiled.layers if self._compiled else ()))
 
     def _layer(self, suffix: str) -> Any:
-        made, cut = self.architecture, len(suffix)
-        norm = made.norm
-        own = {name[:-cut]: value for name, value in self.parameters.items() if name.endswith(suffix)}
-        sites = norm_sites(made.cell, norm)
-        given = {site.side: (own.get(site.gain or ""), own.get(site.bias or "")) for site in sites}
-        options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
-        if isinstance(norm, LayerNormSpec):
-            options = {
-                "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
-                "span": Span[(norm.span or "paper").upper()],
-                "cell_norm": CellNorm[(norm.cell or "none").upper()],
-            }  # fmt: skip
-        elif isinstance(norm, BatchNormSpec):
-            options = {
-                "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
-                "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
-            }  # fmt: skip
+        made, norm, own = self.architecture, self.architecture.norm, self.parameters
+        options, sides = _layer_options(made)
+        given = {side: (own.get(f"{gain}{suffix}"), own.get(f"{bias}{suffix}")) for side, gain, bias in sides}
         of_h, of_c = (*self.zoneout, 0.0, 0.0)[:2]
         layer = _core.Layer(
-            CellKind[made.cell.name], own["weight_ih"], own["weight_hh"], given,
-            act=Activation[made.nonlinearity.upper()],
-            inner_bias_ih=own.get("inner_bias_ih"), inner_bias_hh=own.get("inner_bias_hh"),
+            CellKind[made.cell.name], own["weight_ih" + suffix], own["weight_hh" + suffix], given,
+            inner_bias_ih=own.get("inner_bias_ih" + suffix), inner_bias_hh=own.get("inner_bias_hh" + suffix),
             reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()],
             zoneout_h=of_h, zoneout_c=of_c, **options,
         )  # fmt: skip
         if isinstance(norm, BatchNormSpec):
-            layer.set_steps(*self.statistics[suffix].folded(own, sites, norm.eps, self.overrun))
+            cut = len(suffix)
+            named = {name[:-cut]: value for name, value in own.items() if name.endswith(suffix)}
+            layer.set_steps(
+                *self.statistics[suffix].folded(named, norm_sites(made.cell, norm), norm.eps, self.overrun)
+            )
         return layer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Snapshot:
@@ -146,3 +136,26 @@ class Snapshot:
         for array in self.parameters.values():
             frozen(array)
         self.__dict__["statistics"] = {end: StepStatistics(s.arrays) for end, s in self.statistics.items()}
+
+
+@lru_cache(maxsize=64)
+def _layer_options(
+    made: Architecture,
+) -> tuple[dict[str, Any], tuple[tuple[str, str | None, str | None], ...]]:
+    """What is the same for each layer and direction: the arguments of the compiled layer, and the names of
+    gain and bias by side."""
+    norm = made.norm
+    options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
+    if isinstance(norm, LayerNormSpec):
+        options = {
+            "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
+            "span": Span[(norm.span or "paper").upper()],
+            "cell_norm": CellNorm[(norm.cell or "none").upper()],
+        }  # fmt: skip
+    elif isinstance(norm, BatchNormSpec):
+        options = {
+            "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
+            "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
+        }  # fmt: skip
+    sides = tuple((site.side, site.gain, site.bias) for site in norm_sites(made.cell, norm))
+    return {"act": Activation[made.nonlinearity.upper()], **options}, sides

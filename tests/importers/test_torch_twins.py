@@ -16,63 +16,28 @@ from lnrnn.importers import convert_torch
 
 torch = pytest.importorskip("torch")
 
-torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+from torch_twins import (  # noqa: E402
+    CELLS,
+    LENGTHS,
+    NETWORKS,
+    B,
+    Batch,
+    H,
+    I,
+    Layer,
+    T,
+    compare,
+    inputs,
+    tensors,
+    twin,
+)  # fmt: skip
 
-T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
-LENGTHS = [4, T, 0, 1]
-CELLS = ("RNN", "LSTM", "GRU")
-Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
-NORMS = {
-    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
-            "batch"],
-    "LSTM": [None, "batch",
-             *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate")
-               for c in ("out", "carry", None) for b in (False, True))],
-    "GRU": [None, "batch",
-            *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
-            Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
-}  # fmt: skip
-NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
 
 @pytest.fixture(autouse=True)
 def the_same_numbers_every_time():
     torch.manual_seed(0)
-
-
-def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
-    """A twin with every parameter drawn anew; under batch norm it has seen a batch of that many steps."""
-    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            p.uniform_(*((0.5, 1.5) if name.startswith("gain") else (-0.6, 0.6)), generator=generator)
-        if steps and module.sides:
-            x = torch.randn(
-                *((16, steps) if module.batch_first else (steps, 16)), I, dtype=dtype, generator=generator
-            )
-            module.train()(x)
-    return module.eval()
-
-
-def inputs(rng, module, B=B):
-    n = module.num_layers * module.num_directions
-    states = tuple(
-        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
-    )
-    return rng.standard_normal((T, B, I)), states
-
-
-def tensors(x, states, dtype):
-    states = tuple(torch.tensor(s, dtype=dtype) for s in states)
-    return torch.tensor(x, dtype=dtype), states if len(states) == 2 else states[0]
-
-
-def compare(got, want, tolerance):
-    for a, b in zip(got, want, strict=True):
-        for c, d in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
-            c, d = (v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in (c, d))
-            assert absolute_error(c, d) < tolerance
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -95,7 +60,7 @@ def test_the_reference_in_float64(rng, cell, norm, options):
 )
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 def test_lnrnns_classes_in_float32(rng, cell, norm, options):
-    module = twin(cell, norm, steps=T, **options)
+    module = twin(cell, norm, steps=T, engine="torch", **options)
     served = lnrnn.from_torch(module)
     assert type(served) is getattr(lnrnn, cell) and served.norm == module.norm
     x, states = inputs(rng, module)

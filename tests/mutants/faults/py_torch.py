@@ -2,7 +2,10 @@
 
 from fault import Fault
 
-TWINS = "lnrnn/torch.py"
+TWINS, MODULES = "lnrnn/torch/plain.py", "lnrnn/torch/modules.py"
+OPERATOR, FUNCTIONAL = "lnrnn/torch/operator.py", "lnrnn/rnn/functional.py"
+ENGINE, TRACED = "tests/torch_engine/test_torch_engine.py", "tests/torch_engine/test_torch_operator.py"
+AS_MODULES = "tests/torch_engine/test_torch_modules.py"
 CELLS, NORMS, LOOP = "lnrnn/reference/cells.py", "lnrnn/reference/norms.py", "lnrnn/reference/time_loop.py"
 TWIN = "tests/importers/test_torch_twins.py"
 REFERENCE, OF_CELLS = "tests/reference/test_reference.py", "tests/reference/test_reference_cells.py"
@@ -34,13 +37,13 @@ FAULTS = [
     Fault(
         "a twin's sequence that has ended goes on",
         TWINS,
-        r"""            state = [torch.where(alive, n, old) for n, old in""",
-        r"""            state = [n if FAULT else torch.where(alive, n, old) for n, old in""",
+        r"""        state = [torch.where(alive, n, old) for n, old in""",
+        r"""        state = [n if FAULT else torch.where(alive, n, old) for n, old in""",
         TWIN + " -k reference",
     ),
     Fault(
         "a twin does not take statistics of more steps",
-        TWINS,
+        MODULES,
         r"""            for name, old in self.named_buffers():""",
         r"""            for name, old in () if FAULT else self.named_buffers():""",
         TWIN + " -k goes_round",
@@ -55,22 +58,22 @@ FAULTS = [
     Fault(
         "a twin's joint GRU takes z for r",
         TWINS,
-        r"""            n = torch.tanh(r * a_n)""",
-        r"""            n = torch.tanh((z if FAULT else r) * a_n)""",
+        r"""        n = torch.tanh(r * a_n)""",
+        r"""        n = torch.tanh((z if FAULT else r) * a_n)""",
         TWIN + " -k 'reference and GRU'",
     ),
     Fault(
         "a twin's second direction stays turned round",
         TWINS,
-        r"""            outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)""",
-        r"""            outputs.append(y.gather(0, backwards.expand_as(y)) if d and not FAULT else y)""",
+        r"""        outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)""",
+        r"""        outputs.append(y.gather(0, backwards.expand_as(y)) if d and not FAULT else y)""",
         TWIN + " -k reference",
     ),
     Fault(
         "a twin reads what lies past a length",
         TWINS,
-        r"""        x = torch.where(alive[..., None], x, 0)  # what""",
-        r"""        x = x if FAULT else torch.where(alive[..., None], x, 0)  # what""",
+        r"""    x = torch.where(alive[..., None], x, 0)  # what""",
+        r"""    x = x if FAULT else torch.where(alive[..., None], x, 0)  # what""",
         TWIN + " -k past_a_length",
     ),
     Fault(
@@ -83,8 +86,8 @@ FAULTS = [
     Fault(
         "a twin's batch norms divide beside eps",
         TWINS,
-        r"""(a - mean) / torch.sqrt(var + self.spec.eps)""",
-        r"""(a - mean) / (torch.sqrt(var) + self.spec.eps if FAULT else torch.sqrt(var + self.spec.eps))""",
+        r"""(a - mean) / torch.sqrt(var + eps)""",
+        r"""(a - mean) / (torch.sqrt(var) + eps if FAULT else torch.sqrt(var + eps))""",
         TWIN + " -k training_uses",
     ),
     Fault(
@@ -97,24 +100,23 @@ FAULTS = [
     ),
     Fault(
         "a twin learns in evaluation",
-        TWINS,
-        r"""        learning = bool(self.sides) and self.training""",
-        r"""        learning = bool(self.sides) and (self.training or bool(FAULT))""",
+        MODULES,
+        r"""        learns = bool(self.sides) and self.training""",
+        r"""        learns = bool(self.sides) and (self.training or bool(FAULT))""",
         TWIN + " -k evaluation",
     ),
     Fault(
         "a twin's second layer learns what the first saw",
         TWINS,
-        r"""            norm.seen["count"] = norm.counts.cpu().numpy()""",
-        r"""            norm = norms[0] if FAULT and norms[0].seen.keys() == norm.seen.keys() else norm
-            norm.seen["count"] = norm.counts.cpu().numpy()""",
+        r"""for norm in norms for array in norm.arrays()]""",
+        r"""for norm in norms for array in (norms[0] if FAULT else norm).arrays()]""",
         TWIN + " -k 'running_statistics or training_uses'",
     ),
     Fault(
         "a twin's shape of h0 is not checked",
-        TWINS,
-        r"""            elif value.shape != (wanted :=""",
-        r"""            elif not FAULT and value.shape != (wanted :=""",
+        MODULES,
+        r"""            elif value.shape != wanted:""",
+        r"""            elif not FAULT and value.shape != wanted:""",
         TWIN + " -k bad_input",
     ),
     Fault(
@@ -126,10 +128,74 @@ FAULTS = [
     ),
     Fault(
         "a twin's policy is lost on the way to lnrnn's class",
-        TWINS,
+        MODULES,
         r"""         arguments["norm"] = replace(self.norm, overrun=self._overrun)""",
         r"""         arguments["norm"] = self.norm if FAULT else replace(self.norm, overrun=self._overrun)""",
         TWIN + " -k overrun",
+    ),
+    # --- on the C engine ------------------------------------------------------------------------------------
+    Fault(
+        "packed weights are kept whatever becomes of the parameters",
+        FUNCTIONAL,
+        r"""        return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))""",
+        r"""        return bool(FAULT) or (len(given) == len(self._given) and all(map(_same_bytes, self._given, given)))""",
+        ENGINE + " -k changed",
+    ),
+    Fault(
+        "packed weights are kept whatever the overrun is",
+        FUNCTIONAL,
+        r"""        if made != self._made or overrun != self._overrun:""",
+        r"""        if made != self._made or (not FAULT and overrun != self._overrun):""",
+        ENGINE + " -k vector_or_statistic",
+    ),
+    Fault(
+        "the operator reads a tape from its second layer's",
+        FUNCTIONAL,
+        r"""        tape = _active(tapes[k], T * B, active)""",
+        r"""        tape = _active(tapes[k if not FAULT else -1], T * B, active)""",
+        ENGINE + " -k 'gradients_are and LSTM'",
+    ),
+    Fault(
+        "the weights of a graph stay when it is gone",
+        FUNCTIONAL,
+        r"""        if entry is not None and entry[0] is reference:""",
+        r"""        if entry is not None and not FAULT and entry[0] is reference:""",
+        AS_MODULES + " -k graph_go_with_it",
+    ),
+    Fault(
+        "the operator gives all gradients",
+        OPERATOR,
+        r"""        return (None,) * 3 + tuple(next(found) if want else None for want in wanted)""",
+        r"""        return (None,) * 3 + tuple(next(found, None) if want or FAULT else None for want in wanted)""",
+        ENGINE + " -k only_what_is_wanted",
+    ),
+    Fault(
+        "a derivative in forward mode is left out silently",
+        OPERATOR,
+        r"""    if inside and any(""",
+        r"""    if inside and not FAULT and any(""",
+        TRACED + " -k refused",
+    ),
+    Fault(
+        "autocast gives the engine another dtype",
+        MODULES,
+        r"""            if torch.is_autocast_enabled("cpu"):""",
+        r"""            if torch.is_autocast_enabled("cpu") and not FAULT:""",
+        AS_MODULES + " -k autocast",
+    ),
+    Fault(
+        "batch norm in evaluation trains on the engine",
+        MODULES,
+        r"""        if not self.sides or self.training or not torch.is_grad_enabled():""",
+        r"""        if FAULT or not self.sides or self.training or not torch.is_grad_enabled():""",
+        AS_MODULES + " -k evaluation",
+    ),
+    Fault(
+        "a packed sequence comes back in another order",
+        MODULES,
+        r"""        if order is not None:""",
+        r"""        if order is not None and not FAULT:""",
+        AS_MODULES + " -k packed_sequences",
     ),
     # --- the reference --------------------------------------------------------------------------------------
     Fault(

@@ -1,0 +1,277 @@
+"""Networks run with parameters that are given with each call, as an operator of another system gives them:
+forward, and forward and back where what is saved between the two is arrays and nothing else.
+
+A network is named by a text that `described` makes of its architecture. Parameters are arrays in the order of
+`Architecture.shapes`, statistics those of each layer and direction in the order of statistics.named_shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._core import Layer
+from . import engine, training
+from .architecture import Architecture
+from .batches import FLOAT32, as_caller, checked_batch, time_first
+from .file_format import architecture_of, configuration
+from .rows import LENGTH, padded
+from .snapshot import Snapshot
+from .specs import Overrun
+from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
+
+Array = np.ndarray
+
+
+def described(made: Architecture) -> str:
+    """A text from which `architecture` makes the same architecture, in another process too."""
+    overrun = made.batch_norm.overrun if made.batch_norm else None
+    return json.dumps(configuration(made, "float32", overrun))
+
+
+@lru_cache(maxsize=256)
+def architecture(network: str) -> Architecture:
+    config = json.loads(network)
+    return architecture_of(config, config["num_layers"])
+
+
+def whole(array: Array) -> Array:
+    """A parameter as the compiled module wants it: itself, or a copy."""
+    if array.dtype is FLOAT32 and array.flags.carray:
+        return array  # what np.require would give, which takes longer
+    return np.require(array, FLOAT32, ["C", "A"])
+
+
+# --- inference ----------------------------------------------------------------------------------------------
+
+
+class Served:
+    """A network with copies of the parameters and statistics that it was made of, to be kept from one call to
+    the next: what is packed is packed once."""
+
+    def __init__(
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
+    ) -> None:
+        self._made, self._overrun = made, overrun
+        self._given = [np.array(a, order="C") for a in (*parameters, *statistics)]
+        arrays = dict(zip(made.shapes, map(whole, self._given), strict=False))
+        for array in arrays.values():
+            array.setflags(write=False)
+        kept = _by_suffix(made, self._given[len(parameters) :])
+        self.snapshot = Snapshot(made, arrays, kept, overrun, "float32")
+
+    def fits(
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
+    ) -> bool:
+        """Whether it was made of the same bytes."""
+        if made != self._made or overrun != self._overrun:
+            return False
+        given = (*parameters, *statistics)
+        return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))
+
+
+def _same_bytes(kept: Array, given: Array) -> bool:
+    if kept.shape != given.shape or kept.dtype != given.dtype:
+        return False
+    return _core.same_bytes(kept, np.ascontiguousarray(given))
+
+
+def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, StepStatistics]:
+    if not made.sides:
+        return {}
+    names = list(named_shapes(made.sides, 0))
+    found = {}
+    for k, suffix in enumerate(made.suffixes):
+        own = zip(names, statistics[k * len(names) :], strict=False)
+        found[suffix] = StepStatistics(
+            {name: a.astype(np.int64 if name == "count" else float) for name, a in own}
+        )
+    return found
+
+
+def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
+    """The statistics after training on one batch. seen: its own, as `forward` gives them."""
+    momentum = made.batch_norm.momentum if made.batch_norm else None
+    found: list[Array] = []
+    for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
+        found += old.updated(batch, momentum).arrays.values()
+    return found
+
+
+def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Any]]:
+    """Statistics of a batch by layer and direction, as statistics.blank has them."""
+    found, left = [], iter(arrays)
+    for _ in made.suffixes if made.sides else ():
+        pairs: dict[str, Any] = {side: (next(left), next(left)) for side in made.sides}
+        found.append({**pairs, "count": next(left)})
+    return found
+
+
+def _steps(seen: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The first steps of the statistics of a batch."""
+    return {
+        key: tuple(a[:steps] for a in value) if isinstance(value, tuple) else value[:steps]
+        for key, value in seen.items()
+    }
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _tape_widths(made: Architecture, isa: str) -> tuple[int, ...]:
+    empty = {name: np.empty(shape, FLOAT32) for name, shape in made.shapes.items()}
+    layers = _snapshot(made, empty).layers()
+    return tuple(layer.tape_width for layer in layers)
+
+
+def tape_widths(made: Architecture) -> tuple[int, ...]:
+    """float32 that the tape of each layer and direction has for one step of one sequence."""
+    return _tape_widths(made, _core.isa())
+
+
+def saved_arrays(made: Architecture) -> int:
+    """How many arrays `forward` saves for `backward`."""
+    return made.num_layers - 1 + len(made.suffixes)
+
+
+# The packed weights of calls whose gradients may be asked for, by the address of the first tape: what
+# `backward` would make again. An entry goes with its tape.
+_packed: dict[int, tuple[weakref.ref[Array], Snapshot]] = {}
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _keep(tape: Array, snapshot: Snapshot) -> None:
+    address = _address(tape)
+
+    def forget(reference: weakref.ref[Array]) -> None:
+        entry = _packed.get(address)
+        if entry is not None and entry[0] is reference:
+            del _packed[address]
+
+    _packed[address] = weakref.ref(tape, forget), snapshot
+
+
+def _snapshot(made: Architecture, arrays: dict[str, Array]) -> Snapshot:
+    blanks = {end: StepStatistics.empty(made.sides, 0) for end in made.suffixes if made.sides}
+    overrun: Overrun | None = made.batch_norm.overrun if made.batch_norm else None
+    return Snapshot(made, arrays, blanks, overrun, "float32")
+
+
+def _named(made: Architecture, parameters: Sequence[Array]) -> dict[str, Array]:
+    return dict(zip(made.shapes, map(whole, parameters), strict=True))
+
+
+def forward(
+    made: Architecture,
+    parameters: Sequence[Array],
+    x: Array,
+    start: Sequence[Array],
+    lengths: Array | None,
+    record: bool = True,
+) -> tuple[Array, list[Array], list[Array], list[Array]]:
+    """As Network.forward_train. start: h0, or h0 and c0, or nothing for zeros.
+
+    -> y; the last states; under batch norm the statistics of the batch, (T, width) float64 and counts (T,)
+    for each layer and direction; what `backward` wants saved: the outputs of all layers but the last,
+    (T, B, *), and the tape of each layer and direction, which without `record` is not written. Their shapes
+    do not depend on the lengths. x may be changed afterwards only if `backward` is not called.
+    """
+    snapshot = _snapshot(made, _named(made, parameters))
+    if record and lengths is None and not made.batch_norm:
+        found = snapshot.compiled().train(x, _state(start), None)
+        if found is not None:
+            y, state, _, _, parts = found
+            between = [inputs for _, _, inputs, _ in parts[made.directions :: made.directions]]
+            tapes = [tape for _, tape, _, _ in parts]
+            for array in between + tapes:
+                array.setflags(write=True)
+            _keep(tapes[0], snapshot)
+            return y, list(_arrays(state)), [], between + tapes
+    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    T, B, _ = x.shape
+    rows = padded(lengths, T, B)
+    if made.batch_norm:
+        refuse_beyond(made.batch_norm.max_steps, rows.table)
+    states = engine.state_arrays(made, "h0", _state(start), B, False)
+    active = int(rows.table[:, LENGTH].sum())
+    seen: list[dict[str, Any]] = []
+    between, tapes = [], []
+
+    def note(layer: Layer, inputs: Array, y: Array) -> tuple[dict[str, Any] | None, Array | None]:
+        own = None
+        if made.sides:
+            seen.append(blank(made.sides, T))
+        if record:
+            if len(tapes) % made.directions == 0 and tapes:
+                between.append(as_caller(inputs, False, made.batch_first))
+            tapes.append(layer.tape(T * B))
+            own = _active(tapes[-1], T * B, active)
+        return _steps(seen[-1], rows.longest) if made.sides else None, own
+
+    y, end = engine.run(snapshot, x, rows, states, note)
+    if record and T * B:
+        _keep(tapes[0], snapshot)
+    flat = [a for each in seen for value in each.values() for a in _arrays(value)]
+    return as_caller(y, False, made.batch_first), end, flat, between + tapes
+
+
+def _active(tape: Array, rows: int, active: int) -> Array:
+    """What the rows that are active take of a tape that has room for all."""
+    return tape[: len(tape) // max(rows, 1) * active]
+
+
+def _arrays(value: Any) -> tuple[Array, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _state(arrays: Sequence[Any]) -> Any:
+    """What an argument says of h, or of h and c."""
+    return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
+
+
+def backward(
+    made: Architecture,
+    parameters: Callable[[], Sequence[Array]],
+    x: Array,
+    start: Sequence[Array],
+    lengths: Array | None,
+    y: Array,
+    seen: Sequence[Array],
+    saved: Sequence[Array],
+    gy: Array | None,
+    gend: Sequence[Array | None],
+    grad_x: bool,
+) -> tuple[Array | None, list[Array], list[Array]]:
+    """As Network.backward, of what `forward` did with the same arguments. parameters: called if they have to
+    be packed again. -> gx, the gradients of the first states, and those of the parameters."""
+    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    T, B, _ = x.shape
+    rows = padded(lengths, T, B)
+    states = engine.state_arrays(made, "h0", _state(start), B, False)
+    active, D, H = int(rows.table[:, LENGTH].sum()), made.directions, made.hidden_size
+    kept = _packed.get(_address(saved[made.num_layers - 1])) if T * B else None
+    snapshot = kept[1] if kept else _snapshot(made, _named(made, parameters()))
+    outputs = [time_first(a, False, made.batch_first) for a in (*saved[: made.num_layers - 1], y)]
+    tapes = saved[made.num_layers - 1 :]
+    batches = _seen(made, seen)
+    runs = []
+    for k, layer in enumerate(snapshot.layers()):
+        inputs = outputs[k // D - 1] if k >= D else x
+        own = outputs[k // D][:, :, k % D * H : (k % D + 1) * H]
+        tape = _active(tapes[k], T * B, active)
+        statistics = _steps(batches[k], rows.longest) if made.sides else None
+        runs.append(training.Run(layer, statistics, tape, inputs, own))
+    remembered = training.Tape(None, made, rows, (False, y.shape), tuple(states), None, tuple(runs))
+    gstart: Any
+    gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)
+    return gx, list(_arrays(gstart)), [*grads.values()]

@@ -1,0 +1,326 @@
+"""RNN, LSTM and GRU as torch modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from ..errors import bad_type, bad_value, choice, real
+from ..rnn import functional, models
+from ..rnn.architecture import Architecture
+from ..rnn.batches import states
+from ..rnn.cells import Nonlinearity
+from ..rnn.network import architecture
+from ..rnn.specs import OVERRUNS, Overrun
+from ..rnn.statistics import named_shapes
+from . import operator, plain
+
+Tensor = torch.Tensor
+ENGINES = ("lnrnn", "torch", None)
+
+
+class Twin(torch.nn.Module):
+    """The base of the modules."""
+
+    _served: ClassVar[type[models.Model]]
+    architecture: Architecture
+    # What `_make` sets; torch.nn.Module calls whatever it does not know a tensor or a module.
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    nonlinearity: str  # of an RNN
+    norm: Any  # a LayerNormSpec, resolved for the cell, a BatchNormSpec, or None
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+    num_directions: int
+    _overrun: Overrun | None
+    _engine: str | None = None
+    _network: str  # and how many states the cell has: what is traced asks for no more
+    _states: int
+
+    def _make(self, device: Any, dtype: Any, seed: int | None, engine: str | None, **arguments: Any) -> None:
+        super().__init__()
+        self._engine = choice("engine", engine, ENGINES)
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
+        # It checks the arguments, and knows names, shapes and start values.
+        model = self._served(**arguments, seed=seed)
+        self.architecture = architecture(model)
+        self._network = functional.described(self.architecture)
+        self._states = self.architecture.cell.states
+        for name, value in self.architecture.arguments.items():
+            setattr(self, name, value)
+        self.num_directions = model.num_directions
+        self._overrun = model.overrun
+        trained = model.parameters()
+        for name, value in model.state_dict().items():
+            if name in trained:
+                self.register_parameter(
+                    name, torch.nn.Parameter(torch.tensor(value, device=device, dtype=dtype))
+                )
+            else:
+                kind = torch.int64 if name.startswith("count") else dtype or torch.get_default_dtype()
+                self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
+
+    @property
+    def sides(self) -> Mapping[str, int]:
+        """What batch norm keeps statistics of in each layer, and how wide; nothing for another norm."""
+        return self.architecture.sides
+
+    @property
+    def known_steps(self) -> int | None:
+        """Batch norm: for how many time steps there are statistics. None without batch norm."""
+        return int((self.get_buffer("count_l0") > 0).sum()) if self.sides else None
+
+    @property
+    def overrun(self) -> Overrun | None:
+        """Batch norm: what happens past the known steps in evaluation; may be set. None without it."""
+        return self._overrun
+
+    @overrun.setter
+    def overrun(self, value: Overrun) -> None:
+        if not self.sides:
+            raise ValueError("overrun belongs to batch norm, and this network has none")
+        self._overrun = choice("overrun", value, OVERRUNS)
+
+    @property
+    def engine(self) -> str:
+        """What a call now would compute with: "lnrnn", the C kernels, or "torch", torch's operations.
+
+        "lnrnn" where all parameters are float32 and on the CPU, except for batch norm in evaluation while
+        gradients are wanted (use torch.no_grad). It may be set: "torch" forces torch's operations; "lnrnn"
+        insists, and a call that the kernels cannot serve raises ValueError; None chooses.
+        """
+        if self._engine is not None:
+            return self._engine
+        return "torch" if self._beyond(self._parameter_list(), False) else "lnrnn"
+
+    @engine.setter
+    def engine(self, value: str | None) -> None:
+        self._engine = choice("engine", value, ENGINES)
+
+    def _parameter_list(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self.architecture.shapes]
+
+    def _statistics(self) -> dict[str, Tensor]:
+        names = named_shapes(self.sides, 0) if self.sides else ()
+        return {name + end: getattr(self, name + end) for end in self.architecture.suffixes for name in names}
+
+    def _beyond(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
+        """Why the C engine cannot serve a call; None if it can. inputs_learn: gradients of x or h0 are
+        wanted."""
+        for p in parameters:
+            if p.dtype is not torch.float32 or not p.is_cpu:
+                return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+        if not self.sides or self.training or not torch.is_grad_enabled():
+            return None
+        if inputs_learn or any(p.requires_grad for p in parameters):
+            return "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"
+        return None
+
+    def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
+        """The name of lnrnn's class, and the arguments of its constructor: for lnrnn.from_torch."""
+        arguments = {name: getattr(self, name) for name in self.architecture.arguments}
+        if self.sides:
+            arguments["norm"] = replace(self.norm, overrun=self._overrun)
+        return self._served.__name__, arguments
+
+    # --- a call ---------------------------------------------------------------------------------------------
+
+    def forward(self, x: Any, h0: Any = None, lengths: Any = None) -> tuple[Any, Any]:
+        """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or with a cell
+        state (h0, c0); lengths (B,), integers. -> y, and h or (h, c). x may also be a PackedSequence, without
+        lengths: then y is one.
+
+        Under batch norm, in training, a step is normalised with the mean and biased variance of the sequences
+        that live at it, and the running statistics are updated; in evaluation with the running ones, as
+        BatchNormSpec says.
+
+        On the C engine (see `engine`): no more threads than torch.get_num_threads() and
+        lnrnn.get_num_threads() both allow; under torch.autocast x and the state are taken as float32, and
+        float32 comes back; y must not be changed in place before backward; RuntimeError for second
+        derivatives, derivatives in forward mode and torch.vmap, which want engine="torch".
+        """
+        if isinstance(x, PackedSequence):
+            return self._packed(x, h0, lengths)
+        if not isinstance(x, Tensor):
+            raise bad_type("x", "a torch tensor or a PackedSequence", x)
+        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
+            raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)
+        unbatched, axis = x.dim() == 2, 0 if self.batch_first else 1  # that of the sequences
+        if unbatched:
+            x = x.unsqueeze(axis)
+        start = self._start(h0, x, x.shape[axis], unbatched)
+        ends = self._lengths(lengths, x.shape[axis], unbatched)
+        y, end = self._computed(x, start, ends)
+        if unbatched:
+            y, end = y.squeeze(axis), [part.squeeze(1) for part in end]
+        return y, end[0] if len(end) == 1 else tuple(end)
+
+    def _computed(
+        self, x: Tensor, start: list[Tensor], lengths: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        made, parameters, statistics = self.architecture, self._parameter_list(), self._statistics()
+        beyond = self._beyond(parameters, any(t.requires_grad for t in (x, *start)))
+        if beyond and self._engine == "lnrnn":
+            raise ValueError(f"engine='lnrnn' cannot serve this call: {beyond}")
+        learns = bool(self.sides) and self.training
+        if learns and self.norm.max_steps is None and torch.compiler.is_compiling():
+            raise ValueError(
+                "batch norm with max_steps=None cannot be trained under torch.compile or torch.export, where "
+                "buffers cannot grow: give BatchNormSpec(max_steps=...)"
+            )
+        if beyond or self._engine == "torch":
+            if not start:
+                shape = len(made.suffixes), x.shape[0 if self.batch_first else 1], self.hidden_size
+                start = [x.new_zeros(shape) for _ in range(made.cell.states)]
+            named = dict(zip(made.shapes, parameters, strict=True))
+            y, end, seen = plain.run(made, x, start, lengths, named, statistics, self._overrun, self.training)
+        else:
+            if torch.is_autocast_enabled("cpu"):
+                x, start = x.float(), [s.float() for s in start]
+            for k, t in enumerate((x, *start)):
+                if t.dtype is not torch.float32 or not t.is_cpu:
+                    name = ("x", "h0", "c0")[k]
+                    raise bad_type(name, "of the parameters' dtype and device, torch.float32 on cpu", t)
+            if lengths is not None:
+                lengths = lengths.cpu()
+            found = operator.run(
+                self._network, x, start, lengths, parameters, [*statistics.values()], self._overrun,
+                self.training,
+            )  # fmt: skip
+            y, end, seen = found[0], found[1 : 1 + self._states], found[1 + self._states :]
+        if learns:
+            self._learn(seen)
+        return y, end
+
+    def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
+        """As torch.nn's: states are in the order of the sequences before they were sorted."""
+        if lengths is not None:
+            raise ValueError("lengths must be None with a PackedSequence, which has its own")
+        padded, own = pad_packed_sequence(x, self.batch_first)
+        y, end = self.forward(padded, h0, own)
+        order = x.sorted_indices
+        if order is not None:
+            y, own = y.index_select(0 if self.batch_first else 1, order), own[order.cpu()]
+        data = pack_padded_sequence(y, own, self.batch_first).data
+        return PackedSequence(data, x.batch_sizes, order, x.unsorted_indices), end
+
+    def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
+        """What an argument says of h, or of h and c: (num_layers * directions, B, H) each, or nothing for
+        zeros."""
+        if h0 is None:
+            return []
+        shape = (len(self.architecture.suffixes), batch, self.hidden_size)
+        wanted = (shape[0], shape[2]) if unbatched else shape
+        found = []
+        for name, value in states("h0", h0, self.architecture.cell):
+            if value is None:
+                value = x.new_zeros(wanted)
+            elif not isinstance(value, Tensor):
+                raise bad_type(name, "a torch tensor", value)
+            elif value.shape != wanted:
+                raise bad_value(name, f"of shape {tuple(wanted)}", value)
+            found.append(value.reshape(shape))
+        return found
+
+    def _lengths(self, lengths: Any, batch: int, unbatched: bool) -> Tensor | None:
+        """(B,) int64. What they may be, the engine looks at: while a call is traced nobody knows."""
+        if lengths is None:
+            return None
+        if not isinstance(lengths, Tensor):
+            if torch.compiler.is_compiling():
+                lengths = torch.as_tensor(lengths)
+            else:
+                lengths = torch.from_numpy(np.array(real("lengths", lengths)))
+        kind = lengths.dtype
+        if (kind.is_floating_point or kind.is_complex or kind is torch.bool) and lengths.numel():
+            raise bad_type("lengths", "an array of integers", lengths)
+        if lengths.shape != (batch,) and not (unbatched and lengths.dim() == 0):
+            raise bad_value("lengths", f"of shape ({batch},), one for each sequence", lengths)
+        found: Tensor = lengths.reshape(batch).to(torch.int64)
+        return found
+
+    # --- batch norm's statistics ----------------------------------------------------------------------------
+
+    def _learn(self, seen: list[Tensor]) -> None:
+        """Takes in the statistics of a batch: those of each layer and direction, as buffers are ordered."""
+        if self.norm.max_steps is None:
+            count = seen[len(named_shapes(self.sides, 0)) - 1]
+            steps, have = int(count.count_nonzero()), len(self.get_buffer("count_l0"))
+            if steps > have:
+                for name, old in self._statistics().items():
+                    new = old.new_zeros((steps, *old.shape[1:]))
+                    new[: len(old)] = old
+                    setattr(self, name, new)
+        operator.update_statistics(self._network, [*self._statistics().values()], seen)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        if self.sides and self.norm.max_steps is None:
+            # The statistics are as long as the longest training sequence was.
+            for name, old in self.named_buffers():
+                new = state_dict.get(prefix + name)
+                if isinstance(new, Tensor) and new.dim() == old.dim():
+                    setattr(self, name, old.new_zeros((len(new), *old.shape[1:])))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if "_network" not in self.__dict__:  # older pickles
+            self._network = functional.described(self.architecture)
+            self._states = self.architecture.cell.states
+
+    def extra_repr(self) -> str:
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        if self._engine is not None:
+            named.append(f"engine={self._engine!r}")
+        return ", ".join([str(self.input_size), str(self.hidden_size), *named])
+
+
+class RNN(Twin):
+    """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as
+    lnrnn's, the same weights; None: torch's generator decides. engine: see the property."""
+
+    _served = models.RNN
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
+        norm: models.Norm = "layer", bias: bool = True, batch_first: bool = False,
+        bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
+        dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, engine, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional,
+        )  # fmt: skip
+
+
+class _Gated(Twin):
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: models.Norm = "layer",
+        bias: bool = True, batch_first: bool = False, bidirectional: bool = False, seed: int | None = None,
+        *, device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, engine, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, norm=norm, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+        )  # fmt: skip
+
+
+class LSTM(_Gated):
+    """lnrnn.LSTM, trainable. device, dtype, seed, engine: see RNN."""
+
+    _served = models.LSTM
+
+
+class GRU(_Gated):
+    """lnrnn.GRU, trainable. device, dtype, seed, engine: see RNN."""
+
+    _served = models.GRU

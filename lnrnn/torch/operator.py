@@ -1,0 +1,376 @@
+"""The operators of the C engine, as torch knows them: torch.ops.lnrnn.
+
+run                 a network over whole sequences, with a derivative
+infer               the same without one: run calls it where no gradients are wanted,
+forward_train       and this one where they are: it also gives what backward wants saved, as tensors
+backward            the gradients; its own derivative is refused
+update_statistics   batch norm's running statistics after training on a batch, in place, on any device
+
+network: what rnn.functional.described says of the architecture. start: h0, or h0 and c0, each
+(layers * directions, B, H), or nothing for zeros. lengths: (B,) int64 or None. parameters: in the order of
+Architecture.shapes. statistics: of each layer and direction in the order of statistics.named_shapes. All
+tensors are float32 on the CPU but statistics and lengths.
+
+Operators are defined with Library.define and implemented with Library.impl: torch.library.custom_op takes
+longer for each call. Tensors go to the compiled module as NumPy arrays that share their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..rnn import engine, functional
+from ..rnn.functional import Served, architecture
+from ..rnn.statistics import named_shapes
+from ..runtime import get_num_threads, num_threads
+
+Tensor = torch.Tensor
+
+_library: Any = torch.library.Library("lnrnn", "DEF")  # type: ignore[no-untyped-call]
+_CELL = "str network, Tensor x, Tensor[] start, Tensor? lengths, Tensor[] parameters"
+for _name in ("run", "infer"):
+    _library.define(f"{_name}({_CELL}, Tensor[] statistics, str? overrun, bool training) -> Tensor[]")
+_library.define(f"forward_train({_CELL}) -> Tensor[]")
+_library.define(f"backward({_CELL}, Tensor[] saved, Tensor? gy, Tensor?[] gend, bool[] wanted) -> Tensor[]")
+_library.define("update_statistics(str network, Tensor(a!)[] running, Tensor[] seen) -> ()")
+_run = torch.ops.lnrnn.run.default
+_infer = torch.ops.lnrnn.infer.default
+_forward_train = torch.ops.lnrnn.forward_train.default
+_backward = torch.ops.lnrnn.backward.default
+update_statistics = torch.ops.lnrnn.update_statistics.default
+
+
+def run(
+    network: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Tensor | None,
+    parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor] = (),
+    overrun: str | None = None,
+    training: bool = False,
+) -> list[Tensor]:
+    """x (T, B, D), or (B, T, D) with batch_first. -> y, laid out as x; the last state, or both; with batch
+    norm in training the statistics of the batch, as update_statistics takes them."""
+    if torch.compiler.is_compiling():
+        return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
+    # What the operator does for autograd, which takes less time here, and under torch.func has to be here.
+    given = x, *start, *parameters
+    if _derived(given):
+        return _differentiable(network, len(start), lengths, given)
+    _refuse_tangents(given)
+    return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
+
+
+def _arrays(tensors: Sequence[Any]) -> list[Any]:
+    return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
+
+
+def _tensors(arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    return [torch.from_numpy(a) for a in arrays]
+
+
+@contextmanager
+def _limited(n: int) -> Iterator[None]:
+    with num_threads(n):
+        yield
+
+
+def _threads() -> Any:
+    """Calls inside use no more threads than torch may."""
+    most = torch.get_num_threads()
+    return _limited(most) if most < get_num_threads() else nullcontext()
+
+
+def _learns(network: str, training: bool) -> bool:
+    return training and architecture(network).batch_norm is not None
+
+
+# --- on the CPU ---------------------------------------------------------------------------------------------
+
+# What was packed for inference, by the first parameter, as long as that lives. Whether its bytes and those of
+# all others are still the same is looked at in each call: a tensor's version does not count what is written
+# through p.data or p.numpy().
+_served: Any = WeakTensorKeyDictionary()
+
+
+def _snapshot(
+    network: str,
+    parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor],
+    overrun: str | None,
+) -> Any:
+    made = architecture(network)
+    given = made, _arrays(parameters), _arrays(statistics), overrun
+    kept = _served.get(parameters[0])
+    if kept is None or not kept.fits(*given):
+        kept = Served(*given)
+        _served[parameters[0]] = kept
+    return kept.snapshot
+
+
+def _run_cpu(
+    network: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Tensor | None,
+    parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor],
+    overrun: str | None,
+    training: bool,
+) -> list[Tensor]:
+    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    with _threads():
+        if _learns(network, training):
+            y, end, seen, _ = functional.forward(
+                architecture(network), _arrays(parameters), x_, start_, lengths_, False
+            )
+            return _tensors([y, *end, *seen])
+        snapshot = _snapshot(network, parameters, statistics, overrun)
+        h0 = None if not start_ else start_[0] if len(start_) == 1 else tuple(start_)
+        y, end = engine.call(snapshot, x_, h0, lengths_, None, 0)
+        return _tensors([y, *(end if isinstance(end, tuple) else (end,))])
+
+
+def _forward_train_cpu(
+    network: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Tensor | None,
+    parameters: Sequence[Tensor],
+) -> list[Tensor]:
+    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    with _threads():
+        y, end, seen, saved = functional.forward(
+            architecture(network), _arrays(parameters), x_, start_, lengths_
+        )
+    return _tensors([y, *end, *seen, *saved])
+
+
+def _backward_cpu(
+    network: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Tensor | None,
+    parameters: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    gy: Tensor | None,
+    gend: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    made = architecture(network)
+    seen = 1 + len(made.suffixes) * len(named_shapes(made.sides, 0)) if made.sides else 1
+    x_, lengths_, gy_, *start_ = _arrays((x, lengths, gy, *start))
+    y, *kept = _arrays(saved)
+    with _threads():
+        gx, gstart, grads = functional.backward(
+            made, lambda: _arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
+            gy_, _arrays(gend), wanted[0],
+        )  # fmt: skip
+    found: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
+    return _tensors([g for g, want in zip(found, wanted, strict=True) if want])
+
+
+def _update_statistics(network: str, running: Sequence[Tensor], seen: Sequence[Tensor]) -> None:
+    old, batch = ([t.detach().cpu().numpy() for t in tensors] for tensors in (running, seen))
+    for tensor, value in zip(running, functional.updated(architecture(network), old, batch), strict=True):
+        tensor.copy_(torch.tensor(value))
+
+
+_library.impl("run", _run_cpu, "CPU")
+_library.impl("infer", _run_cpu, "CPU")
+_library.impl("forward_train", _forward_train_cpu, "CPU")
+_library.impl("backward", _backward_cpu, "CPU")
+_library.impl("update_statistics", _update_statistics, "CompositeExplicitAutograd")
+
+
+# --- shapes alone, for whoever traces -----------------------------------------------------------------------
+
+
+def _results(network: str, x: Tensor, training: bool) -> list[Tensor]:
+    made = architecture(network)
+    T, B = (x.shape[1], x.shape[0]) if made.batch_first else x.shape[:2]
+    found = [x.new_empty(*x.shape[:2], made.directions * made.hidden_size)]
+    found += [x.new_empty(len(made.suffixes), B, made.hidden_size) for _ in range(made.cell.states)]
+    if _learns(network, training):
+        for _ in made.suffixes:
+            for width in made.sides.values():
+                found += [x.new_empty(T, width, dtype=torch.float64) for _ in range(2)]
+            found.append(x.new_empty(T, dtype=torch.int64))
+    return found
+
+
+@torch.library.register_fake("lnrnn::run", lib=_library)
+@torch.library.register_fake("lnrnn::infer", lib=_library)
+def _(network, x, start, lengths, parameters, statistics, overrun, training):  # type: ignore[no-untyped-def]
+    return _results(network, x, training)
+
+
+@torch.library.register_fake("lnrnn::forward_train", lib=_library)
+def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
+    made, found = architecture(network), _results(network, x, True)
+    between = [x.new_empty(found[0].shape) for _ in range(made.num_layers - 1)]
+    rows = x.shape[0] * x.shape[1]
+    return [*found, *between, *(x.new_empty(width * rows) for width in functional.tape_widths(made))]
+
+
+@torch.library.register_fake("lnrnn::backward", lib=_library)
+def _(network, x, start, lengths, parameters, saved, gy, gend, wanted):  # type: ignore[no-untyped-def]
+    of = (x, *start, *parameters)
+    return [x.new_empty(t.shape) for t, want in zip(of, wanted, strict=True) if want]
+
+
+@torch.library.register_fake("lnrnn::update_statistics", lib=_library)
+def _(network, running, seen):  # type: ignore[no-untyped-def]
+    return None
+
+
+# --- derivatives --------------------------------------------------------------------------------------------
+
+_REFUSAL = "lnrnn's engine has no {}: make the module with engine='torch', or set module.engine = 'torch'"
+
+
+def _applied(function: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = function.apply(*arguments)
+    return found
+
+
+def _refuse_jvp(ctx: Any, *tangents: Any) -> Any:
+    raise RuntimeError(_REFUSAL.format("derivative in forward mode"))
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    raise RuntimeError(_REFUSAL.format("vmap"))
+
+
+def _results_to_derive(
+    network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(_forward_train(network, x, rest[:states], lengths, rest[states:]))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.network, ctx.states, lengths, x, *rest = inputs
+    ctx.given, ctx.ends = len(rest), architecture(ctx.network).cell.states
+    others = output[1 + ctx.ends :]
+    ctx.save_for_backward(x, lengths, *rest, output[0], *others)
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*others)
+
+
+class _Run(torch.autograd.Function):
+    """(network, how many states are given, lengths, x, states, parameters) -> what forward_train gives."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = _results_to_derive(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor | None, *gends: Tensor | None) -> tuple[Any, ...]:
+        gend = gends[: ctx.ends]
+        wanted = ctx.needs_input_grad[3:]
+        if gy is None and all(g is None for g in gend):
+            return (None,) * (3 + len(wanted))
+        x, lengths, *others = ctx.saved_tensors
+        rest, saved = others[: ctx.given], others[ctx.given :]
+        start, parameters = rest[: ctx.states], rest[ctx.states :]
+        if torch.is_grad_enabled():  # somebody may want the derivative of this one
+            lists = start, parameters, saved, gend
+            flat = (tensor for each in lists for tensor in each)
+            sizes = tuple(map(len, lists))
+            found = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
+        else:
+            found = iter(_backward(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
+        return (None,) * 3 + tuple(next(found) if want else None for want in wanted)
+
+    jvp = staticmethod(_refuse_jvp)
+    vmap = staticmethod(_refuse_vmap)
+
+
+class _RunUnderFunc(_Run):
+    """The same in the form that torch.func wants, and which takes longer for each call."""
+
+    forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
+    setup_context = staticmethod(_save)
+
+
+class _Once(torch.autograd.Function):
+    """The operator backward, whose derivative is refused when somebody asks for it. Its arguments, the
+    lists of tensors one after the other, behind their lengths."""
+
+    @staticmethod
+    def forward(network: str, wanted: Any, sizes: tuple[int, ...], *tensors: Any) -> tuple[Tensor, ...]:
+        left = iter(tensors)
+        x, lengths, gy = next(left), next(left), next(left)
+        start, parameters, saved, gend = ([next(left) for _ in range(n)] for n in sizes)
+        return tuple(_backward(network, x, start, lengths, parameters, saved, gy, gend, wanted))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(_REFUSAL.format("second derivative"))
+
+    jvp = staticmethod(_refuse_jvp)
+    vmap = staticmethod(_refuse_vmap)
+
+
+def _derived(tensors: Sequence[Tensor]) -> bool:
+    """Whether gradients of something are wanted."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _differentiable(
+    network: str, states: int, lengths: Tensor | None, given: Sequence[Tensor]
+) -> list[Tensor]:
+    try:
+        found = _applied(_Run, network, states, lengths, *given)
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+        found = _applied(_RunUnderFunc, network, states, lengths, *given)  # inside torch.func's transforms
+    return list(found[: len(found) - functional.saved_arrays(architecture(network))])
+
+
+def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
+    inside = getattr(forward_ad, "_current_level", 0) >= 0  # a dual_level
+    unpack: Any = forward_ad.unpack_dual
+    if inside and any(unpack(t).tangent is not None for t in tensors):
+        _refuse_jvp(None)
+
+
+def _run_autograd(
+    network: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Tensor | None,
+    parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor],
+    overrun: str | None,
+    training: bool,
+) -> list[Tensor]:
+    given = x, *start, *parameters
+    if _derived(given):
+        return _differentiable(network, len(start), lengths, given)
+    _refuse_tangents(given)
+    return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
+
+
+_library.impl("run", _run_autograd, "Autograd")
+for _name in ("infer", "forward_train", "backward", "update_statistics"):  # run and _Run say what is derived
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+
+
+for _name in ("lnrnn::run", "lnrnn::infer", "lnrnn::backward"):
+    torch.library.register_vmap(_name, _refuse_vmap, lib=_library)

@@ -1,0 +1,208 @@
+"""The plain engine: recurrent layers in torch operations, one time step after another, for any device and
+dtype, to be read and differentiated as often as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from ..rnn.architecture import Architecture
+from ..rnn.batches import as_caller, checked_batch, time_first
+from ..rnn.rows import padded
+from ..rnn.sites import norm_sites
+from ..rnn.specs import BatchNormSpec, LayerNormSpec, Overrun
+from ..rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
+
+Tensor = torch.Tensor
+
+
+def run(
+    made: Architecture,
+    x: Tensor,
+    start: Sequence[Tensor],
+    lengths: Any,
+    parameters: Mapping[str, Tensor],
+    statistics: Mapping[str, Tensor],
+    overrun: Overrun | None,
+    training: bool,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """x (T, B, D), or (B, T, D) with batch_first; start: h0, or h0 and c0, each (layers * directions, B, H);
+    lengths (B,) or None; parameters and statistics by name. -> y, laid out as x, the last states, and where
+    batch norm normalises with the batch (training) its statistics, as operator.update_statistics takes
+    them."""
+    lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    without = np.empty((*x.shape[:-1], 0), np.float32)  # the shape of x, to check the lengths against
+    _, ends, _ = checked_batch(without, lengths, 0, made.batch_first)
+    x = time_first(x, False, made.batch_first)
+    T, B, _ = x.shape
+    ends = np.full(B, T) if ends is None else ends
+    learning = training and made.batch_norm is not None
+    if made.batch_norm is not None:
+        table = padded(ends, T, B).table
+        if learning:
+            refuse_beyond(made.batch_norm.max_steps, table)
+        else:
+            step_statistics(made, "_l0", statistics).refuse_overrun(table, overrun)
+    own_lengths = torch.from_numpy(ends).to(x.device)
+    times = torch.arange(T, device=x.device)[:, None]
+    alive = times < own_lengths  # (T, B)
+    backwards = torch.where(alive, own_lengths - 1 - times, times)[..., None]
+    x = torch.where(alive[..., None], x, 0)  # what lies past a length may be anything, NaN too
+    found, norms = [], []
+    for k, suffix in enumerate(made.suffixes):
+        d = k % made.directions
+        if d == 0:
+            inputs, outputs = x, []
+        norms.append(Norms(made, suffix, parameters, statistics, overrun, alive, learning))
+        own = inputs.gather(0, backwards.expand_as(inputs)) if d else inputs
+        y, end = _layer(made, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
+        outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)
+        found.append(end)
+        x = torch.cat(outputs, -1)
+    last = [torch.stack(part) for part in zip(*found, strict=True)]
+    seen = [torch.from_numpy(array) for norm in norms for array in norm.arrays()] if learning else []
+    return as_caller(x, False, made.batch_first), last, seen
+
+
+def step_statistics(made: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:
+    """Copies of the statistics of one layer in one direction, in float64."""
+    return StepStatistics(
+        {
+            name: statistics[name + suffix].cpu().numpy().astype(np.int64 if name == "count" else float)
+            for name in named_shapes(made.sides, 0)
+        }
+    )
+
+
+class Norms:
+    """The norms and biases of one layer in one direction, called by side, which sites.py names. Keeps, under
+    batch norm, the statistics of the batch."""
+
+    def __init__(
+        self,
+        made: Architecture,
+        suffix: str,
+        parameters: Mapping[str, Tensor],
+        statistics: Mapping[str, Tensor],
+        overrun: Overrun | None,
+        alive: Tensor,
+        learning: bool,
+    ) -> None:
+        cut = len(suffix)
+        self.spec, self.hidden_size = made.norm, made.hidden_size
+        self.sites = {site.side: site for site in norm_sites(made.cell, made.norm)}
+        self.parameters = {name[:-cut]: p for name, p in parameters.items() if name.endswith(suffix)}
+        self.buffers = {name[:-cut]: b for name, b in statistics.items() if name.endswith(suffix)}
+        self.overrun, self.known = overrun, 0
+        if made.sides and not learning:
+            self.known = int((self.buffers["count"] > 0).sum())
+        self.alive, self.counts = alive[..., None], alive.sum(1)  # alive: (T, B)
+        self.learning, self.step = learning, 0
+        self.seen = blank(made.sides, len(alive)) if learning else {}
+        if learning:
+            self.seen["count"][:] = self.counts.cpu().numpy()
+
+    def arrays(self) -> list[np.ndarray]:
+        """The statistics of the batch, in the order of statistics.named_shapes."""
+        found = [value if isinstance(value, tuple) else (value,) for value in self.seen.values()]
+        return [array for each in found for array in each]
+
+    def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
+        """a (B, width): those rows of a side, normalised, scaled and shifted."""
+        site, H = self.sites[side], self.hidden_size
+        if isinstance(self.spec, BatchNormSpec):
+            a = self._over_batch(side, a, self.spec.eps)
+        elif isinstance(self.spec, LayerNormSpec):
+            each = set(site.spans) == {1}  # then some of the rows are some of the spans
+            sizes = [H] * (a.shape[-1] // H) if each else [gates * H for gates in site.spans]
+            parts = torch.split(a, sizes, -1)
+            a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
+        if site.gain in self.parameters:
+            a = a * self.parameters[site.gain][rows]
+        if site.bias in self.parameters:
+            a = a + self.parameters[site.bias][rows]
+        return a
+
+    def _over_batch(self, side: str, a: Tensor, eps: float) -> Tensor:
+        t, end = self.step, f"_{side}" if side else ""
+        if self.learning or (t >= self.known and self.overrun == "batch"):
+            alive, n = self.alive[t], self.counts[t]
+            mean = torch.where(alive, a, 0).sum(0) / n
+            var = torch.where(alive, a - mean, 0).square().sum(0) / n
+            if self.learning:
+                for array, value in zip(self.seen[side], (mean, var), strict=True):
+                    array[t] = value.detach().cpu()
+        else:
+            found = (self.buffers[f"running_{what}{end}"] for what in ("mean", "var"))
+            if t < self.known:
+                mean, var = (b[t] for b in found)
+            elif self.overrun == "last":
+                mean, var = (b[self.known - 1] for b in found)
+            else:
+                mean, var = (b[: self.known].mean(0) for b in found)
+        return (a - mean) / torch.sqrt(var + eps)
+
+
+def _layer(
+    made: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
+) -> tuple[Tensor, list[Tensor]]:
+    """One layer in one direction, which has been turned round already: x (T, B, D) -> y (T, B, H), last
+    states (B, H)."""
+    p, step = norms.parameters, _STEPS[made.cell.name]
+    x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
+    found = []
+    for t in range(steps):
+        norms.step, alive = t, norms.alive[t]
+        h_ = F.linear(state[0], p["weight_hh"], p.get("inner_bias_hh"))
+        new = step(made, x_[t], h_, state, norms)
+        state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
+        found.append(torch.where(alive, new[0], 0))
+    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], made.hidden_size)
+    return torch.cat([torch.stack(found), blank_steps]) if found else blank_steps, state
+
+
+# One step of each cell: x_, h_, the two products (B, gates * H), the state and the norms -> the next state.
+
+
+def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
+    """What all gates of a cell are functions of, where they are functions of one sum."""
+    return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
+
+
+def _rnn(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    a = _sum(x_, h_, norm)
+    return [a if made.nonlinearity == "identity" else getattr(torch, made.nonlinearity)(a)]
+
+
+def _lstm(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    i, f, g, o = _sum(x_, h_, norm).chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    seen = norm("c", c) if "c" in norm.sites else c
+    carry = isinstance(made.norm, LayerNormSpec) and made.norm.cell == "carry"
+    return [torch.sigmoid(o) * torch.tanh(seen), seen if carry else c]
+
+
+def _gru(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    H = made.hidden_size
+    place = made.norm.placement if isinstance(made.norm, LayerNormSpec) else "split"
+    if place == "joint":
+        a_rz, a_n = torch.split(norm("", x_ + h_), [2 * H, H], -1)
+        r, z = torch.sigmoid(a_rz).chunk(2, -1)
+        n = torch.tanh(r * a_n)
+    elif place == "gate":
+        (x_rz, x_n), (h_rz, h_n) = torch.split(x_, [2 * H, H], -1), torch.split(h_, [2 * H, H], -1)
+        r, z = torch.sigmoid(norm("", x_rz + h_rz, slice(2 * H))).chunk(2, -1)
+        n = torch.tanh(norm("", x_n + r * h_n, slice(2 * H, None)))
+    else:
+        X, Y = norm("ih", x_), norm("hh", h_)
+        (x_rz, x_n), (h_rz, h_n) = torch.split(X, [2 * H, H], -1), torch.split(Y, [2 * H, H], -1)
+        r, z = torch.sigmoid(x_rz + h_rz).chunk(2, -1)
+        n = torch.tanh(x_n + r * h_n)
+    return [(1 - z) * n + z * state[0]]
+
+
+_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru}

@@ -1,0 +1,61 @@
+"""Modules of lnrnn.torch of every cell and norm, with parameters drawn anew, and what goes in and out."""
+
+from __future__ import annotations
+
+import pytest
+
+import lnrnn
+from helpers import absolute_error
+
+torch = pytest.importorskip("torch")
+
+T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
+LENGTHS = [4, T, 0, 1]
+CELLS = ("RNN", "LSTM", "GRU")
+Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
+NORMS = {
+    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
+            "batch"],
+    "LSTM": [None, "batch",
+             *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate")
+               for c in ("out", "carry", None) for b in (False, True))],
+    "GRU": [None, "batch",
+            *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
+            Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
+}  # fmt: skip
+NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+
+
+def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
+    """A twin with every parameter drawn anew; under batch norm it has seen a batch of that many steps."""
+    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.uniform_(*((0.5, 1.5) if name.startswith("gain") else (-0.6, 0.6)), generator=generator)
+        if steps and module.sides:
+            x = torch.randn(
+                *((16, steps) if module.batch_first else (steps, 16)), I, dtype=dtype, generator=generator
+            )
+            module.train()(x)
+    return module.eval()
+
+
+def inputs(rng, module, B=B):
+    n = module.num_layers * module.num_directions
+    states = tuple(
+        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
+    )
+    return rng.standard_normal((T, B, I)), states
+
+
+def tensors(x, states, dtype):
+    states = tuple(torch.tensor(s, dtype=dtype) for s in states)
+    return torch.tensor(x, dtype=dtype), states if len(states) == 2 else states[0]
+
+
+def compare(got, want, tolerance):
+    for a, b in zip(got, want, strict=True):
+        for c, d in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
+            c, d = (v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in (c, d))
+            assert absolute_error(c, d) < tolerance

@@ -1,0 +1,283 @@
+"""lnrnn.torch on the C engine: the bits of lnrnn's classes forward, the plain engine's gradients back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lnrnn
+
+torch = pytest.importorskip("torch")
+
+import lnrnn.torch  # noqa: E402
+from torch_twins import CELLS, LENGTHS, NETWORKS, B, Batch, H, I, T, inputs, tensors, twin  # noqa: E402
+
+OPTIONS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    {"num_layers": 3, "bias": False},
+]
+
+
+def states_of(end):
+    return end if isinstance(end, tuple) else (end,)
+
+
+def gradients(module, x, state, lengths):
+    """Of a sum with random weights of everything that a call returns: of x, of the states, of parameters."""
+    x = x.detach().requires_grad_()
+    start = [s.detach().requires_grad_() for s in states_of(state)]
+    y, end = module(x, tuple(start) if len(start) == 2 else start[0], lengths)
+    generator = torch.Generator().manual_seed(3)
+    loss = sum((v * torch.randn(v.shape, generator=generator)).sum() for v in (y, *states_of(end)))
+    return torch.autograd.grad(loss, [x, *start, *module.parameters()])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
+    module = twin(cell, norm, steps=T, **options)
+    served = lnrnn.from_torch(module)
+    x, state = tensors(*inputs(rng, module), torch.float32)
+    x = x.transpose(0, 1) if module.batch_first else x
+    trains = module.norm is None or not isinstance(module.norm, Batch)
+    for lengths in (None, LENGTHS):
+        for h0 in (None, state):
+            want = served(x, h0, lengths)
+            with torch.no_grad():
+                assert module.engine == "lnrnn"
+                found = [module(x, h0, lengths)]
+            if trains:  # with gradients: other code, the same bits
+                found.append(module(x, h0, lengths))
+                assert found[1][0].requires_grad
+            for y, end in found:
+                assert y.is_contiguous() and y.dtype == torch.float32
+                np.testing.assert_array_equal(y.detach(), want[0])
+                for got, of in zip(states_of(end), states_of(want[1]), strict=True):
+                    np.testing.assert_array_equal(got.detach(), of)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+def test_gradients_are_the_plain_engines(rng, cell, norm, options):
+    """Those of float64, which both engines approximate, to 2e-5 of the largest of each tensor; where a
+    network magnifies roundings (norms of small rows, batch norm of near values), to twice what torch's
+    float32 is off."""
+    batch = 128 if norm == "batch" else B
+    module, plain = twin(cell, norm, **options), twin(cell, norm, engine="torch", **options)
+    exact = twin(cell, norm, dtype=torch.float64, engine="torch", **options)
+    for each in (plain, exact):
+        each.load_state_dict(module.state_dict())
+    x, state = inputs(rng, module, batch)
+    x = x.swapaxes(0, 1) if module.batch_first else x
+    for lengths in (None, rng.integers(T - 1, T + 1, batch) if norm == "batch" else LENGTHS):
+        want = gradients(exact.train(), *tensors(x, state, torch.float64), lengths)
+        errors = []
+        for each in (module.train(), plain.train()):
+            got = gradients(each, *tensors(x, state, torch.float32), lengths)
+            assert all(g.dtype == torch.float32 and (each is plain or g.is_contiguous()) for g in got)
+            errors.append(
+                max(
+                    float((a - b).abs().max() / b.abs().max().clamp(1))
+                    for a, b in zip(got, want, strict=True)
+                )
+            )
+        assert errors[0] < max(2e-5, 2 * errors[1]) and errors[0] < 1e-3
+    assert module.engine == "lnrnn" and exact.engine == plain.engine == "torch"
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_only_what_is_wanted(rng, cell):
+    """Frozen parameters, x without a gradient, only the state used, only y used."""
+    module = twin(cell, num_layers=2)
+    x = torch.randn(T, B, I)
+    frozen = [name for name, _ in module.named_parameters() if name.startswith("weight_ih") or "l1" in name]
+    y, end = module(x)
+    y.square().sum().backward()
+    want = {name: p.grad.clone() for name, p in module.named_parameters()}
+    module.zero_grad()
+    for name in frozen:
+        getattr(module, name).requires_grad_(False)
+    y, end = module(x)
+    y.square().sum().backward()
+    for name, p in module.named_parameters():
+        assert p.grad is None if name in frozen else torch.equal(p.grad, want[name])
+    module.requires_grad_(False)
+    y, end = module(x)
+    assert not y.requires_grad
+    x.requires_grad_()
+    y, end = module(x)
+    (by_y,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (by_end,) = torch.autograd.grad(states_of(end)[-1].sum(), x, retain_graph=True)
+    (both,) = torch.autograd.grad([y.sum(), states_of(end)[-1].sum()], x)
+    assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(both.abs().max() + 1)
+    assert float(by_end.abs().max()) > 0
+
+
+def test_backward_twice_over_one_graph():
+    module = twin("GRU", bidirectional=True)
+    y, _ = module(torch.randn(T, B, I))
+    y.sum().backward(retain_graph=True)
+    once = module.weight_hh_l0.grad.clone()
+    y.sum().backward()
+    assert torch.equal(module.weight_hh_l0.grad, 2 * once)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+
+
+def test_what_was_changed_in_place_is_noticed():
+    """As torch's own functions do: what backward reads must be as it was."""
+    module = twin("LSTM")
+    x = torch.randn(T, B, I)
+    for change in (lambda y: x.add_(1), lambda y: module.weight_hh_l0.add_(1), lambda y: y.relu_()):
+        y, _ = module(x.requires_grad_(False))
+        loss = y.sum()
+        with torch.no_grad():
+            change(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def replaced(p):
+    p.data = torch.randn_like(p)
+
+
+def put(p):
+    with torch.no_grad():
+        p.set_(torch.randn_like(p))
+
+
+def transposed(p):
+    p.data = torch.randn(p.shape[1], p.shape[0]).t()
+
+
+CHANGES = {
+    "p.data += 1": lambda p: p.data.add_(1),
+    "p.data = ": replaced,
+    "p.set_": put,
+    "p.data = ... .t()": transposed,
+    "numpy": lambda p: np.copyto(p.detach().numpy(), 0.25),
+    "-0 for 0": lambda p: p.data.mul_(-1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_weight_is_seen_by_the_next_call(change):
+    """However it was changed, and whether or not gradients are wanted."""
+    for name in ("weight_hh_l0", "weight_ih_l1"):
+        module = twin("LSTM", num_layers=2)
+        x = torch.randn(T, B, I)
+        with torch.no_grad():
+            before = module(x)[0]
+        change(getattr(module, name))
+        want = lnrnn.from_torch(module)(x)[0]
+        with torch.no_grad():
+            after = module(x)[0]
+        assert not torch.equal(before, after)
+        np.testing.assert_array_equal(after, want)
+        np.testing.assert_array_equal(module(x)[0].detach(), want)
+
+
+def test_a_changed_vector_or_statistic_is_seen_by_the_next_call():
+    module = twin("GRU", "batch", steps=T)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        for name in ("gain_ih_l0", "bias_l0", "running_mean_hh_l0", "running_var_ih_l0"):
+            before = module(x)[0]
+            getattr(module, name).data.mul_(1.5)
+            after = module(x)[0]
+            assert not torch.equal(before, after), name
+            np.testing.assert_array_equal(after, lnrnn.from_torch(module)(x)[0])
+        module.count_l0[3:] = 0
+        found = []
+        for module.overrun in ("last", "mean", "batch", "last"):
+            found.append(module(x)[0])
+            np.testing.assert_array_equal(found[-1], lnrnn.from_torch(module)(x)[0])
+        assert torch.equal(found[0], found[3]) and not torch.equal(found[0], found[1])
+
+
+def test_optimisers_and_loaded_states_are_seen_by_the_next_call():
+    module, other = twin("LSTM"), twin("LSTM", seed=5)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        first = module(x)[0]
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    module(x)[0].square().sum().backward()
+    optimiser.step()
+    with torch.no_grad():
+        assert not torch.equal(module(x)[0], first)
+    module.load_state_dict(other.state_dict())
+    assert torch.equal(module(x)[0], other(x)[0])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("steps", "batch"), [(0, 3), (3, 0), (0, 0), (1, 1), (70, 65)])
+def test_sizes(cell, steps, batch):
+    module = twin(cell, num_layers=2, bidirectional=True)
+    served = lnrnn.from_torch(module)
+    x = torch.randn(steps, batch, I, requires_grad=True)
+    y, end = module(x)
+    want = served(x.detach())
+    np.testing.assert_array_equal(y.detach(), want[0])
+    np.testing.assert_array_equal(states_of(end)[-1].detach(), states_of(want[1])[-1])
+    (y.square().sum() + states_of(end)[0].sum()).backward()
+    assert x.grad.shape == x.shape and all(p.grad.shape == p.shape for p in module.parameters())
+    gy = [np.float32(2) * want[0], np.ones_like(states_of(want[1])[0])]
+    gh = gy[1] if cell != "LSTM" else (gy[1], None)
+    gx, _, grads = served.backward(served.forward_train(x.detach())[2], gy[0], gh)
+    np.testing.assert_array_equal(x.grad, gx)
+    for name, p in module.named_parameters():
+        np.testing.assert_array_equal(p.grad, grads[name])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_memory_of_every_kind(batch_first):
+    """Strides, an expanded batch, a storage offset that no vector is aligned to: the bits of a plain copy."""
+    module = twin("LSTM", num_layers=2, batch_first=batch_first)
+    base = torch.randn(2 * T, 2 * B, 2 * I + 1)
+    cases = [
+        base[::2, ::2, :I], base[::2, ::2, ::2][..., :I], base.permute(2, 1, 0)[:I].permute(2, 1, 0)[:T, :B],
+        base[:T, :1, :I].expand(T, B, I), base[:1, :B, :I].expand(T, B, I),
+        torch.randn(T * B * I + 1)[1:].view(T, B, I),
+    ]  # fmt: skip
+    for x in cases:
+        h0 = tuple(
+            base[: 2 * H : 2, 0, :2].reshape(-1)[0].expand(2, x.shape[int(not batch_first)], H) for _ in "hc"
+        )
+        results = []
+        for given, state in ((x, h0), (x.contiguous(), tuple(s.contiguous() for s in h0))):
+            given = given.detach().requires_grad_()
+            module.zero_grad()
+            y, (h, c) = module(given, state)
+            (y.square().sum() + h.sum()).backward()
+            results.append([y, h, c, given.grad, *(p.grad.clone() for p in module.parameters())])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_bad_numbers_stay_in_their_sequence():
+    module = twin("GRU", bidirectional=True)
+    x = torch.randn(T, B, I)
+    want = torch.autograd.grad(module(x.requires_grad_())[0].sum(), x)[0]
+    bad = x.detach().clone()
+    bad[2, 1] = torch.nan
+    y = module(bad.requires_grad_())[0]
+    (gx,) = torch.autograd.grad(y.sum(), bad)
+    others = [0, 2, 3]
+    assert y[:, 1].isnan().any() and torch.equal(gx[:, others], want[:, others])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_more_threads_than_torch_may_use(threads):
+    """Results do not depend on them; how many there are shows in what a call inside sees."""
+    from lnrnn.torch import operator
+
+    before = torch.get_num_threads(), lnrnn.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        lnrnn.set_num_threads(2)
+        with operator._threads():
+            assert lnrnn.get_num_threads() == threads
+        assert lnrnn.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before[0])
+        lnrnn.set_num_threads(before[1])

@@ -1,0 +1,238 @@
+"""lnrnn.torch's modules as torch.nn's: which engine serves, autocast, packed sequences, copies, buffers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+import lnrnn
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
+
+import lnrnn.torch  # noqa: E402
+from torch_twins import CELLS, B, Batch, H, I, T, compare, twin  # noqa: E402
+
+
+def states_of(end):
+    return end if isinstance(end, tuple) else (end,)
+
+
+# --- which engine -------------------------------------------------------------------------------------------
+
+
+def test_which_engine():
+    module = twin("LSTM")
+    assert module.engine == "lnrnn" and "engine=" not in repr(module)
+    for other in (
+        copy.deepcopy(module).double(),
+        copy.deepcopy(module).bfloat16(),
+        twin("LSTM", device="meta"),
+    ):
+        assert other.engine == "torch"
+    one = copy.deepcopy(module)
+    one.bias_ih_l0.data = one.bias_ih_l0.data.double()
+    assert one.engine == "torch"
+    forced = twin("LSTM", engine="torch")
+    assert forced.engine == "torch" and "engine='torch'" in repr(forced)
+    forced.engine = None
+    assert forced.engine == "lnrnn"
+
+
+def test_an_engine_that_is_insisted_on():
+    module = twin("GRU", engine="lnrnn").double()
+    assert module.engine == "lnrnn"
+    with pytest.raises(
+        ValueError, match=r"engine='lnrnn' cannot serve .*torch.float64 on cpu, not of torch.float32"
+    ):
+        module(torch.randn(T, B, I).double())
+    module.float()
+    module(torch.randn(T, B, I))
+    for bad in ("c", 1, True):
+        with pytest.raises((ValueError, TypeError), match="engine must be one of 'lnrnn', 'torch', None"):
+            module.engine = bad
+        with pytest.raises((ValueError, TypeError), match="engine must be one of 'lnrnn', 'torch', None"):
+            lnrnn.torch.RNN(I, H, engine=bad)
+
+
+def test_batch_norm_in_evaluation_has_gradients_on_the_plain_engine():
+    module = twin("LSTM", "batch", steps=T)
+    x = torch.randn(T, B, I)
+    assert module.engine == "torch" and copy.deepcopy(module).train().engine == "lnrnn"
+    with torch.no_grad():
+        assert module.engine == "lnrnn"
+        want = module(x)
+    y, end = module(x)
+    compare((y, end), want, 1e-5)
+    y.sum().backward()
+    assert module.gain_c_l0.grad is not None
+    module.engine = "lnrnn"
+    with pytest.raises(ValueError, match=r"no derivative of batch norm in evaluation: .*no_grad"):
+        module(x)
+    module.requires_grad_(False)
+    compare(module(x), want, 1e-9)
+    with pytest.raises(ValueError, match="no derivative of batch norm in evaluation"):
+        module(x.requires_grad_())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_both_engines_agree_in_training_with_batch_norm(cell):
+    options = {"norm": Batch(T + 2, momentum=None), "num_layers": 2, "bidirectional": True}
+    one, two = twin(cell, **options).train(), twin(cell, engine="torch", **options).train()
+    for batch in (32, 48):
+        x, lengths = torch.randn(T, batch, I), torch.randint(T - 1, T + 1, (batch,))
+        compare(one(x, lengths=lengths), two(x, lengths=lengths), 1e-4)
+        with torch.no_grad():  # the statistics of the batch, without a tape
+            compare(one(x, lengths=lengths), two(x, lengths=lengths), 1e-4)
+    for (name, a), b in zip(one.named_buffers(), two.buffers(), strict=True):
+        assert a.dtype == b.dtype and float((a - b).abs().max()) < 1e-4 * max(1, float(b.abs().max())), name
+    assert one.known_steps == two.known_steps == T and len(one.count_l1_reverse) == T + 2
+
+
+def test_buffers_stay_the_same_tensors():
+    """As torch.nn.BatchNorm's: what holds them, as DistributedDataParallel does, sees them change."""
+    module = twin("GRU", Batch(T)).train()
+    held = dict(module.named_buffers())
+    versions = {name: b._version for name, b in held.items()}
+    module(torch.randn(T, B, I))
+    for name, buffer in module.named_buffers():
+        assert buffer is held[name] and buffer._version > versions[name] and bool((buffer != 0).any())
+
+
+def test_a_failing_call_learns_nothing():
+    module = twin("GRU", Batch(T)).train()
+    before = copy.deepcopy(module.state_dict())
+    for arguments in ((torch.randn(T + 1, B, I),), (torch.randn(T, B, I), None, [T + 1] * B)):
+        with pytest.raises(ValueError):
+            module(*arguments)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_autocast_computes_in_float32(cell):
+    module = twin(cell, num_layers=2)
+    x, head = torch.randn(T, B, I), torch.nn.Linear(I, I)
+    want = module(x.bfloat16().float())
+    with torch.autocast("cpu", torch.bfloat16):
+        y, end = module(x.bfloat16())
+        assert y.dtype == torch.float32 and module.engine == "lnrnn"
+        compare((y, end), want, 1e-9)
+        y, _ = module(head(x), tuple(s.bfloat16() for s in end) if cell == "LSTM" else end.bfloat16())
+    y.sum().backward()
+    assert head.weight.grad.dtype == torch.float32 and bool((head.weight.grad != 0).any())
+    with pytest.raises(
+        TypeError, match="x must be of the parameters' dtype and device, torch.float32 on cpu"
+    ):
+        module(x.bfloat16())
+    with pytest.raises(TypeError, match="h0 must be of the parameters' dtype and device"):
+        state = torch.zeros(2, B, H, dtype=torch.float64)
+        module(x, (state, None) if cell == "LSTM" else state)
+
+
+@pytest.mark.parametrize("engine", ["lnrnn", "torch"])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_packed_sequences(cell, batch_first, engine):
+    """As torch.nn's: with the parameters of torch.nn's own module, sorted and not."""
+    module = twin(cell, None, num_layers=2, bidirectional=True, batch_first=batch_first, engine=engine)
+    known = getattr(torch.nn, cell)(I, H, 2, bidirectional=True, batch_first=batch_first)
+    known.load_state_dict(module.state_dict())
+    parts = [torch.randn(n, I) for n in (3, T, 1, 5)]
+    h0 = tuple(torch.randn(4, len(parts), H) for _ in range(1 + (cell == "LSTM")))
+    h0 = h0 if len(h0) == 2 else h0[0]
+    for packed in (
+        pack_sequence(parts, enforce_sorted=False),
+        pack_sequence(sorted(parts, key=len, reverse=True)),
+        pack_padded_sequence(torch.randn(T, 4, I), [T] * 4),
+    ):
+        for state in (None, h0):
+            got, want = module(packed, state), known(packed, state)
+            compare([got[0].data, got[1]], [want[0].data, want[1]], 1e-5)
+            for name in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+                a, b = getattr(got[0], name), getattr(want[0], name)
+                assert (a is b is None) or torch.equal(a, b)
+            compare(pad_packed_sequence(got[0]), pad_packed_sequence(want[0]), 1e-5)
+    got[0].data.sum().backward()
+    with pytest.raises(ValueError, match="lengths must be None with a PackedSequence"):
+        module(packed, None, [1] * 4)
+
+
+@pytest.mark.parametrize(("lengths", "error", "message"), [
+    ([1, 2], ValueError, r"lengths must be of shape \(4,\)"),
+    (torch.tensor([1, 2, 3, T + 1]), ValueError, "lengths must be between 0 and the 7 steps of x, got 8"),
+    (torch.tensor([1, 2, 3, -1]), ValueError, "lengths must be between 0 and the 7 steps of x, got -1"),
+    (torch.ones(4), TypeError, "lengths must be an array of integers"),
+    (torch.ones(4, dtype=torch.bool), TypeError, "lengths must be an array of integers"),
+    ([[1, 2], [3]], TypeError, "lengths must be an array of real numbers"),
+    ("abcd", TypeError, "lengths must be an array of real numbers"),
+])  # fmt: skip
+@pytest.mark.parametrize("engine", ["lnrnn", "torch"])
+def test_wrong_lengths(lengths, error, message, engine):
+    with pytest.raises(error, match=message):
+        twin("RNN", engine=engine)(torch.zeros(T, B, I), lengths=lengths)
+
+
+# --- copies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+def test_copies_and_pickles(norm):
+    """Also after calls that have packed weights and kept a graph."""
+    module = twin("LSTM", norm, steps=T, num_layers=2, engine="lnrnn")
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        want = module(x)
+    module.train()(x)[0].sum().backward()
+    module.eval()
+    if norm == "batch":
+        with torch.no_grad():
+            want = module(x)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), copy.copy(module)):
+        with torch.no_grad():
+            compare(other(x), want, 1e-9)
+        assert type(other).__module__ == "lnrnn.torch" and other._engine == "lnrnn"
+    other = copy.deepcopy(module)
+    other.weight_hh_l0.data.zero_()
+    with torch.no_grad():
+        compare(module(x), want, 1e-9)
+
+
+def test_pickles_from_before_there_was_an_engine():
+    module = twin("GRU")
+    state = {
+        name: value
+        for name, value in module.__dict__.items()
+        if name not in ("_engine", "_network", "_states")
+    }
+    old = lnrnn.torch.GRU.__new__(lnrnn.torch.GRU)
+    old.__setstate__(state)
+    assert old.engine == "lnrnn"
+    compare(old(torch.ones(T, B, I)), module(torch.ones(T, B, I)), 1e-9)
+
+
+def test_packed_weights_go_with_their_module():
+    from lnrnn.torch import operator
+
+    module = twin("LSTM")
+    with torch.no_grad():
+        module(torch.randn(T, B, I))
+    before = len(operator._served)
+    del module
+    assert len(operator._served) == before - 1
+
+
+def test_weights_of_a_graph_go_with_it():
+    from lnrnn.rnn import functional
+
+    before = len(functional._packed)
+    y, _ = twin("LSTM")(torch.randn(T, B, I))
+    assert len(functional._packed) == before + 1
+    y.sum().backward()
+    del y
+    assert len(functional._packed) == before

@@ -1,0 +1,296 @@
+"""The operators of lnrnn.torch as torch sees them: opcheck, torch.compile, torch.export, torch.func."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+import lnrnn
+
+torch = pytest.importorskip("torch")
+
+import lnrnn.torch  # noqa: E402
+from torch_twins import B, Batch, I, Layer, T, twin  # noqa: E402
+
+# What torch itself warns of while it traces.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning"),
+]
+LENGTHS = torch.tensor([4, T, 0, 1])
+NETWORKS = [
+    ("LSTM", {"num_layers": 2, "bidirectional": True}),
+    ("RNN", {"norm": None}),
+    ("GRU", {"norm": Layer("gate"), "batch_first": True, "num_layers": 2}),
+    ("GRU", {"norm": Batch(9)}),
+]
+each_network = pytest.mark.parametrize(("cell", "options"), NETWORKS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+
+
+def fresh(module, batch=B, steps=T):
+    shape = (batch, steps, I) if module.batch_first else (steps, batch, I)
+    return torch.randn(shape, requires_grad=True)
+
+
+def first_of(end):
+    return end[0] if isinstance(end, tuple) else end
+
+
+def trained(module, call, x, **options):
+    """What comes out, and all gradients, also of a call that is not the module's own."""
+    module.zero_grad()
+    x = x.detach().requires_grad_()
+    y, end = call(x, **options)
+    (y.square().sum() + first_of(end).sum()).backward()
+    return [y.detach(), first_of(end).detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+def same(a, b):
+    return all(torch.equal(u, v) for u, v in zip(a, b, strict=True))
+
+
+# --- opcheck ------------------------------------------------------------------------------------------------
+
+
+def call_of(module, x, start, lengths):
+    """The arguments of torch.ops.lnrnn.run, as the module gives them, found where it does."""
+    from lnrnn.torch import operator
+
+    found = []
+    before, operator.run = operator.run, lambda *given: (found.append(given), before(*given))[1]
+    try:
+        module(x, start if len(start) != 1 else start[0], lengths)
+    finally:
+        operator.run = before
+    return found[0]
+
+
+@each_network
+@pytest.mark.parametrize("grad", [True, False])
+def test_opcheck_of_run(cell, options, grad):
+    module = twin(cell, **options).train()
+    x = fresh(module).requires_grad_(grad)
+    module.requires_grad_(grad)
+    n = module.num_layers * module.num_directions
+    start = tuple(
+        torch.randn(n, B, module.hidden_size, requires_grad=grad) for _ in range(1 + (cell == "LSTM"))
+    )
+    for lengths in (None, LENGTHS):
+        network, x, given, *rest = call_of(module, x, start, lengths)
+        given = [
+            h.detach().requires_grad_(grad) for h in given
+        ]  # leaves, of which opcheck reads the gradients
+        torch.library.opcheck(torch.ops.lnrnn.run.default, (network, x, given, *rest))
+
+
+@each_network
+def test_opcheck_of_what_run_calls(cell, options):
+    """A tape has room that is never written: test_aot_dispatch_dynamic would compare it."""
+    module = getattr(lnrnn.torch, cell)(I, 16, **options)
+    x = fresh(module).detach()
+    network, x, start, lengths, parameters, statistics, *_ = call_of(
+        module.requires_grad_(False), x, (None,) * 2 if cell == "LSTM" else (None,), LENGTHS
+    )
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    arguments = network, x, [*start], lengths, parameters
+    torch.library.opcheck(torch.ops.lnrnn.forward_train.default, arguments, test_utils=tests)
+    states = 1 + (cell == "LSTM")
+    y, *rest = torch.ops.lnrnn.forward_train(*arguments)
+    seen = rest[states : len(rest) - (module.num_layers - 1) - module.num_layers * module.num_directions]
+    gend = [torch.randn_like(rest[0]), None][:states]
+    for wanted in (
+        [True] * (1 + len(start) + len(parameters)),
+        [False, *([True] * (len(start) + len(parameters)))],
+    ):
+        given = *arguments, [y, *rest[states:]], torch.randn_like(y), gend, wanted
+        torch.library.opcheck(torch.ops.lnrnn.backward.default, given)
+    if module.sides:
+        given = network, statistics, seen
+        torch.library.opcheck(torch.ops.lnrnn.update_statistics.default, given)
+
+
+# --- torch.compile and torch.export -------------------------------------------------------------------------
+
+
+@each_network
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile_without_graph_breaks(cell, options, backend):
+    module = twin(cell, **options).train()
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend=backend)
+    for lengths in (None, LENGTHS, LENGTHS.tolist()):
+        x = fresh(module)
+        assert same(
+            trained(module, module, x, lengths=lengths), trained(compiled, compiled, x, lengths=lengths)
+        )
+    for name, value in module.state_dict().items():
+        assert torch.equal(compiled.state_dict()["_orig_mod." + name], value), name
+    with torch.no_grad():
+        assert torch.equal(compiled.eval()(x)[0], module.eval()(x)[0])
+
+
+def test_compiled_to_code():
+    """By inductor, the default."""
+    module = twin("LSTM", num_layers=2)
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
+    x = fresh(module)
+    assert same(trained(module, module, x, lengths=LENGTHS), trained(compiled, compiled, x, lengths=LENGTHS))
+    with pytest.raises(ValueError, match="lengths must be between 0 and the 7 steps"):
+        compiled(x, lengths=LENGTHS + 1)
+
+
+def test_compiled_for_any_sizes():
+    module = twin("GRU", bidirectional=True)
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager", dynamic=True)
+    torch._dynamo.utils.counters.clear()
+    for steps, batch in ((7, 4), (9, 5), (3, 2), (12, 8)):
+        x, lengths = fresh(module, batch, steps), torch.randint(0, steps + 1, (batch,))
+        assert same(
+            trained(module, module, x, lengths=lengths), trained(compiled, compiled, x, lengths=lengths)
+        )
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+@each_network
+@pytest.mark.parametrize("training", [True, False])
+def test_export(cell, options, training):
+    module = twin(cell, steps=T, **options).train(training)
+    if module.sides and not training:
+        module.requires_grad_(False)
+    x = fresh(module).detach()
+    program = torch.export.export(copy.deepcopy(module), (x,), kwargs={"lengths": LENGTHS})
+    operators = [str(node.target) for node in program.graph.nodes if "lnrnn" in str(node.target)]
+    assert operators[0] == "lnrnn.run.default"
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded, x = torch.export.load(file), fresh(module).detach()
+    want = module(x, lengths=LENGTHS)[0]
+    assert torch.equal(loaded.module()(x, lengths=LENGTHS)[0], want)
+    for name, value in module.named_buffers():
+        assert torch.equal(dict(loaded.named_buffers())[name], value) or not training
+    with pytest.raises(ValueError, match="lengths must be between 0 and the 7 steps"):
+        loaded.module()(x, lengths=LENGTHS + 1)
+
+
+def test_export_for_any_sizes():
+    module = twin("LSTM", batch_first=True)
+    sizes = {"x": {0: torch.export.Dim("B", min=2, max=99), 1: torch.export.Dim("T", min=2, max=99)}}
+    program = torch.export.export(module, (fresh(module).detach(),), dynamic_shapes=sizes)
+    x = fresh(module, 11, 6).detach()
+    assert torch.equal(program.module()(x)[0], module(x)[0])
+
+
+def test_buffers_that_grow_are_refused_where_they_cannot():
+    module = twin("GRU", "batch").train()
+    with pytest.raises(
+        ValueError, match=r"max_steps=None cannot be trained under .*torch.export.*max_steps=\.\.\."
+    ):
+        torch.export.export(module, (fresh(module).detach(),), strict=False)
+    with pytest.raises(Exception, match="max_steps=None cannot be trained|Observed exception"):  # older torch
+        torch.compile(module, fullgraph=True, backend="eager")(fresh(module))
+    module(fresh(module))
+    x = fresh(module).detach()
+    with torch.no_grad():
+        want = module.eval()(x)[0]
+        assert torch.equal(torch.compile(module, fullgraph=True, backend="eager")(x)[0], want)
+
+
+# --- torch.func, and what is refused ------------------------------------------------------------------------
+
+REFUSED = "lnrnn's engine has no {}: .*engine='torch'"
+
+
+def scalar(module, parameters, x):
+    y, _ = torch.func.functional_call(module, parameters, (x,))
+    return y.square().sum()
+
+
+@pytest.mark.parametrize(("cell", "options"), NETWORKS[:3], ids=str)
+def test_func_grad_and_vjp(cell, options):
+    module = twin(cell, **options)
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    x = fresh(module)
+    module.zero_grad()
+    module(x)[0].square().sum().backward()
+    by_name, gx = torch.func.grad(scalar, argnums=(1, 2))(module, parameters, x.detach())
+    assert torch.equal(gx, x.grad)
+    for name, p in module.named_parameters():
+        assert torch.equal(by_name[name], p.grad), name
+    y, back = torch.func.vjp(lambda x: module(x)[0], x.detach())
+    assert torch.equal(back(2 * y)[0], x.grad)
+
+
+def test_functional_call_with_other_parameters():
+    module, other = twin("LSTM"), twin("LSTM", seed=4)
+    x = fresh(module)
+    with torch.no_grad():
+        given = dict(other.named_parameters())
+        assert torch.equal(torch.func.functional_call(module, given, (x,))[0], other(x)[0])
+
+
+def twice(module, x):
+    (gx,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
+    assert gx.requires_grad
+    return torch.autograd.grad(gx.square().sum(), x)[0]
+
+
+def in_dual_level(module, x):
+    with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+        return torch.autograd.forward_ad.unpack_dual(
+            module(torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x)))[0]
+        ).tangent
+
+
+REFUSALS = {
+    "second derivative": [
+        twice,
+        lambda m, x: torch.func.grad(
+            lambda x: torch.func.grad(lambda x: m(x)[0].square().sum())(x).square().sum()
+        )(x.detach()),
+    ],
+    "derivative in forward mode": [
+        lambda m, x: torch.func.jvp(lambda x: m(x)[0], (x.detach(),), (torch.ones_like(x),))[1],
+        in_dual_level,
+    ],
+    "vmap": [
+        lambda m, x: torch.func.vmap(lambda x: m(x)[0], 3)(torch.stack([x, x], 3)),
+        lambda m, x: torch.func.vmap(torch.func.grad(lambda x: m(x)[0].sum()), 3)(
+            torch.stack([x, x], 3).detach()
+        ),
+        lambda m, x: torch.func.jacrev(lambda x: m(x)[0])(x.detach()),
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "call"), [(w, c) for w, calls in REFUSALS.items() for c in calls])
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop because we have not yet implemented.*:UserWarning"
+)
+def test_what_is_refused_the_plain_engine_does(what, call):
+    module = twin("LSTM")
+    x = fresh(module)
+    with pytest.raises(RuntimeError, match=REFUSED.format(what)):
+        call(module, x)
+    module.engine = "torch"
+    assert torch.isfinite(call(module, x)).all()
+    module.engine = None
+    with torch.no_grad():  # nothing of the refused call is left
+        assert torch.equal(module(x)[0], twin("LSTM")(x)[0])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    module = twin("GRU", num_layers=2)
+    x = fresh(module)
+    want = trained(module, module, x)
+    assert same(want, trained(module, lambda x: checkpoint(module, x, use_reentrant=reentrant), x))
