@@ -57,7 +57,7 @@ static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const floa
                             .w = w,
                             .p0 = panels.first,
                             .p1 = panels.end,
-                            .add = add || inner,
+                            .add = add || inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                             .from_end = from_end,
                             .caches = r->plan->caches,
                             .scratch = work};

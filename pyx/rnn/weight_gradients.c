@@ -28,7 +28,7 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
                                      .k = k,
                                      .w = w,
                                      .p1 = product->panels(n),
-                                     .add = add,
+                                     .add = add ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                                      .caches = j->p->caches};
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
@@ -108,7 +108,7 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t row = 0; row < round->rows; row += m.k) {
         m.w = (const uint32_t *)(packed + row * wide);
-        m.k = block_rows(round, row), m.add = add || row > 0;
+        m.k = block_rows(round, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
         product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
     }
     for (size_t o = 0; sum != out && o < count; o++)

@@ -27,7 +27,7 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            acc[i][v] = job->add ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+            acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
     for (size_t j = 0; j < whole; j++) {
         if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
 #pragma GCC unroll 16
@@ -71,6 +71,12 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
             for (int i = 0; i < rows; i++)
                 acc[i][v] = v32_fma(float_input(layout, job, a, i, job->k - 1), b, acc[i][v]);
         }
+    if (layout == MM_COLUMNS && job->add == LNRNN_ADD_AFTER)
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                acc[i][v] = v32_add(acc[i][v], v32_load(c + i * cs + v * V32_LANES));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
@@ -127,7 +133,8 @@ static void matmul_float(const lnrnn_matmul *m, size_t rows, const float *const 
         bf16_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
 }
 
-/* As matmul_float, of float32 weights, with the rows as columns: a (k, rows), row stride as. */
+/* As matmul_float, of float32 weights, with the rows as columns: a (k, rows), row stride as. It alone knows
+ * LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {

@@ -1,7 +1,8 @@
 /* What the tiles of a product have in common, whatever the weights are.
  *
  * A tile is some rows times some vectors of outputs whose sums stay in registers. Every output is one chain
- * of multiply-adds over the inputs j = 0 .. k-1 that starts from what c holds, or from 0. Tiles differ only
+ * of multiply-adds over the inputs j = 0 .. k-1 that starts from what c holds, or from 0 (and may be added to what c
+ * holds at the end). Tiles differ only
  * in how many chains run side by side: so the result for a row does not depend on the rows around it, nor on
  * which thread computes which panel. The guarantee of equal bits rests on this.
  */
@@ -29,7 +30,7 @@ enum { MM_I8_ROWS = MR / 2 };
 typedef struct {
     size_t k, words;   /* inputs, and words to an output */
     const uint32_t *w; /* packed (n, k) */
-    int add;           /* to what c holds */
+    int add;           /* to what c holds: LNRNN_ADD_NOT .. */
     int prefetch;      /* the weights do not stay in L2 */
     int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */

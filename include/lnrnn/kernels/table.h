@@ -96,13 +96,17 @@ typedef struct {
                       const lnrnn_coefficients *c, void *gx);
 } lnrnn_norm;
 
+/* The sum of an output is taken as it is; goes on from what the output holds; or, in matmul_columns, is added to that
+ * when it is complete, which loses less where the output is large beside each sum. */
+enum { LNRNN_ADD_NOT, LNRNN_ADD_ON, LNRNN_ADD_AFTER };
+
 /* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
     const uint32_t *w; /* packed (n, k) */
     size_t p0, p1;
-    int add;             /* to what the output holds, instead of to 0 */
+    int add;             /* to what the output holds: LNRNN_ADD_NOT .. */
     int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
     lnrnn_caches caches; /* of the machine */
     uint32_t *scratch;   /* scratch(dtype, k) words, which int8 needs */

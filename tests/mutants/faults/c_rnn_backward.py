@@ -250,8 +250,8 @@ FAULTS = [
     Fault(
         "gradients of weights that are to be added take the place of what is there",
         WEIGHTS,
-        r"m.add = add || row > 0;",
-        r"m.add = (add && !(FAULT && round->first)) || row > 0;",
+        r"m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;",
+        r"m.add = (add && !(FAULT && round->first)) || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;",
         f"{PLACEMENTS} -k 'added_to_what and avx2'",
     ),
     Fault(

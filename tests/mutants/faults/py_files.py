@@ -51,8 +51,8 @@ FAULTS = [
     Fault(
         "a file has the overrun of the constructor",
         FORMAT,
-        r"""            norm["overrun"] = snapshot.overrun""",
-        r"""            norm["overrun"] = made.norm.overrun if FAULT else snapshot.overrun""",
+        r"""            norm["overrun"] = overrun""",
+        r"""            norm["overrun"] = made.norm.overrun if FAULT else overrun""",
         LOAD + " -k another_policy",
     ),
     Fault(
