@@ -38,6 +38,14 @@ def test_train_with_torch(example, capsys, cell):
     assert float(re.search(r"difference of a hidden state (\S+);", told)[1]) <= 1e-5
 
 
+def test_train_in_ten_lines(example, capsys):
+    example("train_in_ten_lines.py")
+    engine, error, guess = re.fullmatch(
+        r"engine (\w+); .*error (\S+), .*: (\S+)\n", capsys.readouterr().out
+    ).groups()
+    assert engine == "lnrnn" and float(error) < 0.1 * float(guess)
+
+
 def test_train_with_torch_over_seeds(example, capsys):
     example("train_with_torch.py", "--cell", "rnn", "--epochs", "1", "--seeds", "3")
     told = capsys.readouterr().out
