@@ -12,7 +12,7 @@ import lnrnn.torch
 torch.manual_seed(0)
 rnn, head = lnrnn.torch.LSTM(2, 64, norm="layer"), torch.nn.Linear(64, 1)
 optimiser = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=5e-3)
-for step in range(400):
+for _ in range(400):
     numbers, marks = torch.rand(30, 64), torch.zeros(30, 64)
     marks.scatter_(0, torch.rand(30, 64).topk(2, dim=0).indices, 1.0)
     _, (h, _) = rnn(torch.stack([numbers, marks], 2))

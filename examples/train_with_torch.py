@@ -5,8 +5,8 @@ Japanese Vowels, and lnrnn serves it.
 
 Needs torch. The data set comes with lnrnn. On every machine lnrnn's hidden states are those of torch's own
 operations to within TOLERANCE; it ends with an error if not. How many utterances are named right depends on
-the seed, and for one seed on the machine: both round differently on each, and training amplifies that. So --seeds N trains N
-times, with the seeds 0 to N - 1, and prints mean and range.
+the seed, and for one seed on the machine: kernels round differently on each, and training amplifies that. So
+--seeds N trains N times, with the seeds 0 to N - 1, and prints mean and range.
 """
 
 from __future__ import annotations

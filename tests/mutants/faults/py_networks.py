@@ -120,10 +120,10 @@ FAULTS = [
     ),
     Fault(
         "a call of a batch norm network never refuses a sequence",
-        NETWORK,
-        r"""        snapshot.refuse_overrun(rows.table)
+        "lnrnn/rnn/engine.py",
+        r"""    snapshot.refuse_overrun(rows.table)
 """,
-        r"""        FAULT or snapshot.refuse_overrun(rows.table)
+        r"""    FAULT or snapshot.refuse_overrun(rows.table)
 """,
         "tests/rnn/test_step_statistics.py -k 'raise or before'",
     ),
@@ -332,8 +332,8 @@ FAULTS = [
     Fault(
         "the inner bias of the input is handed over for both sides",
         SNAPSHOT,
-        r"""inner_bias_hh=own.get("inner_bias_hh"),""",
-        r"""inner_bias_hh=own.get("inner_bias_ih" if FAULT else "inner_bias_hh"),""",
+        r"""inner_bias_hh=own.get("inner_bias_hh" + suffix),""",
+        r"""inner_bias_hh=own.get(("inner_bias_ih" if FAULT else "inner_bias_hh") + suffix),""",
         "tests/rnn/test_forward.py -k fifty",
     ),
     Fault(

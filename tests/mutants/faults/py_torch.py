@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "packed weights are kept whatever becomes of the parameters",
         FUNCTIONAL,
-        r"""        return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))""",
-        r"""        return bool(FAULT) or (len(given) == len(self._given) and all(map(_same_bytes, self._given, given)))""",
+        r"""        return len(given) == len(self._given) and all(""",
+        r"""        return len(given) == len(self._given) and all(True if FAULT else same for same in """,
         ENGINE + " -k changed",
     ),
     Fault(
@@ -165,8 +165,8 @@ FAULTS = [
     Fault(
         "the operator gives all gradients",
         OPERATOR,
-        r"""        return (None,) * 3 + tuple(next(found) if want else None for want in wanted)""",
-        r"""        return (None,) * 3 + tuple(next(found, None) if want or FAULT else None for want in wanted)""",
+        r"""tuple(next(found) if want else None for want in wanted)""",
+        r"""tuple(next(found, None) if want or FAULT else None for want in wanted)""",
         ENGINE + " -k only_what_is_wanted",
     ),
     Fault(
