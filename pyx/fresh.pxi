@@ -1,6 +1,8 @@
 # Arrays for results. Part of _core.pyx. Large ones live in the blocks of blocks.h, by way of NumPy's own interface for it
 # (NEP 49): each array remembers who is to free its memory, so that views and other owners keep it as they do any other.
 
+from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
+
 cdef extern from "runtime/blocks.h" nogil:
     enum:
         LNRNN_BLOCK_BYTES
@@ -49,15 +51,32 @@ block_handler.allocator = PyDataMemAllocator(NULL, block_malloc, block_calloc, b
 cdef object blocks = PyCapsule_New(&block_handler, b"mem_handler", NULL) if lnrnn_blocks() else None
 
 
+cdef object with_blocks():
+    """A context of contextvars in which NumPy takes memory from `blocks`."""
+    context = PyContext_New()
+    PyContext_Enter(context)
+    try:
+        PyDataMem_SetHandler(blocks)
+    finally:
+        PyContext_Exit(context)
+    return context
+
+
+cdef object block_context = None if blocks is None else with_blocks()
+
+
 cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
     """A C-contiguous array of these axes and that type, which take that many bytes; of any contents."""
     if bytes < LNRNN_BLOCK_BYTES or blocks is None:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    before = PyDataMem_SetHandler(blocks)
+    # A context of our own, for one that another thread is in cannot be entered. To leave it takes no memory, which setting
+    # NumPy's handler back would.
+    context = PyContext_Copy(block_context)
+    PyContext_Enter(context)
     try:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
     finally:
-        PyDataMem_SetHandler(before)
+        PyContext_Exit(context)
 
 
 def empty_like(x):
