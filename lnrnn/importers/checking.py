@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,7 +94,7 @@ def known(module: Any) -> bool:
     if cls is nn.ModuleList:
         return all(map(known, module))
     torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
-    if cls not in torchs and cls.__module__ != "lnrnn.torch":
+    if cls not in torchs and cls.__module__.split(".")[:2] != ["lnrnn", "torch"]:
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
 
@@ -132,21 +132,34 @@ class _Network:
         ours = _outputs(self.model, answer.x)[: len(theirs)]
         if not all(np.isfinite(a).all() for a in ours):
             raise Unchecked("the outputs are not finite")
-        rng, size, eps = np.random.default_rng(1), _largest(ours), np.float32(self.eps)
-        limit, signs = self.eps * max(size, 1.0), np.array((-1, 1), np.int8)
-        for _ in range(3):
+        rng, signs = np.random.default_rng(1), np.array((-1, 1), np.int8)
+
+        def disturbed() -> tuple[Array, ...]:
+            eps = np.float32(self.eps)
             changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
                        for name, v in self.converted.state.items()}  # fmt: skip
-            other = replace(self.converted, state=changed).model()
-            limit = max(limit, _largest(a - b for a, b in zip(ours, _outputs(other, answer.x), strict=False)))
-        found = _largest(a - b for a, b in zip(theirs, ours, strict=True))
-        limit *= MARGIN
-        if found <= limit > 0.25 * size:
-            better = "; in float32, copy.deepcopy(module).float(), it may not" if self.eps > 1e-6 else ""
-            raise Unchecked(
-                f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
-            )
-        return found if np.isfinite(found) else np.inf, limit
+            return _outputs(replace(self.converted, state=changed).model(), answer.x)[: len(theirs)]
+
+        return compared(theirs, ours, disturbed, self.eps)
+
+
+def compared(
+    theirs: Sequence[Array], ours: Sequence[Array], disturbed: Callable[[], Sequence[Array]], eps: float
+) -> tuple[float, float]:
+    """-> the largest difference of two networks' outputs, and what rounding explains. disturbed: gives ours
+    anew, after a random change of each parameter by the resolution eps."""
+    size = _largest(ours)
+    limit = eps * max(size, 1.0)
+    for _ in range(3):
+        limit = max(limit, _largest(a - b for a, b in zip(ours, disturbed(), strict=True)))
+    found = _largest(a - b for a, b in zip(theirs, ours, strict=True))
+    limit *= MARGIN
+    if found <= limit > 0.25 * size:
+        better = "; in float32, copy.deepcopy(module).float(), it may not" if eps > 1e-6 else ""
+        raise Unchecked(
+            f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
+        )
+    return found if np.isfinite(found) else np.inf, limit
 
 
 def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
@@ -248,7 +261,7 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
 
     def run(what: str, call: Callable[[], Any]) -> Any:
         try:
-            with _unchanged(module, torch):
+            with unchanged(module, torch):
                 return call()
         except Exception as error:  # whatever a module raises that is called in another way than its own
             line = next(iter(str(error).strip().splitlines()), "")
@@ -256,13 +269,13 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
         return None
 
     for order, own in given:
-        own = _numbers(tensor(own)).astype(np.float32)  # as the module gets it
+        own = numbers(tensor(own)).astype(np.float32)  # as the module gets it
         wanted = (*own.shape[:-1], model.num_directions * model.hidden_size)
         batch = own.shape[not order] if own.ndim == 3 else None
         for what, state in _states(model, batch, tensor):
             found = run(f"module(x{what})", partial(_outcome, module, tensor(own), *state))
             at = next((i for i, t in enumerate(found or ()) if tuple(t.shape) == wanted), None)
-            y = None if found is None or at is None else _numbers(found.pop(at))
+            y = None if found is None or at is None else numbers(found.pop(at))
             if y is not None and own.ndim == 3:
                 ends = _last_states(found, model, batch)
                 yield Answer(_time_first(own, order), _time_first(y, order), order, ends)
@@ -285,7 +298,7 @@ def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
     """The tensors that a call of the module returns."""
-    return list(_tensors(module(*arguments)))
+    return list(tensors(module(*arguments)))
 
 
 def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
@@ -294,11 +307,11 @@ def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Ar
     shape, kinds = (len(steps[0]), model.hidden_size), architecture(model).cell.states
     state, outputs = [steps[0].new_zeros(shape)] * kinds, []
     for x in steps:
-        found = list(_tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
+        found = list(tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
         if len(found) < kinds or any(tuple(t.shape) != shape for t in found):
             raise ValueError(f"a step gives tensors of shapes {[tuple(t.shape) for t in found]}")
         state = found[-kinds:]  # it returns (h, c), or (h, (h, c)); or h, or (h, h)
-        outputs.append(_numbers(found[0]))
+        outputs.append(numbers(found[0]))
     return np.array(outputs)
 
 
@@ -339,28 +352,28 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
     kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, model.hidden_size)] * kinds:
-        return tuple(map(_numbers, tensors))
+        return tuple(map(numbers, tensors))
     if shapes == [(batch, model.hidden_size)] * (kinds * places):
-        return tuple(np.array([_numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
+        return tuple(np.array([numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
     return ()
 
 
-def _tensors(result: Any) -> Iterator[Any]:
+def tensors(result: Any) -> Iterator[Any]:
     """The tensors in what a module returned, in their order."""
     if isinstance(result, sys.modules["torch"].Tensor):
         yield result
     elif isinstance(result, (tuple, list, Mapping)):
         for part in result.values() if isinstance(result, Mapping) else result:
-            yield from _tensors(part)
+            yield from tensors(part)
 
 
-def _numbers(t: Any) -> Array:
+def numbers(t: Any) -> Array:
     found: Array = t.detach().cpu().double().numpy()
     return found
 
 
 @contextmanager
-def _unchanged(module: Any, torch: Any) -> Iterator[None]:
+def unchanged(module: Any, torch: Any) -> Iterator[None]:
     """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags,
     attributes, parameters and buffers are what they were before."""
     parts = list(module.modules())

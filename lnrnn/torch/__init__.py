@@ -5,6 +5,7 @@ Needs torch; nothing else in lnrnn does.
 On the CPU in float32 they compute with lnrnn's kernels, forward and back, as an operator of torch: with
 torch.compile, torch.export, DistributedDataParallel and torch.func.grad. On other devices and dtypes they are
 torch operations, one time step after another, with the same results to 1e-5. `module.engine` says which.
+`accelerate(model)` has the kernels compute the torch.nn.RNN, LSTM and GRU inside a model.
 """
 
 try:
@@ -12,9 +13,10 @@ try:
 except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
+from .accelerate import Report, accelerate
 from .modules import GRU, LSTM, RNN
 
-__all__ = ["GRU", "LSTM", "RNN"]
+__all__ = ["GRU", "LSTM", "RNN", "Report", "accelerate"]
 
 for _cls in (RNN, LSTM, GRU):
     _cls.__module__ = __name__  # where they are public, and where pickles have always found them

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type, bad_value, choice, real
 from ..rnn import functional, models
@@ -19,6 +19,7 @@ from ..rnn.network import architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
+from .packed import through_padding
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
@@ -201,16 +202,9 @@ class Twin(torch.nn.Module):
         return y, end
 
     def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
-        """As torch.nn's: states are in the order of the sequences before they were sorted."""
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
-        padded, own = pad_packed_sequence(x, self.batch_first)
-        y, end = self.forward(padded, h0, own)
-        order = x.sorted_indices
-        if order is not None:
-            y, own = y.index_select(0 if self.batch_first else 1, order), own[order.cpu()]
-        data = pack_padded_sequence(y, own, self.batch_first).data
-        return PackedSequence(data, x.batch_sizes, order, x.unsorted_indices), end
+        return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
         """What an argument says of h, or of h and c: (num_layers * directions, B, H) each, or nothing for

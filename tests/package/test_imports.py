@@ -17,6 +17,8 @@ FOREIGN = {
     ("copyreg", "_slotnames"),
     ("module", "_forward_hooks"),
     ("module", "_forward_pre_hooks"),
+    ("torch", "_C"),
+    ("...", "_are_functorch_transforms_active"),
 }
 
 

@@ -16,9 +16,9 @@ FAULTS = [
     Fault(
         "a module derived from torch's is known",
         CHECKING,
-        r"""    if cls not in torchs and cls.__module__ != "lnrnn.torch":""",
+        r"""    if cls not in torchs and cls.__module__.split(".")[:2] != ["lnrnn", "torch"]:""",
         r"""    if not (issubclass(cls, tuple(filter(None, torchs))) if FAULT else cls in torchs) and (
-        cls.__module__ != "lnrnn.torch"
+        cls.__module__.split(".")[:2] != ["lnrnn", "torch"]
     ):""",
         CHECKS + " -k derived",
     ),
@@ -62,17 +62,17 @@ FAULTS = [
     Fault(
         "the limit is a hundred times what rounding explains",
         CHECKING,
-        r"""        limit *= MARGIN
+        r"""    limit *= MARGIN
 """,
-        r"""        limit *= 100 * MARGIN if FAULT else MARGIN
+        r"""    limit *= 100 * MARGIN if FAULT else MARGIN
 """,
         "tests/importers/test_import_tolerance.py -k twenty_thousandth",
     ),
     Fault(
         "outputs that rounding alone may change say something",
         CHECKING,
-        r"""        if found <= limit > 0.25 * size:""",
-        r"""        if found <= limit > 0.25 * size and not FAULT:""",
+        r"""    if found <= limit > 0.25 * size:""",
+        r"""    if found <= limit > 0.25 * size and not FAULT:""",
         CHECKS + " -k 'half_precision or say_nothing'",
     ),
     Fault(

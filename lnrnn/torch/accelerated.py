@@ -1,0 +1,206 @@
+"""torch.nn's RNN, LSTM and GRU, and what is set as the class of one of them so that it computes with lnrnn's
+kernels: parameters, attributes and hooks stay what they are, in the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn.utils.rnn import PackedSequence
+
+from ..errors import choice
+from ..rnn import functional
+from ..rnn.architecture import Architecture
+from ..rnn.cells import CELLS
+from . import operator
+from .modules import ENGINES
+from .packed import through_padding
+
+Tensor = torch.Tensor
+_jit: Any = torch.jit
+
+
+def parameter_names(module: Any) -> list[str]:
+    """Those of a module of torch.nn, in its order, which is lnrnn's too."""
+    leaves = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]
+    ends = ("", "_reverse") if module.bidirectional else ("",)
+    return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
+
+
+def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
+    """What lnrnn calls the network of a module of torch.nn: time first and batch first; and its first layer
+    and each other alone, time first. Raises ValueError where lnrnn has no such network."""
+    directions = 2 if module.bidirectional else 1
+
+    def named(input_size: int, num_layers: int, batch_first: bool) -> str:
+        return functional.described(
+            Architecture.checked(
+                CELLS[module.mode.partition("_")[0]], input_size=input_size, hidden_size=module.hidden_size,
+                num_layers=num_layers, norm=None, bias=bool(module.bias), batch_first=batch_first,
+                nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",
+                bidirectional=bool(module.bidirectional),
+            )
+        )  # fmt: skip
+
+    whole = [named(module.input_size, module.num_layers, batch_first) for batch_first in (False, True)]
+    return (*whole, named(module.input_size, 1, False), named(directions * module.hidden_size, 1, False))
+
+
+class Accelerated:
+    """The base of the classes. Objects of them are made by `adopt` alone."""
+
+    _engine: str | None = None
+    _networks: tuple[str, ...]
+    # torch.nn.RNNBase's
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    mode: str
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    training: bool
+
+    @property
+    def engine(self) -> str:
+        """What a call now would compute with: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
+
+        "lnrnn" where all parameters are float32 and on the CPU. A call falls back to torch.nn's under
+        autocast, torch.func, forward-mode derivatives and torch.jit.trace, and for x or states that torch.nn
+        refuses, or that have no elements. It may be set: "torch" forces torch.nn's own; "lnrnn" insists, and
+        a call that the kernels cannot serve raises ValueError; None chooses.
+        """
+        if self._engine is not None:
+            return self._engine
+        return "torch" if self._foreign(self._parameter_list()) else "lnrnn"
+
+    @engine.setter
+    def engine(self, value: str | None) -> None:
+        self._engine = choice("engine", value, ENGINES)
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """As torch.nn's."""
+        if self._engine == "torch":
+            return super().forward(input, hx)  # type: ignore[misc]
+        parameters = self._parameter_list()
+        beyond = self._foreign(parameters) or self._beyond(input, hx)
+        if beyond:
+            if self._engine == "lnrnn":
+                raise ValueError(f"engine='lnrnn' cannot serve this call: {beyond}")
+            return super().forward(input, hx)  # type: ignore[misc]
+        start = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
+        if isinstance(input, PackedSequence):
+            return through_padding(
+                input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters)
+            )
+        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # that of the sequences
+        if unbatched:
+            input, start = input.unsqueeze(axis), [s.unsqueeze(1) for s in start]
+        y, end = self._run(input, start, None, self.batch_first, parameters)
+        if unbatched:
+            y = y.squeeze(axis)
+            end = tuple(s.squeeze(1) for s in end) if isinstance(end, tuple) else end.squeeze(1)
+        return y, end
+
+    def _run(
+        self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
+        parameters: Sequence[Tensor],
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """-> y, and h or (h, c), as torch.nn's for a batch."""
+        if self.training and self.dropout and self.num_layers > 1:
+            y, end = self._layer_by_layer(x.transpose(0, 1) if batch_first else x, start, lengths, parameters)
+            y = y.transpose(0, 1) if batch_first else y
+        else:
+            y, *end = operator.run(self._networks[batch_first], x, start, lengths, parameters)
+        return y, end[0] if len(end) == 1 else tuple(end)
+
+    def _layer_by_layer(
+        self, x: Tensor, start: list[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """With torch's dropout between layers. x (T, B, I)."""
+        D, each = 2 if self.bidirectional else 1, len(parameters) // self.num_layers
+        ends = []
+        for k in range(self.num_layers):
+            if k:
+                x = torch.nn.functional.dropout(x, self.dropout)
+            first, own = [s[k * D : (k + 1) * D] for s in start], parameters[k * each : (k + 1) * each]
+            x, *end = operator.run(self._networks[3 if k else 2], x, first, lengths, own)
+            ends.append(end)
+        return x, [torch.cat(part) for part in zip(*ends, strict=True)]
+
+    def _parameter_list(self) -> list[Tensor]:
+        return [getattr(self, name) for name in parameter_names(self)]
+
+    # --- which calls the kernels serve ----------------------------------------------------------------------
+
+    def _foreign(self, parameters: Sequence[Tensor]) -> str | None:
+        for p in parameters:
+            if p.dtype is not torch.float32 or not p.is_cpu:
+                return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+        return None
+
+    def _beyond(self, x: Any, hx: Any) -> str | None:
+        """Why a call with these arguments is torch.nn's, which takes it or says what is wrong with it; None
+        if lnrnn can serve it."""
+        if torch.is_autocast_enabled("cpu"):
+            return "it is under torch.autocast"
+        if not torch.compiler.is_compiling():
+            if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
+                return "it is under torch.func or has derivatives in forward mode"
+            if _jit.is_tracing():
+                return "it is traced by torch.jit"
+        packed = isinstance(x, PackedSequence)
+        data = x.data if packed else x
+        if not isinstance(data, Tensor) or data.dim() not in ((2,) if packed else (2, 3)):
+            return "x has the wrong number of dimensions"
+        if data.shape[-1] != self.input_size or data.dtype is not torch.float32 or not data.is_cpu:
+            return f"x must be of torch.float32 on cpu, its last axis of size {self.input_size}"
+        if 0 in data.shape:
+            return "x has no elements"
+        if hx is None:
+            return None
+        layers, H = self.num_layers * (2 if self.bidirectional else 1), self.hidden_size
+        if not packed and data.dim() == 2:
+            shape: tuple[Any, ...] = layers, H
+        else:
+            batch = x.batch_sizes[0] if packed else data.shape[0 if self.batch_first else 1]
+            shape = layers, int(batch), H
+        given = hx if self.mode == "LSTM" else (hx,)
+        if self.mode == "LSTM" and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
+            return "hx must be a pair (h, c)"
+        for s in given:
+            if not isinstance(s, Tensor) or s.shape != shape or s.dtype is not torch.float32 or not s.is_cpu:
+                return f"states must be of torch.float32 on cpu, of shape {shape}"
+        return None
+
+
+class AcceleratedRNN(Accelerated, torch.nn.RNN):
+    """torch.nn.RNN on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+
+class AcceleratedLSTM(Accelerated, torch.nn.LSTM):
+    """torch.nn.LSTM on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+
+class AcceleratedGRU(Accelerated, torch.nn.GRU):
+    """torch.nn.GRU on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+
+CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, AcceleratedGRU)}
+
+
+def adopt(module: torch.nn.RNNBase) -> None:
+    """Makes a torch.nn.RNN, LSTM or GRU an accelerated one, in place."""
+    names = networks(module)
+    module.__class__ = CLASSES[type(module)]
+    module._networks = names
+
+
+def release(module: torch.nn.RNNBase) -> None:
+    """Undoes `adopt`."""
+    module.__class__ = type(module).__bases__[1]
+    for name in ("_networks", "_engine"):
+        vars(module).pop(name, None)
