@@ -215,12 +215,19 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
     def finite(outputs: Arrays) -> Arrays:
         return [np.where(at, a, 0) for at, a in zip(known, outputs, strict=True)]
 
-    same = all(np.array_equal(a[~at], b[~at], True) for a, b, at in zip(before, after, known, strict=True))
+    masked = [
+        (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
+        for at, a, b in zip(known, before, after, strict=True)
+    ]
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
+        raise ValueError(
+            f"the model's outputs are NaN or infinite in other places than before; it is restored:\n{report}"
+        )
     try:
         difference, limit = compared(finite(before), finite(after), disturbed, eps)
     except Unchecked as reason:
         raise ValueError(f"the model could not be checked, and is restored: {reason}") from None
-    if not same or difference > limit:
+    if difference > limit:
         raise ValueError(
             f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
             f"where rounding explains {limit:.1g}; the model is restored. Not all that was replaced computes "

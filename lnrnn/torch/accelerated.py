@@ -3,7 +3,9 @@ kernels: parameters, attributes and hooks stay what they are, in the same object
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +29,14 @@ def parameter_names(module: Any) -> list[str]:
     leaves = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]
     ends = ("", "_reverse") if module.bidirectional else ("",)
     return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
+
+
+@cache
+def _untraced() -> Any:
+    """Accelerated._forward, which torch.compile does not try to trace. It refuses the module itself, as
+    torch.nn's, and would go on with each function that is called inside."""
+    disable: Any = torch.compiler.disable
+    return disable(Accelerated._forward)
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
@@ -83,6 +93,11 @@ class Accelerated:
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As torch.nn's."""
+        if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
+            return self._forward(input, hx)
+        return _untraced()(self, input, hx)
+
+    def _forward(self, input: Any, hx: Any) -> Any:
         if self._engine == "torch":
             return super().forward(input, hx)  # type: ignore[misc]
         parameters = self._parameter_list()
