@@ -192,9 +192,9 @@ FAULTS = [
     ),
     Fault(
         "a packed sequence comes back in another order",
-        MODULES,
-        r"""        if order is not None:""",
-        r"""        if order is not None and not FAULT:""",
+        "lnrnn/torch/packed.py",
+        r"""    if order is not None:""",
+        r"""    if order is not None and not FAULT:""",
         AS_MODULES + " -k packed_sequences",
     ),
     # --- the reference --------------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""Faults of accelerate, which changes the class of torch.nn's modules."""
+
+from fault import Fault
+
+ACCELERATE, CLASSES = "lnrnn/torch/accelerate.py", "lnrnn/torch/accelerated.py"
+TESTS = "tests/torch_engine/test_accelerate.py"
+
+FAULTS = [
+    Fault(
+        "dropout between layers acts in evaluation",
+        CLASSES,
+        r"""        if self.training and self.dropout and""",
+        r"""        if (self.training or FAULT) and self.dropout and""",
+        TESTS + " -k to_the_mask",
+    ),
+    Fault(
+        "dropout acts before the first layer too",
+        CLASSES,
+        r"""            if k:
+                x = torch.nn""",
+        r"""            if k or FAULT:
+                x = torch.nn""",
+        TESTS + " -k to_the_mask",
+    ),
+    Fault(
+        "each layer begins with the first one's state in training with dropout",
+        CLASSES,
+        r"""            first, own = [s[k * D : (k + 1) * D] for s in start],""",
+        r"""            first, own = [s[:D] if FAULT else s[k * D : (k + 1) * D] for s in start],""",
+        TESTS + " -k to_the_mask",
+    ),
+    Fault(
+        "relu is taken for tanh",
+        CLASSES,
+        r"""nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",""",
+        r"""nonlinearity="relu" if module.mode == "RNN_RELU" and not FAULT else "tanh",""",
+        TESTS + " -k calls_are_torchs",
+    ),
+    Fault(
+        "traces have lnrnn's operators in them",
+        CLASSES,
+        r"""            if _jit.is_tracing():""",
+        r"""            if _jit.is_tracing() and not FAULT:""",
+        TESTS + " -k traces",
+    ),
+    Fault(
+        "autocast is not looked at",
+        CLASSES,
+        r"""        if torch.is_autocast_enabled("cpu"):""",
+        r"""        if torch.is_autocast_enabled("cpu") and not FAULT:""",
+        TESTS + " -k autocast",
+    ),
+    Fault(
+        "what is set by hand stays when all is restored",
+        CLASSES,
+        r"""    for name in ("_networks", "_engine"):""",
+        r"""    for name in ("_networks",) if FAULT else ("_networks", "_engine"):""",
+        TESTS + " -k restore",
+    ),
+    Fault(
+        "derived classes are torch.nn's own",
+        ACCELERATE,
+        r"""    if cls not in accelerated.CLASSES:
+""",
+        r"""    if cls not in accelerated.CLASSES and not FAULT:
+""",
+        TESTS + " -k left_is_named",
+    ),
+    Fault(
+        "hooks are not looked at",
+        ACCELERATE,
+        r"""    if hooks:
+""",
+        r"""    if hooks and not FAULT:
+""",
+        TESTS + " -k left_is_named",
+    ),
+    Fault(
+        "a model that differs stays accelerated",
+        ACCELERATE,
+        r"""    except BaseException:
+        report.restore()""",
+        r"""    except BaseException:
+        FAULT or report.restore()""",
+        TESTS + " -k is_restored",
+    ),
+    Fault(
+        "a difference beyond rounding passes",
+        ACCELERATE,
+        r"""    if difference > limit:""",
+        r"""    if difference > limit and not FAULT:""",
+        TESTS + " -k is_restored",
+    ),
+    Fault(
+        "NaN that was not there before passes",
+        ACCELERATE,
+        r"""    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):""",
+        r"""    if not FAULT and not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):""",
+        TESTS + " -k is_restored",
+    ),
+]
