@@ -153,6 +153,15 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
     return sorted(required - leaves), sorted(leaves - set(system.shapes))
 
 
+def known_cells(names: Collection[str]) -> bool:
+    """Whether parameters of these names are those of one system's cells, or of a network of them."""
+    try:
+        leaves = {_place(name)[2] for name in names}
+    except ValueError:
+        return False
+    return len([s for s in SYSTEMS if not any(_differences(s, leaves))]) == 1
+
+
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
     """The system whose cells have these parameters. prefix: what was taken off the keys of a state dict;
     None: a module's."""

@@ -15,12 +15,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
 from ..importers.checking import Unchecked, compared, numbers, tensors, unchanged
-from . import accelerated
+from ..importers.torch_weights import known_cells
+from . import accelerated, adopted
 from .modules import Twin
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # where such layers are
+_ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
 
 
@@ -46,9 +48,12 @@ class Report:
 
 
 def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
-    """Has lnrnn's kernels compute every torch.nn.RNN, LSTM and GRU of a model, in place, forward and back.
+    """Has lnrnn's kernels compute the recurrent modules of a model, in place, forward and back.
 
-    The modules stay the same objects, with their parameters, state_dict keys, attributes, hooks of state
+    That is every torch.nn.RNN, LSTM and GRU, and modules of other people with parameters of a system that
+    `lnrnn.from_torch` knows.
+
+    The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks of state
     dicts and flags; an optimiser that holds their parameters goes on, and isinstance(module, torch.nn.LSTM)
     holds. Their class becomes one that is derived from torch.nn's and takes and returns the same:
     PackedSequence, unbatched input, dropout between layers (torch's, in training). What lnrnn cannot compute,
@@ -58,6 +63,12 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     Left as they are, and named in the report: modules with parametrizations, with weights that are no
     parameters, with forward or backward hooks or a forward of their own, of classes derived from torch.nn's,
     quantised and scripted ones, with proj_size > 0; and cells, which are called one step at a time.
+
+    Of other people's modules the forward is replaced (a stack of layers as one, if it can be), where on
+    random input it gives what lnrnn makes of the parameters and writes to no attribute or buffer: called with
+    x (T, B, I) or (B, T, I) alone, with None, or with states in one of the usual orders, they return what
+    they did, in the same structure. Other calls, and those in training where that does something else
+    (dropout), go to their own forward. What is not replaced is named.
 
     check: an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. The model is
     run on it before and after, in evaluation mode and without gradients, and a ValueError tells how far its
@@ -88,32 +99,71 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
 
 
 def _replace(model: torch.nn.Module, report: Report) -> None:
-    first: dict[int, str] = {}  # the name of each recurrent module, where it stands for the first time
-    outer: str | None = None  # the recurrent module whose parts come now
-    for name, module in model.named_modules(remove_duplicate=False):
-        if outer is not None and name.startswith(outer):
-            continue
-        outer = None
-        if not _recurrent(module):
-            continue
-        outer = f"{name}." if name else ""
+    first: dict[int, str] = {}  # the name of each module that the report tells of, where it stands first
+
+    def tell(name: str, module: torch.nn.Module, why: str | None, what: str) -> None:
+        first[id(module)] = name
+        if why is None:
+            report.replaced.append((name, what))
+        else:
+            report.left.append((name, why))
+
+    def visit(name: str, module: Any, outer: tuple[int, ...]) -> None:
         if id(module) in first:
             same = first[id(module)]
             found = report.replaced if any(same == known for known, _ in report.replaced) else report.left
             found.append((name, f"the same module as {same}"))
-            continue
-        first[id(module)] = name
-        why = _why_left(module)
-        if why is None:
-            try:
-                accelerated.adopt(module)
-            except ValueError as error:  # sizes that lnrnn does not have
-                why = str(error)
-        if why is None:
-            report._undo.append(partial(accelerated.release, module))
-            report.replaced.append((name, _replacement(module)))
-        else:
-            report.left.append((name, why))
+            return
+        if _recurrent(module):
+            tell(name, module, *_accelerated(module, report))
+            return
+        why = None
+        if not type(module).__module__.startswith("torch.nn.") and known_cells(module.state_dict()):
+            why, what = _adopted(module, report)
+            if why is None or why == _ALREADY:
+                tell(name, module, why, what)
+                return
+        replaced, left, known = len(report.replaced), len(report.left), dict(first)
+        for own, child in vars(module)["_modules"].items():
+            if child is not None and id(child) not in outer:
+                visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
+        if why is not None and len(report.replaced) == replaced:  # its parts go with it
+            del report.left[left:]
+            first.clear()
+            first.update(known)
+            tell(name, module, why, "")
+
+    visit("", model, (id(model),))
+
+
+def _accelerated(module: Any, report: Report) -> tuple[str | None, str]:
+    """Replaces a recurrent module of torch's. -> why it does not; what it is now."""
+    why = _why_left(module)
+    if why is not None:
+        return why, ""
+    try:
+        accelerated.adopt(module)
+    except ValueError as error:  # sizes that lnrnn does not have
+        return str(error), ""
+    report._undo.append(partial(accelerated.release, module))
+    return None, _replacement(module)
+
+
+def _adopted(module: Any, report: Report) -> tuple[str | None, str]:
+    """The same of somebody's module that looks like one of those which from_torch knows."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is scripted", ""
+    if isinstance(vars(module).get("forward"), adopted.Forward):
+        return _ALREADY, ""
+    for name, part in module.named_modules():
+        if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in _HOOKS):
+            return f"it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
+    try:
+        what = adopted.adopt(module)
+    except adopted.Refused as why:
+        return str(why), ""
+    report._undo.append(partial(adopted.release, module))
+    return None, what
 
 
 def _recurrent(module: torch.nn.Module) -> bool:
@@ -129,7 +179,7 @@ def _why_left(module: Any) -> str | None:
     """Why a recurrent module stays what it is; None if it need not."""
     cls, own = type(module), vars(module)
     if isinstance(module, (Twin, accelerated.Accelerated)):
-        return "lnrnn computes it already"
+        return _ALREADY
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted: accelerate a model before torch.jit.script, which then refuses it"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
@@ -231,5 +281,5 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
         raise ValueError(
             f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
             f"where rounding explains {limit:.1g}; the model is restored. Not all that was replaced computes "
-            f"what torch.nn does:\n{report}"
+            f"what it did:\n{report}"
         )

@@ -31,6 +31,18 @@ def parameter_names(module: Any) -> list[str]:
     return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
 
 
+def other_system() -> str | None:
+    """What else of torch's a call now is under, for which lnrnn's operators are not made."""
+    if torch.is_autocast_enabled("cpu"):
+        return "it is under torch.autocast"
+    if not torch.compiler.is_compiling():
+        if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
+            return "it is under torch.func or has derivatives in forward mode"
+        if _jit.is_tracing():
+            return "it is traced by torch.jit"
+    return None
+
+
 @cache
 def _untraced() -> Any:
     """Accelerated._forward, which torch.compile does not try to trace. It refuses the module itself, as
@@ -160,13 +172,9 @@ class Accelerated:
     def _beyond(self, x: Any, hx: Any) -> str | None:
         """Why a call with these arguments is torch.nn's, which takes it or says what is wrong with it; None
         if lnrnn can serve it."""
-        if torch.is_autocast_enabled("cpu"):
-            return "it is under torch.autocast"
-        if not torch.compiler.is_compiling():
-            if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
-                return "it is under torch.func or has derivatives in forward mode"
-            if _jit.is_tracing():
-                return "it is traced by torch.jit"
+        system = other_system()
+        if system:
+            return system
         packed = isinstance(x, PackedSequence)
         data = x.data if packed else x
         if not isinstance(data, Tensor) or data.dim() not in ((2,) if packed else (2, 3)):

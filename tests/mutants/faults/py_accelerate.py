@@ -39,15 +39,15 @@ FAULTS = [
     Fault(
         "traces have lnrnn's operators in them",
         CLASSES,
-        r"""            if _jit.is_tracing():""",
-        r"""            if _jit.is_tracing() and not FAULT:""",
+        r"""        if _jit.is_tracing():""",
+        r"""        if _jit.is_tracing() and not FAULT:""",
         TESTS + " -k traces",
     ),
     Fault(
         "autocast is not looked at",
         CLASSES,
-        r"""        if torch.is_autocast_enabled("cpu"):""",
-        r"""        if torch.is_autocast_enabled("cpu") and not FAULT:""",
+        r"""    if torch.is_autocast_enabled("cpu"):""",
+        r"""    if torch.is_autocast_enabled("cpu") and not FAULT:""",
         TESTS + " -k autocast",
     ),
     Fault(

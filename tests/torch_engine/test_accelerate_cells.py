@@ -1,0 +1,273 @@
+"""lnrnn.torch.accelerate on other people's modules, whose parameters from_torch knows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from helpers import absolute_error
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from lnrnn.torch import accelerate  # noqa: E402
+from torch_cells import (  # noqa: E402
+    WAYS,
+    CustomLSTM,
+    GateGRUCell,
+    HasteGRU,
+    Layer,
+    LayerNormLSTMCell,
+    OutCell,
+    Stack,
+    WithState,
+    shaken,
+)
+
+T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+SINGLE = 5e-6  # both are float32
+STEPS = ("cell(x, h, c)", "cell(x, (h, c))", "list of cells", "sequence of cells")
+SEQUENCES = {
+    **{way: (lambda make=make: make(LayerNormLSTMCell)) for way, make in WAYS.items() if way not in STEPS},
+    "torchaudio": lambda: CustomLSTM(I, H, True),
+    "torchaudio without norms": lambda: CustomLSTM(I, H, False),
+    "icefall": lambda: Stack(Layer(GateGRUCell(I, H, True), False), Layer(GateGRUCell(H, H, True), False)),
+    "icefall without biases": lambda: Layer(GateGRUCell(I, H, False), False),
+    "haste": lambda: HasteGRU(I, H),
+}
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value
+    return [t for part in parts if part is not None for t in flat(part)]
+
+
+def structure(value):
+    """Types all the way down, with the shapes of tensors."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, dict):
+        return {key: structure(part) for key, part in value.items()}
+    return type(value), [structure(part) for part in value]
+
+
+def ways_to_call(module, x):
+    """Arguments with which a module runs: x alone, None, and its states in some order."""
+    parts = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else [module]
+    B = x.shape[1]
+    cell = (torch.randn(B, H), torch.randn(B, H))
+    one = (torch.randn(1, B, H), torch.randn(1, B, H))
+    states = [(), (None,), (cell,), (one,), ([cell, cell],), ([[cell, cell], [cell, cell]],)]
+    for state in states:
+        try:
+            for part in parts[:1]:
+                part(x, *state)
+        except Exception:
+            continue
+        yield state
+
+
+@pytest.mark.parametrize("what", SEQUENCES)
+def test_sequences_are_replaced_and_compute_what_they_did(what):
+    module = shaken(SEQUENCES[what]())
+    plain = copy.deepcopy(module)
+    keys, parameters = list(module.state_dict()), [id(p) for p in module.parameters()]
+    report = accelerate(module)
+    assert report.replaced and not report.left
+    assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
+    assert type(module) is type(plain)
+    first = module[0] if isinstance(module, (nn.ModuleList, nn.Sequential)) else module
+    other = plain[0] if isinstance(plain, (nn.ModuleList, nn.Sequential)) else plain
+    # More steps and sequences than it was tried with.
+    x = torch.randn(T + 4, B + 1, I)
+    calls = list(ways_to_call(other, x))
+    assert calls
+    for state in calls:
+        with torch.no_grad():
+            got, want = first(x, *state), other(x, *state)
+        assert structure(got) == structure(want)
+        for a, b in zip(flat(got), flat(want), strict=True):
+            assert absolute_error(a.numpy(), b.numpy()) < SINGLE
+        gradients = []
+        for each in (first, other):
+            given = x.clone().requires_grad_()
+            loss = sum(t.square().sum() for t in flat(each(given, *state)))
+            gradients.append(torch.autograd.grad(loss, [given, *each.parameters()]))
+        for a, b in zip(*gradients, strict=True):
+            assert (a - b).abs().max() < 2e-5 * b.abs().max()
+    report.restore()
+    assert "forward" not in vars(first) and torch.equal(
+        flat(first(x, *calls[0]))[0], flat(other(x, *calls[0]))[0]
+    )
+
+
+def test_the_kernels_compute(monkeypatch):
+    """The module's own forward is not run where lnrnn's is."""
+    module = shaken(Layer(LayerNormLSTMCell(I, H), False))
+    accelerate(module)
+    want = module(torch.randn(T, B, I))
+    monkeypatch.setattr(Layer, "forward", lambda self, x: None)
+    assert module(torch.randn(T, B, I)).shape == want.shape
+    assert module(torch.randn(T, B, I).double()) is None  # and it is where lnrnn's is not
+    assert module(x=torch.randn(T, B, I)) is None
+    assert module(torch.randn(0, B, I)) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(torch.randn(T, B, I)) is None
+    assert module.double()(torch.randn(T, B, I)) is None
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+@pytest.mark.parametrize("what", ["haste", "stack(x, states)"])
+def test_copies_have_their_own_parameters(what, way):
+    module = shaken(SEQUENCES[what]())
+    plain = copy.deepcopy(module)
+    accelerate(module)
+    x = torch.randn(T, B, I)
+    (state, *_) = ways_to_call(plain, x)
+    with torch.no_grad():
+        module(x, *state)
+        other = copy.deepcopy(module) if way == "deepcopy" else pickle.loads(pickle.dumps(module))
+        for p in module.parameters():
+            p.zero_()
+        got, want = flat(other(x, *state))[0], flat(plain(x, *state))[0]
+    assert "forward" in vars(other) and absolute_error(got.numpy(), want.numpy()) < SINGLE
+
+
+@pytest.mark.parametrize("what", ["haste", "torchaudio", "icefall"])
+def test_weights_that_change_are_seen(what):
+    module = shaken(SEQUENCES[what]())
+    plain = copy.deepcopy(module)
+    accelerate(module)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        for k in range(3):
+            for p, q in zip(module.parameters(), plain.parameters(), strict=True):
+                p.data.mul_(0.9 + 0.05 * k)
+                q.data.mul_(0.9 + 0.05 * k)
+            for _ in range(2):
+                assert absolute_error(module(x).numpy(), plain(x).numpy()) < SINGLE
+
+
+def test_what_takes_steps_is_left():
+    for what in STEPS:
+        module = shaken(nn.ModuleDict({"a": WAYS[what](LayerNormLSTMCell)}))
+        report = accelerate(module)
+        assert not report.replaced and report.left
+        for _, why in report.left:
+            assert why.startswith("it has fastrnns's parameters, and is called one step at a time")
+
+
+class Residual(Stack):
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.cat([x, x, x], -1)[..., :H] + layer(x)
+        return x
+
+
+class Drops(Stack):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Keeps(Layer):
+    def forward(self, x):
+        y = super().forward(x)
+        self.last = y[-1]
+        return y
+
+
+class Counts(Layer):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Tells(Layer):
+    def forward(self, x):
+        return super().forward(x), len(x)
+
+
+def test_another_equation_is_left():
+    report = accelerate(shaken(nn.ModuleDict({"out": Layer(OutCell(I, H), False)})))
+    assert not report.replaced
+    ((name, why),) = report.left
+    assert name == "out" and why.startswith("it has fastrnns's parameters, but on random input gives somet")
+
+
+def test_the_parts_of_another_equation_are_replaced():
+    module = shaken(Residual(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
+    plain = copy.deepcopy(module)
+    report = accelerate(module, check=torch.randn(T, B, I))
+    assert [name for name, _ in report.replaced] == ["layers.0", "layers.1"] and not report.left
+    x = torch.randn(T, B, I)
+    assert absolute_error(module(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
+
+
+def test_what_does_something_else_in_training_does_so():
+    module = shaken(Drops(Layer(LayerNormLSTMCell(I, H), False)))
+    plain = copy.deepcopy(module)
+    ((_, what),) = accelerate(module).replaced
+    assert what.endswith("in evaluation; in training its own forward, which then does something else")
+    x = torch.randn(T, B, I)
+    results = []
+    for each in (module.train(), plain.train()):
+        torch.manual_seed(1)
+        results.append(each(x))
+    assert torch.equal(*results)
+    got, want = module.eval()(x), plain.eval()(x)
+    assert not torch.equal(got, want) and absolute_error(got.detach().numpy(), want.detach().numpy()) < SINGLE
+
+
+@pytest.mark.parametrize(("cls", "what"), [(Keeps, "last"), (Counts, "calls")])
+def test_what_keeps_something_is_left(cls, what):
+    report = accelerate(shaken(cls(LayerNormLSTMCell(I, H), False)))
+    assert not report.replaced
+    assert report.left == [("", f"its forward writes to {what}, which lnrnn does not")]
+
+
+def test_numbers_in_what_is_returned_are_left():
+    report = accelerate(shaken(Tells(LayerNormLSTMCell(I, H), False)))
+    assert not report.replaced and report.left[0][1].endswith("or does not run in a usual way")
+
+
+def test_hooks_inside_are_left():
+    module = shaken(Stack(Layer(LayerNormLSTMCell(I, H), False)))
+    module.layers[0].cell.register_forward_hook(lambda *_: None)
+    report = accelerate(module)
+    assert not report.replaced
+    assert report.left == [("", "it has hooks or a forward of its own, in layers.0.cell")]
+
+
+def test_twice_and_shared():
+    layer = shaken(WithState(LayerNormLSTMCell(I, H), allow_none=True))
+    model = nn.ModuleDict({"a": layer, "b": layer, "other": nn.Linear(2, 3)})
+    report = accelerate(model)
+    assert [name for name, _ in report.replaced] == ["a", "b"] and not report.left
+    assert report.replaced[1][1] == "the same module as a"
+    again = accelerate(model)
+    assert not again.replaced and again.left[0] == ("a", "lnrnn computes it already")
+
+
+def test_compiled():
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    module = shaken(nn.Sequential(HasteGRU(I, H), nn.Linear(H, 2)))
+    plain = copy.deepcopy(module)
+    assert accelerate(module).replaced
+    run = torch.compile(module, backend="aot_eager")
+    x = torch.randn(T, B, I)
+    assert absolute_error(run(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
