@@ -53,9 +53,10 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     That is every torch.nn.RNN, LSTM and GRU, and modules of other people with parameters of a system that
     `lnrnn.from_torch` knows.
 
-    The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks of state
-    dicts and flags; an optimiser that holds their parameters goes on, and isinstance(module, torch.nn.LSTM)
-    holds. Their class becomes one that is derived from torch.nn's and takes and returns the same:
+    The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks
+    of state dicts and flags; an optimiser that holds their parameters goes on, and
+    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's and takes
+    and returns the same:
     PackedSequence, unbatched input, dropout between layers (torch's, in training). What lnrnn cannot compute,
     another device or dtype, autocast, torch.func, goes on to be computed by torch.nn's own forward;
     `module.engine` says which it is, and may be set to "torch" or "lnrnn", which insists.

@@ -268,6 +268,6 @@ def test_compiled():
     module = shaken(nn.Sequential(HasteGRU(I, H), nn.Linear(H, 2)))
     plain = copy.deepcopy(module)
     assert accelerate(module).replaced
-    run = torch.compile(module, backend="aot_eager")
+    run = torch.compile(module, backend="aot_eager", fullgraph=True)
     x = torch.randn(T, B, I)
     assert absolute_error(run(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE

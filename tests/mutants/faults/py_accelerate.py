@@ -4,6 +4,9 @@ from fault import Fault
 
 ACCELERATE, CLASSES = "lnrnn/torch/accelerate.py", "lnrnn/torch/accelerated.py"
 TESTS = "tests/torch_engine/test_accelerate.py"
+REPORT = "tests/torch_engine/test_accelerate_report.py"
+CELLS = "tests/torch_engine/test_accelerate_cells.py"
+ADOPTED = "lnrnn/torch/adopted.py"
 
 FAULTS = [
     Fault(
@@ -55,7 +58,7 @@ FAULTS = [
         CLASSES,
         r"""    for name in ("_networks", "_engine"):""",
         r"""    for name in ("_networks",) if FAULT else ("_networks", "_engine"):""",
-        TESTS + " -k restore",
+        REPORT + " -k restore",
     ),
     Fault(
         "derived classes are torch.nn's own",
@@ -64,7 +67,7 @@ FAULTS = [
 """,
         r"""    if cls not in accelerated.CLASSES and not FAULT:
 """,
-        TESTS + " -k left_is_named",
+        REPORT + " -k left_is_named",
     ),
     Fault(
         "hooks are not looked at",
@@ -73,7 +76,7 @@ FAULTS = [
 """,
         r"""    if hooks and not FAULT:
 """,
-        TESTS + " -k left_is_named",
+        REPORT + " -k left_is_named",
     ),
     Fault(
         "a model that differs stays accelerated",
@@ -82,20 +85,56 @@ FAULTS = [
         report.restore()""",
         r"""    except BaseException:
         FAULT or report.restore()""",
-        TESTS + " -k is_restored",
+        REPORT + " -k is_restored",
     ),
     Fault(
         "a difference beyond rounding passes",
         ACCELERATE,
         r"""    if difference > limit:""",
         r"""    if difference > limit and not FAULT:""",
-        TESTS + " -k is_restored",
+        REPORT + " -k is_restored",
     ),
     Fault(
         "NaN that was not there before passes",
         ACCELERATE,
         r"""    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):""",
         r"""    if not FAULT and not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):""",
-        TESTS + " -k is_restored",
+        REPORT + " -k is_restored",
+    ),
+    # --- other people's modules -----------------------------------------------------------------------------
+    Fault(
+        "a module that keeps something is replaced",
+        ADOPTED,
+        r"""            if changed:""",
+        r"""            if changed and not FAULT:""",
+        CELLS + " -k keeps_something",
+    ),
+    Fault(
+        "another equation is replaced",
+        ADOPTED,
+        r"""if Leaf() in chosen and difference <= limit else None""",
+        r"""if Leaf() in chosen and (FAULT or difference <= limit) else None""",
+        CELLS + " -k equation",
+    ),
+    Fault(
+        "what drops in training runs without it",
+        ADOPTED,
+        r"""    trains = all(same for _, same in found)""",
+        r"""    trains = all(same or FAULT for _, same in found)""",
+        CELLS + " -k in_training",
+    ),
+    Fault(
+        "parameters that were put together once stay",
+        ADOPTED,
+        r"""            new if recipe.index is None or not torch.equal(new, old) else old""",
+        r"""            old if FAULT or (recipe.index is not None and torch.equal(new, old)) else new""",
+        CELLS + " -k 'that_change or copies'",
+    ),
+    Fault(
+        "the layers' states come last first",
+        ADOPTED,
+        r"""for place in range(self._places)])""",
+        r"""for place in sorted(range(self._places), reverse=bool(FAULT))])""",
+        CELLS + " -k 'compute_what_they_did'",
     ),
 ]

@@ -1,0 +1,60 @@
+"""A model with recurrent modules of torch.nn inside, and such modules beside accelerated copies. Needs
+torch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from helpers import absolute_error
+from lnrnn.torch import accelerate
+
+T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
+SINGLE = 5e-6  # both are float32
+
+
+def pair(name, **options):
+    """A module of torch.nn, accelerated, and as it was."""
+    plain = getattr(nn, name)(I, H, **options)
+    module = copy.deepcopy(plain)
+    assert accelerate(module).replaced
+    return module, plain
+
+
+def flat(value):
+    """The tensors of what a call returns."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for part in value if part is not None for t in flat(part)]
+
+
+def assert_same(got, want, tolerance=SINGLE):
+    got, want = flat(got), flat(want)
+    assert [t.shape for t in got] == [t.shape for t in want]
+    assert [t.dtype for t in got] == [t.dtype for t in want]
+    for a, b in zip(got, want, strict=True):
+        assert absolute_error(a.detach().numpy(), b.detach().numpy()) < tolerance
+
+
+def state(module, *batch):
+    """First states of a module, drawn anew, beside x."""
+    shape = (module.num_layers * (1 + module.bidirectional), *batch, H)
+    parts = tuple(torch.randn(shape) for _ in range(1 + isinstance(module, nn.LSTM)))
+    return parts if len(parts) == 2 else parts[0]
+
+
+class Tagger(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.words = nn.Embedding(20, I)
+        self.encoder = nn.ModuleDict({"rnn": nn.LSTM(I, H, batch_first=True, **options)})
+        self.stack = nn.ModuleList([nn.GRU(H, H), nn.RNN(H, H, nonlinearity="relu")])
+        self.out = nn.Linear(H, 3)
+
+    def forward(self, words):
+        x = self.encoder["rnn"](self.words(words))[0].transpose(0, 1)
+        for layer in self.stack:
+            x, _ = layer(x)
+        return self.out(x)

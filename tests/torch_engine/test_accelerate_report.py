@@ -1,0 +1,312 @@
+"""lnrnn.torch.accelerate: that a model is what it was, what is left and why, and check."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+
+import pytest
+
+import lnrnn
+from helpers import absolute_error
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations  # noqa: E402
+from torch.nn.utils import rnn as packing  # noqa: E402
+
+import lnrnn.torch  # noqa: E402
+from lnrnn.torch import accelerate  # noqa: E402
+from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+# --- it stays what it was -----------------------------------------------------------------------------------
+
+
+def test_modules_parameters_and_names_stay():
+    model = Tagger(num_layers=2)
+    rnn, keys = model.encoder["rnn"], list(model.state_dict())
+    parameters = [id(p) for p in model.parameters()]
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+    accelerate(model)
+    assert model.encoder["rnn"] is rnn and type(rnn) is not nn.LSTM
+    assert isinstance(rnn, nn.LSTM) and isinstance(model.stack[1], nn.RNN)
+    assert list(model.state_dict()) == keys and [id(p) for p in model.parameters()] == parameters
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    model.load_state_dict(saved, strict=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, saved[name])
+    assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.batch_first) == (I, H, 2, True)
+    assert [w.shape for w in rnn.all_weights[0]] == [(4 * H, I), (4 * H, H), (4 * H,), (4 * H,)]
+    rnn.flatten_parameters()
+    rnn.reset_parameters()
+    assert "LSTM(5, 12, num_layers=2, batch_first=True)" in repr(model)
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+def test_copies(way):
+    module, plain = pair("LSTM", num_layers=2, dropout=0.5)
+    if way == "deepcopy":
+        other = copy.deepcopy(module)
+    elif way == "pickle":
+        other = pickle.loads(pickle.dumps(module))
+    else:
+        file = io.BytesIO()
+        torch.save(module, file)
+        other = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    x = torch.randn(T, B, I)
+    assert type(other) is type(module) and other.engine == "lnrnn"
+    assert other.weight_ih_l0 is not module.weight_ih_l0
+    with torch.no_grad():
+        module.weight_ih_l0.zero_()
+    assert_same(other.eval()(x), plain.eval()(x))
+    for each in (other.train(), plain.train()):
+        torch.manual_seed(5)
+        each(x)[0].sum().backward()
+    assert (other.weight_hh_l1.grad - plain.weight_hh_l1.grad).abs().max() < 1e-4
+
+
+def test_state_dicts_go_between_accelerated_and_plain():
+    module, plain = pair("GRU", bidirectional=True)
+    other = nn.GRU(I, H, bidirectional=True)
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    other.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    x = torch.randn(T, B, I)
+    assert_same(module(x), other(x))
+    served = lnrnn.from_torch(module, check=True)
+    assert absolute_error(served(x.numpy())[0], plain(x)[0].detach().numpy()) < SINGLE
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lnrnn.from_torch(module)  # a known class: nothing to check
+
+
+def test_restore():
+    model = Tagger(num_layers=2)
+    twin = copy.deepcopy(model)
+    report = accelerate(model)
+    model.encoder["rnn"].engine = "torch"
+    report.restore()
+    report.restore()
+    words = torch.randint(0, 20, (B, T))
+    kinds = [type(m) for m in model.modules()]
+    assert kinds == [type(m) for m in twin.modules()]
+    own, others = ([set(vars(m)) for m in each.modules()] for each in (model, twin))
+    assert own == others
+    assert torch.equal(model(words), twin(words))
+    assert len(accelerate(model).replaced) == 3
+
+
+# --- what is left -------------------------------------------------------------------------------------------
+
+
+class Own(nn.LSTM):
+    def forward(self, x, hx=None):
+        return super().forward(-x, hx)
+
+
+def hooked(kind):
+    module = nn.LSTM(I, H)
+    {"forward hooks": module.register_forward_hook, "forward pre hooks": module.register_forward_pre_hook,
+     "backward hooks": module.register_full_backward_hook,
+     "backward pre hooks": module.register_full_backward_pre_hook}[kind](lambda *_: None)  # fmt: skip
+    return module
+
+
+def with_forward():
+    module = nn.GRU(I, H)
+    module.forward = lambda x: (x, x)
+    return module
+
+
+def without_a_parameter():
+    module = nn.GRU(I, H)
+    del module._parameters["weight_hh_l0"]
+    module.weight_hh_l0 = torch.zeros(3 * H, H)
+    return module
+
+
+LEFT = {
+    "parametrizations, of weight_hh_l0": lambda: parametrizations.weight_norm(nn.LSTM(I, H), "weight_hh_l0"),
+    "its class Own is derived from torch.nn.LSTM": lambda: Own(I, H),
+    "a projection (proj_size=3)": lambda: nn.LSTM(I, H, proj_size=3),
+    "a forward of its own": with_forward,
+    "weights that are no parameters: weight_hh_l0": without_a_parameter,
+    "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),
+    "one step at a time": lambda: nn.LSTMCell(I, H),
+    "it is scripted": lambda: torch.jit.script(nn.LSTM(I, H)),
+    **{f"it has {kind}": lambda kind=kind: hooked(kind)
+       for kind in ("forward hooks", "forward pre hooks", "backward hooks", "backward pre hooks")},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("why", LEFT)
+def test_what_is_left_is_named(why):
+    part = LEFT[why]()
+    model = nn.ModuleDict({"part": part, "other": nn.GRU(I, H)})
+    kind = type(part)
+    report = accelerate(model)
+    assert type(model["part"]) is kind
+    assert [name for name, _ in report.replaced] == ["other"]
+    ((name, said),) = report.left
+    assert name == "part" and why in said
+    assert str(report) == repr(report) and f"left part: {said}" in str(report)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_modules_are_left():
+    try:
+        model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(I, H)), {nn.LSTM})
+    except (AttributeError, RuntimeError) as error:
+        pytest.skip(f"torch cannot quantise here: {error}")
+    report = accelerate(model)
+    assert not report.replaced
+    assert report.left == [("0", "it is quantised (torch.ao.nn.quantized.dynamic.modules.rnn.LSTM)")]
+
+
+def test_accelerated_twice():
+    model = Tagger()
+    accelerate(model)
+    report = accelerate(model)
+    assert not report.replaced and {why for _, why in report.left} == {"lnrnn computes it already"}
+
+
+def test_shared_modules():
+    rnn, cell = nn.GRU(H, H), nn.GRUCell(H, H)
+    model = nn.ModuleDict({"a": rnn, "b": nn.ModuleList([rnn]), "c": cell, "d": cell})
+    report = accelerate(model)
+    assert [name for name, _ in report.replaced] == ["a", "b.0"]
+    assert report.replaced[1][1] == "the same module as a"
+    assert [name for name, _ in report.left] == ["c", "d"]
+    report.restore()
+    assert type(rnn) is nn.GRU
+
+
+def test_the_report():
+    report = accelerate(Tagger(num_layers=2))
+    assert [name for name, _ in report.replaced] == ["encoder.rnn", "stack.0", "stack.1"]
+    assert not report.left
+    assert str(report).splitlines() == [
+        "replaced 3, left 0",
+        "  replaced encoder.rnn: AcceleratedLSTM(5, 12, num_layers=2, batch_first=True)",
+        "  replaced stack.0: AcceleratedGRU(12, 12)",
+        "  replaced stack.1: AcceleratedRNN(12, 12)",
+    ]
+    assert "the model: AcceleratedGRU" in str(accelerate(nn.GRU(I, H)))
+    assert str(accelerate(nn.Linear(2, 3))) == "replaced 0, left 0"
+
+
+def test_bad_models():
+    for bad in (None, {}, nn.LSTM, "model"):
+        with pytest.raises(TypeError, match="model must be a torch.nn.Module, got"):
+            accelerate(bad)
+
+
+# --- check --------------------------------------------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """Takes and gives several things, and has a buffer that changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.norm, self.drop = nn.LSTM(I, H), nn.BatchNorm1d(H), nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, scale=1.0, *, mask=None):
+        self.calls += 1
+        y, (h, c) = self.rnn(x)
+        scores = self.drop(self.norm(h[0])) * scale
+        if mask is not None:
+            scores = scores.masked_fill(mask, -torch.inf)
+        return {"y": y, "state": [h, (c,)], "scores": scores, "best": scores.argmax(-1), "n": 3}
+
+
+def test_check_takes_what_a_call_takes():
+    x = torch.randn(T, B, I)
+    mask = torch.rand(B, H) < 0.2
+    for check in (x, (x,), (x, 2.0), {"x": x, "mask": mask}):
+        model = Named().train()
+        model.rnn.eval()
+        before, number = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+        assert len(accelerate(model, check=check).replaced) == 1
+        assert torch.equal(torch.get_rng_state(), number)
+        assert model.training and model.drop.training and not model.rnn.training
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+    packed = packing.pack_sequence([torch.randn(3, I), torch.randn(2, I)])
+    assert accelerate(nn.GRU(I, H), check=packed).replaced
+
+
+def test_bad_checks():
+    model = nn.Sequential(nn.GRU(I, H))
+    for bad in (1, "x", [torch.randn(T, B, I)], True):
+        with pytest.raises(TypeError, match="check must be None, a tensor, a tuple"):
+            accelerate(model, check=bad)
+    with pytest.raises(RuntimeError, match="input.size"):
+        accelerate(model, check=torch.randn(T, B, I + 1))
+    assert type(model[0]) is nn.GRU
+    with pytest.raises(ValueError, match="check is for a model that returns tensors"):
+        accelerate(WithoutOutput(), check=torch.randn(T, B, I))
+
+
+class WithoutOutput(nn.Module):
+    def forward(self, x):
+        return None
+
+
+class LooksAtTheClass(nn.Module):
+    """Computes something else where its network is not exactly torch.nn's: only its outputs say so."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.rnn, self.change = nn.LSTM(I, H), change
+
+    def forward(self, x):
+        y = self.rnn(x)[0]
+        return y if type(self.rnn) is nn.LSTM else self.change(y)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda y: y * 1.001, "differ by up to .*, where rounding explains .*replaced rnn: AcceleratedLSTM"),
+        (lambda y: y[:1], "were of shapes .* and are of"),
+        (lambda y: y.masked_fill(y > y.mean(), torch.nan), "are NaN or infinite in other places"),
+        (lambda y: 1 / 0, "division"),
+    ],
+)
+def test_a_model_that_differs_is_restored(change, said):
+    model = LooksAtTheClass(change)
+    x = torch.randn(T, B, I)
+    want = model(x)
+    with pytest.raises((ValueError, ZeroDivisionError), match=f"(?s){said}"):
+        accelerate(model, check=x)
+    assert type(model.rnn) is nn.LSTM and model.training and torch.equal(model(x), want)
+
+
+def test_differences_of_rounding_pass():
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = LooksAtTheClass(lambda y: y * (1 + 2**-23))
+        accelerate(model, check=torch.randn(50, B, I))
+
+
+def test_an_input_that_says_nothing():
+    model = nn.Sequential(nn.LSTM(I, H))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    with pytest.raises(ValueError, match="could not be checked, and is restored: rounding alone"):
+        accelerate(model, check=torch.randn(T, B, I))
+    assert type(model[0]) is nn.LSTM
