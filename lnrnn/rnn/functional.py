@@ -126,7 +126,7 @@ def _steps(seen: dict[str, Any], steps: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _tape_widths(made: Architecture, isa: str) -> tuple[int, ...]:
-    empty = {name: np.empty(shape, FLOAT32) for name, shape in made.shapes.items()}
+    empty = {name: np.zeros(shape, FLOAT32) for name, shape in made.shapes.items()}
     layers = _snapshot(made, empty).layers()
     return tuple(layer.tape_width for layer in layers)
 
