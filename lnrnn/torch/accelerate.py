@@ -56,10 +56,9 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks
     of state dicts and flags; an optimiser that holds their parameters goes on, and
     isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's and takes
-    and returns the same:
-    PackedSequence, unbatched input, dropout between layers (torch's, in training). What lnrnn cannot compute,
-    another device or dtype, autocast, torch.func, goes on to be computed by torch.nn's own forward;
-    `module.engine` says which it is, and may be set to "torch" or "lnrnn", which insists.
+    and returns the same: PackedSequence, unbatched input, dropout between layers (torch's, in training). What
+    lnrnn cannot compute, another device or dtype, autocast, torch.func, goes on to be computed by torch.nn's
+    own forward; `module.engine` says which it is, and may be set to "torch" or "lnrnn", which insists.
 
     Left as they are, and named in the report: modules with parametrizations, with weights that are no
     parameters, with forward or backward hooks or a forward of their own, of classes derived from torch.nn's,
@@ -79,7 +78,8 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     Under torch.compile the modules run outside the graph, as torch.nn's do, unless
     torch._dynamo.config.allow_rnn is True.
 
-    -> a Report: `replaced` and `left`, lists of (qualified name, text); `restore()` undoes it.
+    -> a Report: `replaced` and `left`, lists of (qualified name, text); `restore()` undoes it, which
+    torch.jit.script wants first.
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
@@ -153,7 +153,7 @@ def _accelerated(module: Any, report: Report) -> tuple[str | None, str]:
 def _adopted(module: Any, report: Report) -> tuple[str | None, str]:
     """The same of somebody's module that looks like one of those which from_torch knows."""
     if isinstance(module, torch.jit.ScriptModule):
-        return "it is scripted", ""
+        return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), adopted.Forward):
         return _ALREADY, ""
     for name, part in module.named_modules():
@@ -182,7 +182,7 @@ def _why_left(module: Any) -> str | None:
     if isinstance(module, (Twin, accelerated.Accelerated)):
         return _ALREADY
     if isinstance(module, torch.jit.ScriptModule):
-        return "it is scripted: accelerate a model before torch.jit.script, which then refuses it"
+        return "it is scripted, and TorchScript's modules cannot be changed"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
         return f"it is quantised ({cls.__module__}.{cls.__name__})"
     if is_parametrized(module):
