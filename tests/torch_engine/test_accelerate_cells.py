@@ -64,9 +64,9 @@ def ways_to_call(module, x):
     """Arguments with which a module runs: x alone, None, and its states in some order."""
     parts = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else [module]
     B = x.shape[1]
-    cell = (torch.randn(B, H), torch.randn(B, H))
+    a, b, c, d = ((torch.randn(B, H), torch.randn(B, H)) for _ in range(4))
     one = (torch.randn(1, B, H), torch.randn(1, B, H))
-    states = [(), (None,), (cell,), (one,), ([cell, cell],), ([[cell, cell], [cell, cell]],)]
+    states = [(), (None,), (a,), (one,), ([a, b],), ([[a, b], [c, d]],)]
     for state in states:
         try:
             for part in parts[:1]:
