@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type, bad_value, choice, real
+from ..errors import bad_type, bad_value, choice, number, real
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
@@ -23,6 +25,12 @@ from .packed import through_padding
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
+Found = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
+
+
+def _statistics_names(made: Architecture) -> list[str]:
+    names = named_shapes(made.sides, 0) if made.sides else ()
+    return [name + end for end in made.suffixes for name in names]
 
 
 class Twin(torch.nn.Module):
@@ -42,19 +50,29 @@ class Twin(torch.nn.Module):
     num_directions: int
     _overrun: Overrun | None
     _engine: str | None = None
+    _dropout: float = 0.0
     _network: str  # and how many states the cell has: what is traced asks for no more
     _states: int
+    _layers: tuple[tuple[Architecture, str], ...]  # each as a network of its own, and the text for it
 
-    def _make(self, device: Any, dtype: Any, seed: int | None, engine: str | None, **arguments: Any) -> None:
+    def _make(
+        self, device: Any, dtype: Any, seed: int | None, engine: str | None, dropout: float, **arguments: Any
+    ) -> None:
         super().__init__()
         self._engine = choice("engine", engine, ENGINES)
+        self.dropout = dropout
         if seed is None:
             seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
         # It checks the arguments, and knows names, shapes and start values.
         model = self._served(**arguments, seed=seed)
         self.architecture = architecture(model)
-        self._network = functional.described(self.architecture)
-        self._states = self.architecture.cell.states
+        self._describe()
+        if self.dropout and self.architecture.num_layers == 1:
+            warnings.warn(
+                f"dropout={self.dropout} has no effect with num_layers=1: it is of the outputs of all layers "
+                "but the last",
+                stacklevel=3,
+            )
         for name, value in self.architecture.arguments.items():
             setattr(self, name, value)
         self.num_directions = model.num_directions
@@ -68,6 +86,15 @@ class Twin(torch.nn.Module):
             else:
                 kind = torch.int64 if name.startswith("count") else dtype or torch.get_default_dtype()
                 self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
+
+    def _describe(self) -> None:
+        made = self.architecture
+        self._network = functional.described(made)
+        self._states = made.cell.states
+        widths = made.input_size, made.directions * made.hidden_size
+        of_one = [replace(made, input_size=width, num_layers=1, batch_first=False) for width in widths]
+        first, later = ((one, functional.described(one)) for one in of_one)
+        self._layers = (first, *(later,) * (made.num_layers - 1))
 
     @property
     def sides(self) -> Mapping[str, int]:
@@ -106,12 +133,21 @@ class Twin(torch.nn.Module):
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
 
+    @property
+    def dropout(self) -> float:
+        """The rate in [0, 1) of what is dropped, in training, from the outputs of all layers but the last, as
+        dropout= of torch.nn.LSTM; may be set, and counts from the next call on."""
+        return self._dropout
+
+    @dropout.setter
+    def dropout(self, value: float) -> None:
+        self._dropout = number("dropout", value, 0, below=1)
+
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in self.architecture.shapes]
 
     def _statistics(self) -> dict[str, Tensor]:
-        names = named_shapes(self.sides, 0) if self.sides else ()
-        return {name + end: getattr(self, name + end) for end in self.architecture.suffixes for name in names}
+        return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
     def _beyond(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
         """Why the C engine cannot serve a call; None if it can. inputs_learn: gradients of x or h0 are
@@ -138,6 +174,8 @@ class Twin(torch.nn.Module):
         """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or with a cell
         state (h0, c0); lengths (B,), integers. -> y, and h or (h, c). x may also be a PackedSequence, without
         lengths: then y is one.
+
+        In training, `dropout` draws from torch's generator, the same masks on both engines.
 
         Under batch norm, in training, a step is normalised with the mean and biased variance of the sequences
         that live at it, and the running statistics are updated; in evaluation with the running ones, as
@@ -167,7 +205,7 @@ class Twin(torch.nn.Module):
     def _computed(
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        made, parameters, statistics = self.architecture, self._parameter_list(), self._statistics()
+        parameters, statistics = self._parameter_list(), [*self._statistics().values()]
         beyond = self._beyond(parameters, any(t.requires_grad for t in (x, *start)))
         if beyond and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {beyond}")
@@ -178,11 +216,7 @@ class Twin(torch.nn.Module):
                 "buffers cannot grow: give BatchNormSpec(max_steps=...)"
             )
         if beyond or self._engine == "torch":
-            if not start:
-                shape = len(made.suffixes), x.shape[0 if self.batch_first else 1], self.hidden_size
-                start = [x.new_zeros(shape) for _ in range(made.cell.states)]
-            named = dict(zip(made.shapes, parameters, strict=True))
-            y, end, seen = plain.run(made, x, start, lengths, named, statistics, self._overrun, self.training)
+            run = self._plainly
         else:
             if torch.is_autocast_enabled("cpu"):
                 x, start = x.float(), [s.float() for s in start]
@@ -192,14 +226,53 @@ class Twin(torch.nn.Module):
                     raise bad_type(name, "of the parameters' dtype and device, torch.float32 on cpu", t)
             if lengths is not None:
                 lengths = lengths.cpu()
-            found = operator.run(
-                self._network, x, start, lengths, parameters, [*statistics.values()], self._overrun,
-                self.training,
-            )  # fmt: skip
-            y, end, seen = found[0], found[1 : 1 + self._states], found[1 + self._states :]
+            run = self._on_engine
+        if self.training and self._dropout and self.num_layers > 1:
+            y, end, seen = self._dropping(run, x, start, lengths, parameters, statistics)
+        else:
+            y, end, seen = run(self.architecture, self._network, x, start, lengths, parameters, statistics)
         if learns:
             self._learn(seen)
         return y, end
+
+    def _on_engine(
+        self, made: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+        parameters: Sequence[Tensor], statistics: Sequence[Tensor],
+    ) -> Found:  # fmt: skip
+        found = operator.run(network, x, start, lengths, parameters, statistics, self._overrun, self.training)
+        return found[0], found[1 : 1 + self._states], found[1 + self._states :]
+
+    def _plainly(
+        self, made: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+        parameters: Sequence[Tensor], statistics: Sequence[Tensor],
+    ) -> Found:  # fmt: skip
+        if not start:
+            shape = len(made.suffixes), x.shape[0 if made.batch_first else 1], self.hidden_size
+            start = [x.new_zeros(shape) for _ in range(self._states)]
+        named = dict(zip(made.shapes, parameters, strict=True))
+        kept = dict(zip(_statistics_names(made), statistics, strict=True))
+        return plain.run(made, x, start, lengths, named, kept, self._overrun, self.training)
+
+    def _dropping(
+        self, run: Callable[..., Found], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+        parameters: Sequence[Tensor], statistics: Sequence[Tensor],
+    ) -> Found:  # fmt: skip
+        """What `run` computes, one layer after another, with dropout between them."""
+        # Masks are drawn as torch.nn's modules draw them, with time first whatever batch_first says, and for
+        # an output that is contiguous, since torch draws in the order of memory.
+        y = x.transpose(0, 1) if self.batch_first else x
+        n, ends, seen = self.num_layers, [], []
+        for k, (made, network) in enumerate(self._layers):
+            if k:
+                y = F.dropout(y.contiguous(), self._dropout)
+            state = [s[self.num_directions * k :][: self.num_directions] for s in start]
+            own = [each[len(each) // n * k :][: len(each) // n] for each in (parameters, statistics)]
+            y, end, batch = run(made, network, y, state, lengths, *own)
+            ends.append(end)
+            seen += batch
+        if self.batch_first:
+            y = y.transpose(0, 1).contiguous()
+        return y, [torch.cat(parts) for parts in zip(*ends, strict=True)], seen
 
     def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
         if lengths is not None:
@@ -266,12 +339,13 @@ class Twin(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if "_network" not in self.__dict__:  # older pickles
-            self._network = functional.described(self.architecture)
-            self._states = self.architecture.cell.states
+        if "_layers" not in self.__dict__:  # older pickles
+            self._describe()
 
     def extra_repr(self) -> str:
         named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        if self._dropout:
+            named.append(f"dropout={self._dropout!r}")
         if self._engine is not None:
             named.append(f"engine={self._engine!r}")
         return ", ".join([str(self.input_size), str(self.hidden_size), *named])
@@ -279,7 +353,8 @@ class Twin(torch.nn.Module):
 
 class RNN(Twin):
     """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as
-    lnrnn's, the same weights; None: torch's generator decides. engine: see the property."""
+    lnrnn's, the same weights; None: torch's generator decides. engine, dropout: see the properties;
+    UserWarning where there is one layer, and nothing to drop."""
 
     _served = models.RNN
 
@@ -287,10 +362,10 @@ class RNN(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
         norm: models.Norm = "layer", bias: bool = True, batch_first: bool = False,
         bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
-        dtype: torch.dtype | None = None, engine: str | None = None,
+        dtype: torch.dtype | None = None, engine: str | None = None, dropout: float = 0.0,
     ) -> None:  # fmt: skip
         self._make(
-            device, dtype, seed, engine, input_size=input_size, hidden_size=hidden_size,
+            device, dtype, seed, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
             bidirectional=bidirectional,
         )  # fmt: skip
@@ -301,20 +376,21 @@ class _Gated(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, norm: models.Norm = "layer",
         bias: bool = True, batch_first: bool = False, bidirectional: bool = False, seed: int | None = None,
         *, device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        dropout: float = 0.0,
     ) -> None:  # fmt: skip
         self._make(
-            device, dtype, seed, engine, input_size=input_size, hidden_size=hidden_size,
+            device, dtype, seed, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, norm=norm, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
         )  # fmt: skip
 
 
 class LSTM(_Gated):
-    """lnrnn.LSTM, trainable. device, dtype, seed, engine: see RNN."""
+    """lnrnn.LSTM, trainable. device, dtype, seed, engine, dropout: see RNN."""
 
     _served = models.LSTM
 
 
 class GRU(_Gated):
-    """lnrnn.GRU, trainable. device, dtype, seed, engine: see RNN."""
+    """lnrnn.GRU, trainable. device, dtype, seed, engine, dropout: see RNN."""
 
     _served = models.GRU
