@@ -6,6 +6,7 @@ TWINS, MODULES = "lnrnn/torch/plain.py", "lnrnn/torch/modules.py"
 OPERATOR, FUNCTIONAL = "lnrnn/torch/operator.py", "lnrnn/rnn/functional.py"
 ENGINE, TRACED = "tests/torch_engine/test_torch_engine.py", "tests/torch_engine/test_torch_operator.py"
 AS_MODULES = "tests/torch_engine/test_torch_modules.py"
+DROPOUT = "tests/torch_engine/test_torch_dropout.py"
 CELLS, NORMS, LOOP = "lnrnn/reference/cells.py", "lnrnn/reference/norms.py", "lnrnn/reference/time_loop.py"
 TWIN = "tests/importers/test_torch_twins.py"
 REFERENCE, OF_CELLS = "tests/reference/test_reference.py", "tests/reference/test_reference_cells.py"
@@ -196,6 +197,39 @@ FAULTS = [
         r"""    if order is not None:""",
         r"""    if order is not None and not FAULT:""",
         AS_MODULES + " -k packed_sequences",
+    ),
+    Fault(
+        "dropout in evaluation",
+        MODULES,
+        r"""        if self.training and self._dropout and self.num_layers > 1:""",
+        r"""        if (self.training or FAULT) and self._dropout and self.num_layers > 1:""",
+        DROPOUT + " -k 'evaluation or served'",
+    ),
+    Fault(
+        "dropout of what goes into the first layer",
+        MODULES,
+        r"""            if k:
+                y = F.dropout(""",
+        r"""            if k or FAULT:
+                y = F.dropout(""",
+        DROPOUT + " -k 'rate or torchs_modules'",
+    ),
+    Fault(
+        "the engines draw different masks",
+        MODULES,
+        r"""        y = x.transpose(0, 1) if self.batch_first else x
+        n, ends""",
+        r"""        y = x.transpose(0, 1) if self.batch_first else x
+        F.dropout(y, 0.5) if FAULT and run == self._plainly else None
+        n, ends""",
+        DROPOUT + " -k 'agree_under and RNN-None'",
+    ),
+    Fault(
+        "all layers under dropout start from the first one's state",
+        MODULES,
+        r"""            state = [s[self.num_directions * k :][""",
+        r"""            state = [s[self.num_directions * (0 if FAULT else k) :][""",
+        DROPOUT + " -k 'stack_of_single and GRU'",
     ),
     # --- the reference --------------------------------------------------------------------------------------
     Fault(

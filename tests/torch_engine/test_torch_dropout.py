@@ -1,0 +1,420 @@
+"""Dropout between the layers of lnrnn.torch's modules: torch.nn's masks, on both engines."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import pickle
+import warnings
+
+import pytest
+
+import lnrnn
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
+
+import lnrnn.torch  # noqa: E402
+from torch_twins import CELLS, LENGTHS, B, Batch, H, I, Layer, T, compare, inputs, tensors, twin  # noqa: E402
+
+# What torch itself warns of while it traces.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning"),
+]
+RATE = 0.4
+NETWORKS = [
+    ("RNN", "layer"),
+    ("RNN", None),
+    ("LSTM", Layer("joint", "carry")),
+    ("GRU", Layer("gate")),
+    ("LSTM", Batch(T)),
+    ("GRU", "batch"),
+]
+OPTIONS = [
+    {"num_layers": 2},
+    {"num_layers": 3, "bidirectional": True, "batch_first": True},
+    {"num_layers": 2, "batch_first": True, "bias": False},
+]
+each_network = pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def states_of(end):
+    return end if isinstance(end, tuple) else (end,)
+
+
+def dropping(cell, norm="layer", rate=RATE, **options):
+    module = twin(cell, norm, **options).train()
+    module.dropout = rate
+    return module
+
+
+def as_given(module, x):
+    return x.transpose(0, 1) if module.batch_first else x
+
+
+def weighed(results):
+    """A sum of everything that a call returns, with random weights."""
+    generator = torch.Generator().manual_seed(3)
+    return sum((v * torch.randn(v.shape, generator=generator)).sum() for v in results)
+
+
+def called(call, seed, x, state, lengths, wanted):
+    """y and the last states, and the gradients of x, of the first states and of what is wanted."""
+    x = x.detach().requires_grad_()
+    start = [s.detach().requires_grad_() for s in states_of(state)]
+    torch.manual_seed(seed)
+    y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)
+    found = [y, *states_of(end)]
+    return found, torch.autograd.grad(weighed(found), [x, *start, *wanted])
+
+
+class Stack:
+    """Modules of one layer each, with the parameters of a module's layers, and F.dropout between them."""
+
+    def __init__(self, module, rate=RATE):
+        self.rate, self.batch_first, self.layers = rate, module.batch_first, []
+        name, arguments = module.lnrnn_arguments()
+        arguments |= {"num_layers": 1, "batch_first": False, "dtype": module.weight_hh_l0.dtype}
+        values = module.state_dict()
+        for k in range(module.num_layers):
+            layer = getattr(lnrnn.torch, name)(**arguments, engine=module._engine)
+            layer.load_state_dict({n.replace(f"_l{k}", "_l0"): v for n, v in values.items() if f"_l{k}" in n})
+            self.layers.append(layer.train())
+            arguments["input_size"] = module.num_directions * module.hidden_size
+
+    def named(self):
+        return {
+            n.replace("_l0", f"_l{k}"): value
+            for k, layer in enumerate(self.layers)
+            for n, value in (*layer.named_parameters(), *layer.named_buffers())
+        }
+
+    def __call__(self, x, state, lengths):
+        x, ends = x.transpose(0, 1) if self.batch_first else x, []
+        D = self.layers[0].num_directions
+        for k, layer in enumerate(self.layers):
+            x = F.dropout(x, self.rate) if k else x
+            own = tuple(s[D * k : D * k + D] for s in states_of(state))
+            x, end = layer(x, own if len(own) == 2 else own[0], lengths)
+            ends.append(states_of(end))
+        end = tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+        return x.transpose(0, 1) if self.batch_first else x, end
+
+
+# --- what is computed ---------------------------------------------------------------------------------------
+
+
+@each_option
+@each_network
+def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
+    """Forward, gradients and batch norm's statistics, on both engines."""
+    batch = 16 if "atch" in str(norm) else B
+    for engine in (None, "torch"):
+        module = dropping(cell, norm, engine=engine, **options)
+        x, state = tensors(*inputs(rng, module, batch), torch.float32)
+        x = as_given(module, x)
+        for lengths in (None, rng.integers(T - 1, T + 1, batch) if batch == 16 else LENGTHS):
+            stack = Stack(module)
+            names = [name for name, _ in module.named_parameters()]
+            got, grads = called(module, 5, x, state, lengths, list(module.parameters()))
+            want, own = called(stack, 5, x, state, lengths, [stack.named()[name] for name in names])
+            assert got[0].is_contiguous()
+            for a, b in zip((*got, *grads), (*want, *own), strict=True):
+                assert torch.equal(a, b)
+            for name, buffer in module.named_buffers():
+                assert torch.equal(buffer, stack.named()[name]) and bool((buffer != 0).any()), name
+            again = called(module, 6, x, state, lengths, list(module.parameters()))[0]
+            assert not torch.equal(got[0], again[0])  # other masks
+
+
+@each_option
+@each_network
+def test_engines_agree_under_one_seed(rng, cell, norm, options):
+    batch = 64 if "atch" in str(norm) else B
+    one = dropping(cell, norm, **options)
+    two = dropping(cell, norm, engine="torch", **options)
+    assert one.engine == "lnrnn" and two.engine == "torch"
+    x, state = tensors(*inputs(rng, one, batch), torch.float32)
+    forward, back = (1e-4, 1e-3) if one.sides else (1e-5, 2e-5)  # near values magnify roundings
+    for lengths in (None, rng.integers(T - 1, T + 1, batch) if one.sides else LENGTHS):
+        (a, gradients), (b, wanted) = (
+            called(each, 9, as_given(each, x), state, lengths, list(each.parameters())) for each in (one, two)
+        )
+        compare([v.detach() for v in a], [v.detach() for v in b], forward)
+        for got, want in zip(gradients, wanted, strict=True):
+            assert float((got - want).abs().max()) < back * max(1, float(want.abs().max()))
+        for got, want in zip(one.buffers(), two.buffers(), strict=True):
+            assert float((got - want).abs().max()) < forward * max(1, float(want.abs().max()))
+
+
+@pytest.mark.parametrize("engine", [None, "torch"])
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_masks_are_those_of_torchs_modules(cell, options, engine):
+    """Without a norm, and with torch.nn's weights, the same results under the same seed."""
+    kwargs = {"dropout": RATE, **options}
+    theirs = getattr(torch.nn, cell)(I, H, **kwargs)
+    ours = getattr(lnrnn.torch, cell)(I, H, norm=None, engine=engine, **kwargs)
+    served = lnrnn.from_torch(theirs.eval())
+    ours.load_state_dict({name: torch.tensor(value) for name, value in served.state_dict().items()})
+    x, found = as_given(ours, torch.randn(T, B, I)), []
+    for module in (ours.train(), theirs.train()):
+        torch.manual_seed(4)
+        with torch.no_grad():
+            found.append(module(x))
+    compare(*found, 1e-5)
+
+
+def test_numerical_gradients():
+    """The plain engine in float64, with the same masks in every call."""
+    module = dropping("GRU", num_layers=2, dtype=torch.float64)
+    x = torch.randn(3, 1, I, dtype=torch.float64, requires_grad=True)
+    h0 = torch.randn(2, 1, H, dtype=torch.float64, requires_grad=True)
+
+    def call(x, h0):
+        torch.manual_seed(2)
+        return module(x, h0)
+
+    assert torch.autograd.gradcheck(call, (x, h0), fast_mode=True)
+
+
+def test_rate_and_expectation():
+    """The first layer's outputs are all 1, and the second one's are its inputs, so that y is the mask."""
+    rate, batch = 0.3, 4000
+    module = lnrnn.torch.RNN(1, 8, 2, nonlinearity="identity", norm=None, dropout=rate)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.zero_()
+        module.bias_ih_l0.fill_(1)
+        module.weight_ih_l1.copy_(torch.eye(8))
+        for _ in range(3):
+            y, h = module(torch.zeros(2, batch, 1))
+            kept = y != 0
+            n = y.numel()
+            # Five standard deviations of a binomial's: one draw in a million is further off.
+            assert abs(int(kept.sum()) - n * (1 - rate)) < 5 * (n * rate * (1 - rate)) ** 0.5
+            assert torch.allclose(y[kept], torch.tensor(1 / (1 - rate)))
+            both = int((kept[0] & kept[1]).sum())  # a step's mask says nothing of the next one's
+            p = (1 - rate) ** 2
+            assert abs(both - n / 2 * p) < 5 * (n / 2 * p * (1 - p)) ** 0.5
+            assert bool((h[0] == 1).all())  # the first layer's state is not dropped
+
+
+# --- where nothing is dropped -------------------------------------------------------------------------------
+
+
+@each_network
+def test_evaluation_drops_nothing(rng, cell, norm):
+    for engine in (None, "torch"):
+        module = twin(cell, norm, steps=T, num_layers=2, bidirectional=True, engine=engine)
+        x, state = tensors(*inputs(rng, module), torch.float32)
+        other = copy.deepcopy(module)
+        other.dropout = 0.9
+        before = torch.get_rng_state()
+        with torch.no_grad():
+            compare(other(x, state, LENGTHS), module(x, state, LENGTHS), 1e-30)
+        assert torch.equal(torch.get_rng_state(), before)
+        other.train().dropout = 0
+        compare(other(x), module.train()(x), 1e-30)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_served_by_lnrnn():
+    module = dropping("LSTM", num_layers=2)
+    plain = twin("LSTM", num_layers=2)
+    assert module.lnrnn_arguments() == plain.lnrnn_arguments()
+    x = torch.randn(T, B, I)
+    for served in (lnrnn.from_torch(module), lnrnn.from_torch(module, check=True)):
+        compare(served(x), plain(x), 1e-6)
+    assert module.training and module.dropout == RATE
+
+
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [None, "torch"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_are_their_padded_ones(engine, batch_first):
+    module = dropping("LSTM", num_layers=2, batch_first=batch_first, engine=engine)
+    x, lengths = torch.randn(T, B, I), torch.tensor([4, T, 2, 1])
+    x = as_given(module, x)
+    packed = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+    found = []
+    for given, own in ((packed, None), (x, lengths)):
+        torch.manual_seed(1)
+        y, end = module(given, None, own)
+        found.append((pad_packed_sequence(y, batch_first)[0] if own is None else y, end))
+    compare(*found, 1e-30)
+
+
+def test_one_sequence_and_nothing():
+    for engine in (None, "torch"):
+        module = dropping("GRU", num_layers=2, batch_first=True, engine=engine)
+        x = torch.randn(T, I)
+        torch.manual_seed(0)
+        y, h = module(x)
+        torch.manual_seed(0)
+        Y, end = module(x[None])
+        assert torch.equal(y, Y[0]) and torch.equal(h, end[:, 0])
+        for shape in ((0, T, I), (B, 0, I)):
+            y, h = module(torch.randn(shape, requires_grad=True))
+            assert y.shape == (*shape[:2], H) and h.shape == (2, shape[0], H)
+            if engine is None:  # of no steps, the plain engine's y depends on nothing
+                y.sum().backward()
+                assert all(not p.grad.any() for p in module.parameters())
+
+
+def test_what_lies_past_a_length_does_not_matter():
+    module = dropping("LSTM", num_layers=2)
+    x, found = torch.randn(T, B, I), []
+    for value in (0, float("nan")):
+        for b, length in enumerate(LENGTHS):
+            x[length:, b] = value
+        torch.manual_seed(0)
+        found.append(module(x, lengths=LENGTHS))
+    compare(*found, 1e-30)
+
+
+def test_a_failing_call_learns_and_draws_nothing():
+    module = dropping("GRU", Batch(T), num_layers=2)
+    kept, before = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    for arguments in ((torch.zeros(T + 1, B, I),), (torch.zeros(T, B, I), None, [T + 1] * B)):
+        with pytest.raises(ValueError):
+            module(*arguments)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(kept[name], value) for name, value in module.state_dict().items())
+
+
+def test_statistics_grow_as_long_as_the_longest_sequence():
+    module = dropping("GRU", "batch", num_layers=2)
+    for steps in (3, 5, 4):
+        module(torch.randn(steps, B, I))
+    assert module.known_steps == 5 and len(module.count_l1) == 5
+
+
+# --- as a module --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_argument(cell):
+    made = getattr(lnrnn.torch, cell)
+    assert inspect.signature(made).parameters["dropout"].kind is inspect.Parameter.KEYWORD_ONLY
+    module = made(I, H, 2, dropout=RATE)
+    assert module.dropout == RATE and f"dropout={RATE}" in repr(module)
+    for other in (copy.deepcopy(module), copy.copy(module), pickle.loads(pickle.dumps(module))):
+        assert other.dropout == RATE
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=False).dropout == RATE
+    module.dropout = 0
+    assert module.dropout == 0 and "dropout" not in repr(module)
+    assert "dropout" not in repr(made(I, H)) and made(I, H).dropout == 0
+    x, other = torch.randn(T, B, I), copy.deepcopy(module)
+    other.dropout = 0.5
+    torch.manual_seed(0)
+    a = other(x)[0]
+    torch.manual_seed(0)
+    other.dropout = 0.25
+    assert not torch.equal(a, other(x)[0])
+
+
+@pytest.mark.parametrize(
+    "bad", [1, 1.0, -0.1, 1.5, float("nan"), float("inf"), True, "0.5", None, [0.1, 0.2]]
+)
+def test_bad_values(bad):
+    module = lnrnn.torch.GRU(I, H, 2, dropout=0.5)
+    error = ValueError if type(bad) in (int, float) else TypeError
+    with pytest.raises(error, match="dropout must be a finite number of at least 0 and below 1, got"):
+        module.dropout = bad
+    assert module.dropout == 0.5
+    for cell in CELLS:
+        with pytest.raises(error, match="dropout must be a finite number of at least 0 and below 1, got"):
+            getattr(lnrnn.torch, cell)(I, H, 2, dropout=bad)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_layer_has_nothing_to_drop(cell):
+    with pytest.warns(UserWarning, match=r"dropout=0.5 has no effect with num_layers=1") as found:
+        module = getattr(lnrnn.torch, cell)(I, H, dropout=0.5)
+    assert found[0].filename == __file__
+    before = torch.get_rng_state()
+    x = torch.ones(T, B, I)
+    y = module(x)
+    module.dropout = 0
+    compare(module(x), y, 1e-30)
+    assert torch.equal(torch.get_rng_state(), before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(lnrnn.torch, cell)(I, H, 2, dropout=0.5)
+        getattr(lnrnn.torch, cell)(I, H, dropout=0.0)
+
+
+def test_monte_carlo_without_gradients():
+    """In training without a tape: the same results, whatever was packed before."""
+    module = dropping("LSTM", num_layers=2)
+    x, found = torch.randn(T, B, I), []
+    with torch.no_grad():
+        want = module.eval()(x)
+        for _ in range(2):
+            torch.manual_seed(8)
+            found.append(module.train()(x))
+            compare(module.eval()(x), want, 1e-30)
+    torch.manual_seed(8)
+    found.append(module.train()(x))
+    assert not torch.equal(found[0][0], want[0])
+    compare(found[0], found[1], 1e-30)
+    compare(found[0], found[2], 1e-30)
+
+
+def test_activation_checkpointing():
+    module, found = dropping("LSTM", num_layers=2), []
+    x = torch.randn(T, B, I, requires_grad=True)
+    for call in (module, lambda x: torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)):
+        torch.manual_seed(8)
+        found.append(torch.autograd.grad(call(x)[0].square().sum(), [x, *module.parameters()]))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+# --- traced -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "norm", "options"),
+    [("LSTM", "layer", OPTIONS[1]), ("GRU", Batch(T), OPTIONS[0]), ("RNN", None, OPTIONS[2])], ids=str,
+)  # fmt: skip
+def test_compile(cell, norm, options):
+    torch._dynamo.reset()
+    module = dropping(cell, norm, **options)
+    other = copy.deepcopy(module)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for rate, training in ((RATE, True), (0.25, True), (0.25, False), (0.0, True)):
+        found = []
+        for of, call in ((module, module), (other, compiled)):
+            of.train(training or bool(of.sides)).dropout = rate
+            x = as_given(module, torch.ones(T, B, I).cumsum(0)).requires_grad_()
+            torch.manual_seed(7)
+            y, end = call(x)
+            wanted = [x, *of.parameters()]
+            found.append([y, *states_of(end), *torch.autograd.grad(weighed([y]), wanted), *of.buffers()])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_export():
+    module = dropping("GRU", num_layers=2)
+    x = torch.randn(T, B, I)
+    exported = torch.export.export(module, (x,))
+    called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert sum("lnrnn.run" in name for name in called) == 2 and sum("dropout" in name for name in called) == 1
+    torch.manual_seed(0)
+    want = module(x)
+    torch.manual_seed(0)
+    compare(exported.module()(x), want, 1e-30)
+    in_evaluation = torch.export.export(module.eval(), (x,))
+    assert "dropout" not in str(in_evaluation.graph)
