@@ -258,8 +258,8 @@ class Twin(torch.nn.Module):
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> Found:  # fmt: skip
         """What `run` computes, one layer after another, with dropout between them."""
-        # Masks are drawn as torch.nn's modules draw them on a CPU, with time first whatever batch_first says, and for
-        # an output that is contiguous, since torch draws in the order of memory.
+        # Masks are drawn as torch.nn's modules draw them on a CPU: with time first whatever batch_first says,
+        # and for an output that is contiguous, since torch draws in the order of memory.
         y = x.transpose(0, 1) if self.batch_first else x
         n, ends, seen = self.num_layers, [], []
         for k, (made, network) in enumerate(self._layers):

@@ -382,6 +382,34 @@ def test_activation_checkpointing():
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_torch_func():
+    module = dropping("GRU", num_layers=2, bidirectional=True)
+    x, names = torch.randn(T, B, I), [name for name, _ in module.named_parameters()]
+
+    def loss(parameters):
+        torch.manual_seed(8)
+        return torch.func.functional_call(module, parameters, (x,))[0].square().sum()
+
+    parameters = dict(module.named_parameters())
+    got = torch.func.grad(loss)({name: p.detach() for name, p in parameters.items()})
+    want = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    assert all(torch.equal(got[name], g) for name, g in zip(names, want, strict=True))
+
+
+@pytest.mark.parametrize("engine", [None, "torch"])
+def test_autocast(engine):
+    """On the C engine in float32; on the plain one in whatever torch's operations take."""
+    module = dropping("LSTM", num_layers=2, engine=engine)
+    x = torch.randn(T, B, I)
+    torch.manual_seed(8)
+    want = module(x.bfloat16().float())
+    torch.manual_seed(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, end = module(x.bfloat16() if engine is None else x)
+    assert y.dtype == torch.float32 or engine == "torch"
+    compare((y.float(), tuple(s.float() for s in end)), want, 1e-30 if engine is None else 0.1)
+
+
 # --- traced -------------------------------------------------------------------------------------------------
 
 
