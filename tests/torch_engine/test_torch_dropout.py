@@ -40,6 +40,13 @@ OPTIONS = [
     {"num_layers": 3, "bidirectional": True, "batch_first": True},
     {"num_layers": 2, "batch_first": True, "bias": False},
 ]
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_every_run():
+    torch.manual_seed(0)
+
+
 each_network = pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
