@@ -15,6 +15,9 @@ silero = pytest.importorskip("silero_vad")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "voice_activity_server.py"
 FRAME, SESSIONS = 512, 5
+# Measured on a Zen 5: the model's own answers differ by 1.8e-6 between a frame alone and the same in a batch of five; the
+# server's from those of the same batch by 1e-6.
+ALIKE = 3e-6
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def test_the_answers_are_those_of_silero_vad(example, rng, sound):
         at[who] += 1
     want = np.array([their_own(one) for one in sound])
     assert np.ptp(want) > 0.2  # the sound is no silence to it
-    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ALIKE)
 
 
 def test_the_server_answers_every_session(example, sound):
@@ -95,4 +98,4 @@ def test_the_server_answers_every_session(example, sound):
 
     got = asyncio.run(asyncio.wait_for(all_of_them(), 60))
     want = [their_own(sound[k]) for k in range(3)]
-    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ALIKE)
