@@ -95,7 +95,10 @@ static void *map(size_t size)
 
 void *lnrnn_block_take(size_t size)
 {
-    for (size_t i = 0; i < LNRNN_KEPT; i++) {
+    /* The youngest first: what was written last is the most likely to be in the caches. */
+    const unsigned last = __atomic_load_n(&next_place, __ATOMIC_RELAXED) - 1;
+    for (unsigned j = 0; j < LNRNN_KEPT; j++) {
+        const unsigned i = (last - j) % LNRNN_KEPT;
         uintptr_t entry = __atomic_load_n(&kept[i], __ATOMIC_RELAXED);
         const size_t bytes = bytes_of(entry);
         if (bytes >= size && bytes - size <= size / 4 + UNIT
