@@ -10,6 +10,7 @@ import numpy as np
 
 from .._core import Layer, empty
 from .rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
+from .statistics import of_steps
 
 Array = np.ndarray
 MaskArrays = tuple[Array | None, Array | None, Array | None]  # as Masks.of_layer has them
@@ -48,7 +49,7 @@ class Checkpoints:
             table[:, STATE] = np.arange(len(table))
             layer.forward(
                 x=x, y=y, h0=found[0], hn=found[0], c0=found[-1], cn=found[-1], rows=table,
-                statistics=_of_steps(statistics, t0, t1, False), masks=masks, threads=threads,
+                statistics=of_steps(statistics, t0, t1), masks=masks, threads=threads,
             )  # fmt: skip
             for whole, part in zip(after, found, strict=True):
                 whole[some[:, STATE]] = part
@@ -79,7 +80,7 @@ class Checkpoints:
             own_masks = None if masks is None else (
                 _picked(masks[0], who), _picked(masks[1], (steps, who)), _picked(masks[2], (steps, who)),
             )  # fmt: skip
-            own_x, own_statistics = x[steps, who], _of_steps(statistics, t0, t1, True)
+            own_x, own_statistics = x[steps, who], of_steps(statistics, t0, t1, copy=True)
             y, record = empty((*steps.shape, gy.shape[2])), layer.tape(int(table[:, LENGTH].sum()))
             end, last = [np.empty_like(s) for s in begin], [g[some[:, STATE]] for g in gbefore]
             layer.forward(
@@ -120,17 +121,3 @@ def _blank_past_the_end(y: Array, rows: Array) -> None:
     for sequence, first, length, end in rows[:, [SEQUENCE, FIRST, LENGTH, END]]:
         if first + length < end:
             y[first + length : end, sequence] = 0
-
-
-def _of_steps(statistics: Mapping[str, Any] | None, t0: int, t1: int, copy: bool) -> dict[str, Any] | None:
-    """What `blank` of statistics.py holds, of these steps. copy: to be written, with the same numbers."""
-    if statistics is None:
-        return None
-
-    def own(array: Array) -> Array:
-        return array[t0:t1].copy() if copy else array[t0:t1]
-
-    return {
-        side: tuple(map(own, value)) if isinstance(value, tuple) else own(value)
-        for side, value in statistics.items()
-    }

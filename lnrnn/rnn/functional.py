@@ -24,7 +24,7 @@ from .file_format import architecture_of, configuration
 from .rows import LENGTH, padded
 from .snapshot import Snapshot
 from .specs import Overrun
-from .statistics import StepStatistics, blank, named_shapes, refuse_beyond
+from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
 
 Array = np.ndarray
 
@@ -111,14 +111,6 @@ def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Any]]:
         pairs: dict[str, Any] = {side: (next(left), next(left)) for side in made.sides}
         found.append({**pairs, "count": next(left)})
     return found
-
-
-def _steps(seen: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The first steps of the statistics of a batch."""
-    return {
-        key: tuple(a[:steps] for a in value) if isinstance(value, tuple) else value[:steps]
-        for key, value in seen.items()
-    }
 
 
 # --- training -----------------------------------------------------------------------------------------------
@@ -216,7 +208,7 @@ def forward(
                 between.append(as_caller(inputs, False, made.batch_first))
             tapes.append(layer.tape(T * B))
             own = _active(tapes[-1], T * B, active)
-        return _steps(seen[-1], rows.longest) if made.sides else None, own
+        return of_steps(seen[-1], 0, rows.longest) if made.sides else None, own
 
     y, end = engine.run(snapshot, x, rows, states, note)
     if record and T * B:
@@ -269,7 +261,7 @@ def backward(
         inputs = outputs[k // D - 1] if k >= D else x
         own = outputs[k // D][:, :, k % D * H : (k % D + 1) * H]
         tape = _active(tapes[k], T * B, active)
-        statistics = _steps(batches[k], rows.longest) if made.sides else None
+        statistics = of_steps(batches[k], 0, rows.longest) if made.sides else None
         runs.append(training.Run(layer, statistics, tape, inputs, own))
     remembered = training.Tape(None, made, rows, (False, y.shape), tuple(states), None, tuple(runs))
     gstart: Any

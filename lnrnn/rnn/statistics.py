@@ -35,6 +35,22 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
 
+def of_steps(
+    batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False
+) -> dict[str, Any] | None:
+    """The steps t0 .. t1 - 1 of what `blank` made: views, or, to be written with the same numbers, copies."""
+    if batch is None:
+        return None
+
+    def own(array: Array) -> Array:
+        return array[t0:t1].copy() if copy else array[t0:t1]
+
+    return {
+        key: tuple(map(own, value)) if isinstance(value, tuple) else own(value)
+        for key, value in batch.items()
+    }
+
+
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
     """Raises SequenceTooLongError if there is no room for the statistics of so long a training sequence.
 

@@ -17,14 +17,6 @@
  * go down columns, and rows a power of two apart share few sets of L1. */
 enum { LINE = 16 };
 
-/* Takes n floats, in whole lines, of the memory at *at, which moves on. base NULL: only counts. */
-static float *part_of(float *base, size_t *at, size_t n)
-{
-    float *found = base ? base + *at : NULL;
-    *at += (n + LINE - 1) / LINE * LINE;
-    return found;
-}
-
 /* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
@@ -47,19 +39,19 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     size_t at = 0;
     j.blocks = r->B ? (r->B + j.sum_rows - 1) / j.sum_rows : 1;
     j.worker = (through > after ? through : after) | LINE;
-    j.round = (backward_round *)part_of(work, &at, sizeof(backward_round) / sizeof(float));
-    j.sums = (double *)part_of(work, &at, 2 * j.blocks * lnrnn_sums(c));
-    j.partial = part_of(work, &at, j.blocks * lnrnn_sums(c));
-    j.gh = part_of(work, &at, state);
-    j.gc = part_of(work, &at, c->cell_state ? state : 0);
-    j.ga = part_of(work, &at, rows * j.wide);
-    j.gx = c->separate_products ? part_of(work, &at, rows * j.wide) : j.ga;
-    j.packed_x = part_of(work, &at, rows * p->kernels->product->width(c->D));
-    j.packed_h = part_of(work, &at, rows * p->kernels->product->width(c->H));
-    j.gx_rows = (float **)part_of(work, &at, words * rows);
-    j.back = (size_t *)part_of(work, &at, words * p->groups);
-    j.tasks = (size_t *)part_of(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
-    j.work = part_of(work, &at, (size_t)p->threads * j.worker);
+    j.round = (backward_round *)lnrnn_part_of(work, &at, sizeof(backward_round) / sizeof(float));
+    j.sums = (double *)lnrnn_part_of(work, &at, 2 * j.blocks * lnrnn_sums(c));
+    j.partial = lnrnn_part_of(work, &at, j.blocks * lnrnn_sums(c));
+    j.gh = lnrnn_part_of(work, &at, state);
+    j.gc = lnrnn_part_of(work, &at, c->cell_state ? state : 0);
+    j.ga = lnrnn_part_of(work, &at, rows * j.wide);
+    j.gx = c->separate_products ? lnrnn_part_of(work, &at, rows * j.wide) : j.ga;
+    j.packed_x = lnrnn_part_of(work, &at, rows * p->kernels->product->width(c->D));
+    j.packed_h = lnrnn_part_of(work, &at, rows * p->kernels->product->width(c->H));
+    j.gx_rows = (float **)lnrnn_part_of(work, &at, words * rows);
+    j.back = (size_t *)lnrnn_part_of(work, &at, words * p->groups);
+    j.tasks = (size_t *)lnrnn_part_of(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
+    j.work = lnrnn_part_of(work, &at, (size_t)p->threads * j.worker);
     *floats = at + LINE;
     return j;
 }

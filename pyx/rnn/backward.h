@@ -55,6 +55,14 @@ typedef struct {
     float *batch;           /* batch norm: for each value of the widest site two doubles and six floats */
 } backward_scratch;
 
+/* Takes n floats, in whole cache lines, of the memory at *at, which moves on. base NULL: only counts. */
+static inline float *lnrnn_part_of(float *base, size_t *at, size_t n)
+{
+    float *found = base ? base + *at : NULL;
+    *at += (n + 15) / 16 * 16;
+    return found;
+}
+
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 
 /* Doubles of a block's sums: gain and bias of each site, then the inner biases, that of W x and that of W h. */

@@ -11,26 +11,18 @@
 #include "rnn/zoneout.h"
 #include "runtime/parts.h"
 
-/* Takes n floats from *at on. base NULL: only counts. */
-static float *part_of(float *base, size_t *at, size_t n)
-{
-    float *found = base ? base + *at : NULL;
-    *at += n;
-    return found;
-}
-
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_scratch *m)
 {
     const lnrnn_rnn_config *c = j->c;
     const size_t group = j->p->group, state = group * j->narrow;
     size_t at = 0;
-    m->u = part_of(base, &at, c->saved_gates ? state : 0);
-    m->gu = part_of(base, &at, c->cell_state ? state : 0);
-    m->sum = part_of(base, &at, c->saved_gates ? group * j->wide : 0);
-    m->held_h = part_of(base, &at, c->zoneout_h > 0 ? state : 0);
-    m->held_c = part_of(base, &at, c->zoneout_c > 0 ? state : 0);
-    m->masked = part_of(base, &at, j->r->masks.state ? TILE * j->narrow : 0);
-    m->batch = part_of(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    m->u = lnrnn_part_of(base, &at, c->saved_gates ? state : 0);
+    m->gu = lnrnn_part_of(base, &at, c->cell_state ? state : 0);
+    m->sum = lnrnn_part_of(base, &at, c->saved_gates ? group * j->wide : 0);
+    m->held_h = lnrnn_part_of(base, &at, c->zoneout_h > 0 ? state : 0);
+    m->held_c = lnrnn_part_of(base, &at, c->zoneout_c > 0 ? state : 0);
+    m->masked = lnrnn_part_of(base, &at, j->r->masks.state ? TILE * j->narrow : 0);
+    m->batch = lnrnn_part_of(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
     return at;
 }
 

@@ -265,8 +265,8 @@ FAULTS = [
     Fault(
         "batch norm counts steps anew after a checkpoint",
         "lnrnn/rnn/checkpoints.py",
-        r"""statistics=_of_steps(statistics, t0, t1, False), masks""",
-        r"""statistics=_of_steps(statistics, 0 if FAULT else t0, t1, False), masks""",
+        r"""statistics=of_steps(statistics, t0, t1), masks""",
+        r"""statistics=of_steps(statistics, 0 if FAULT else t0, t1), masks""",
         "tests/rnn/test_checkpoints.py -k 'same_run and batch'",
     ),
     Fault(
