@@ -28,11 +28,17 @@ extern "C" {
 
 /* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
  * n-1]. */
-size_t lnrnn_isa_list(const char *names[8]);
-/* The one in use. Until lnrnn_isa_use has been called: the best. */
+enum { LNRNN_ISAS = 8 };
+size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
+/* Sets of which this machine lacks a unit, emulated in plain C: the same bits, slowly. */
+size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
+/* The one in use. Until lnrnn_isa_use has been called: the best, unless a set's unit is slower on this model of CPU
+ * than what the next set does. */
 const char *lnrnn_isa_name(void);
-/* 0, or -1 if the name is not in the list (then nothing changes). Not while another thread computes. */
+/* 0, or -1 if the name is in neither list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
+/* AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
+const char *lnrnn_isa_amx(void);
 
 /* --- caches.c: what the tuning goes by ----------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ def _choose(variable: str, available: list[str], use: Callable[[str], None], wha
 
 
 def _from_environment() -> None:
-    _choose("LNRNN_ISA", _core.isa_list(), _core.use_isa, "an instruction set that this machine")
+    _choose("LNRNN_ISA", _core.isa_list() + _core.isa_emulated(), _core.use_isa, "an instruction set that this machine")
     _choose("LNRNN_TEAM", _core.team_list(), _core.use_team, "a kind of threads that this build")
     text = os.environ.get("LNRNN_NUM_THREADS")
     if text:

@@ -36,9 +36,19 @@ cdef bint num_threads_set = False  # by set_num_threads; else num_threads is the
 # --- the machine ---------------------------------------------------------------------------------------------
 
 def isa_list():
-    cdef const char *names[8]
+    cdef const char *names[LNRNN_ISAS]
     cdef size_t n = lnrnn_isa_list(names)
     return [names[i].decode() for i in range(n)]
+
+
+def isa_emulated():
+    cdef const char *names[LNRNN_ISAS]
+    cdef size_t n = lnrnn_isa_emulated(names)
+    return [names[i].decode() for i in range(n)]
+
+
+def amx():
+    return lnrnn_isa_amx().decode()
 
 
 def isa():

@@ -20,6 +20,7 @@ X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
 # What of lnrnn/kernels/all.h a unit holds: LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
+# Sets that add a unit for one of these, or BF16, to the kernels of another set; `_emulated` in plain C.
 # instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
 ISAS = {
     # scalar and sse2 are for machines that hardly anybody has: compiled fast
@@ -28,11 +29,15 @@ ISAS = {
     "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
     "avx512": (X86, PARTS, AVX512),
     "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
+    "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16"]),
+    "avx512bf16_emulated": (X86, ("BF16",), AVX512),
+    "avx512amx": (X86, ("BF16",), AVX512),
+    "avx512amx_emulated": (X86, ("BF16",), AVX512),
     "neon": (ARM, PARTS, []),
 }
 # What is compiled once; the kernels in pyx/isa are compiled once per instruction set.
 ONCE = [
-    "runtime/dispatch.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
+    "runtime/dispatch.c", "runtime/cpu_x86.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
     "runtime/team.c", "runtime/team_openmp.c", "runtime/team_pthread.c",
     "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",

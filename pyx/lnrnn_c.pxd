@@ -10,7 +10,10 @@ cdef extern from "lnrnn/tuning.h" nogil:
         LNRNN_THREAD_WORK
 
 cdef extern from "lnrnn.h" nogil:
+    enum: LNRNN_ISAS
     size_t lnrnn_isa_list(const char **names)
+    size_t lnrnn_isa_emulated(const char **names)
+    const char *lnrnn_isa_amx()
     int lnrnn_isa_use(const char *name)
     int lnrnn_has_openmp()
     size_t lnrnn_team_list(const char **names)

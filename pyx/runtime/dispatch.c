@@ -13,76 +13,57 @@
     extern const lnrnn_cells lnrnn_cells_##isa; \
     extern const lnrnn_product lnrnn_product_##isa, lnrnn_int8_##isa;
 
+static int always(void) { return 1; }
+
 #if defined(__x86_64__)
-#include <cpuid.h>
+#include "runtime/cpu_x86.h"
 
 TABLES(sse2)
 TABLES(avx2)
 TABLES(avx512)
-extern const lnrnn_product lnrnn_int8_avx512vnni;
-
-/* The parts of the register file that the operating system saves. XGETBV faults unless OSXSAVE is set. */
-static unsigned saved_state(void)
-{
-    unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
-        return 0;
-    __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-    return a;
-}
-
-static int has_sse2(void) { return 1; }
-
-static int has_avx2(void)
-{
-    unsigned a, b, c, d;
-    if ((saved_state() & 0x6) != 0x6 || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) || !(c & bit_AVX)
-        || !(c & bit_F16C))
-        return 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) && (b & bit_BMI2);
-}
-
-static int has_avx512(void)
-{
-    const unsigned need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    unsigned a, b, c, d;
-    return has_avx2() && (saved_state() & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d)
-           && (b & need) == need;
-}
-
-static int has_avx512vnni(void)
-{
-    unsigned a, b, c, d;
-    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_AVX512VNNI);
-}
+extern const lnrnn_product lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16, lnrnn_bf16_avx512bf16_emulated,
+    lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated;
 #elif defined(__aarch64__)
 TABLES(neon)
-static int has_neon(void) { return 1; } /* part of the architecture */
 #endif
 
 TABLES(scalar)
-static int has_scalar(void) { return 1; }
 
-/* A set by its name, the instruction set whose kernels it has, and the one whose int8 product it has. */
-#define SET(name, isa, int8) \
-    {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_int8_##int8}
+/* A set by its name, the instruction set whose kernels it has, and whose products of bfloat16 and of int8. */
+#define SET(name, isa, bf16, int8) \
+    {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* Best first. */
+/* Best first. runs: whether this machine can; chosen: whether it is to be the default where it runs. */
+static const struct {
+    lnrnn_kernels kernels;
+    int (*runs)(void), (*chosen)(void);
+} sets[] = {
+#if defined(__x86_64__)
+    {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512vnni), lnrnn_has_amx, always},
+    {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
+    {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni), lnrnn_has_avx512vnni, always},
+    {SET(avx512, avx512, product_avx512, int8_avx512), lnrnn_has_avx512, always},
+    {SET(avx2, avx2, product_avx2, int8_avx2), lnrnn_has_avx2, always},
+    {SET(sse2, sse2, product_sse2, int8_sse2), always, always},
+#elif defined(__aarch64__)
+    {SET(neon, neon, product_neon, int8_neon), always, always}, /* part of the architecture */
+#endif
+    {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
+};
+enum { SETS = sizeof sets / sizeof *sets };
+
+/* The same bits as the set of that name, in plain C: only where they are asked for. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void);
-} sets[] = {
+} emulated[] = {
 #if defined(__x86_64__)
-    {SET(avx512vnni, avx512, avx512vnni), has_avx512vnni},
-    {SET(avx512, avx512, avx512), has_avx512},
-    {SET(avx2, avx2, avx2), has_avx2},
-    {SET(sse2, sse2, sse2), has_sse2},
-#elif defined(__aarch64__)
-    {SET(neon, neon, neon), has_neon},
+    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512), lnrnn_has_avx512},
+    {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512},
 #endif
-    {SET(scalar, scalar, scalar), has_scalar},
+    {{.name = NULL}, NULL}, /* an array of something everywhere */
 };
-enum { SETS = sizeof sets / sizeof *sets };
+enum { EMULATED = sizeof emulated / sizeof *emulated - 1 };
 
 static const lnrnn_kernels *active;
 
@@ -91,12 +72,12 @@ const lnrnn_kernels *lnrnn_active(void)
     /* Two threads that come here first find the same table: the race is between equal stores. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
-        if (sets[i].runs())
+        if (sets[i].runs() && sets[i].chosen())
             __atomic_store_n(&active, k = &sets[i].kernels, __ATOMIC_RELAXED);
     return k;
 }
 
-size_t lnrnn_isa_list(const char *names[8])
+size_t lnrnn_isa_list(const char *names[LNRNN_ISAS])
 {
     size_t n = 0;
     for (size_t i = 0; i < SETS; i++)
@@ -105,14 +86,41 @@ size_t lnrnn_isa_list(const char *names[8])
     return n;
 }
 
+size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < EMULATED; i++)
+        if (emulated[i].runs())
+            names[n++] = emulated[i].kernels.name;
+    return n;
+}
+
 const char *lnrnn_isa_name(void) { return lnrnn_active()->name; }
+
+const char *lnrnn_isa_amx(void)
+{
+#if defined(__x86_64__)
+    return lnrnn_amx();
+#else
+    return "not on this CPU";
+#endif
+}
+
+static int use(const lnrnn_kernels *k, int runs, const char *name)
+{
+    if (strcmp(k->name, name) || !runs)
+        return 0;
+    __atomic_store_n(&active, k, __ATOMIC_RELAXED);
+    return 1;
+}
 
 int lnrnn_isa_use(const char *name)
 {
     for (size_t i = 0; i < SETS; i++)
-        if (!strcmp(sets[i].kernels.name, name) && sets[i].runs()) {
-            __atomic_store_n(&active, &sets[i].kernels, __ATOMIC_RELAXED);
+        if (use(&sets[i].kernels, sets[i].runs(), name))
             return 0;
-        }
+    for (size_t i = 0; i < EMULATED; i++)
+        if (use(&emulated[i].kernels, emulated[i].runs(), name))
+            return 0;
     return -1;
 }

@@ -1,6 +1,7 @@
 /* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
  * LNRNN_ISA_SUFFIX, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
- * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects.
+ * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects; a unit for bfloat16 has
+ * lnrnn_bf16_<suffix>.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -13,7 +14,7 @@
 /* The file is compiled once for each of four parts, or once for all of them: a change of a header compiles
  * only the parts that include it. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
-    && !defined(LNRNN_PART_INT8)
+    && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
 #define LNRNN_PART_CELLS
 #define LNRNN_PART_PRODUCT
@@ -120,7 +121,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* Both tables of products differ in the products themselves alone: the panels are the same. */
+/* The tables of products differ in the products themselves alone: the panels are the same. */
 #define LNRNN_PRODUCT_TABLE(function, of_columns) \
     {                                             \
         .panels = mm_panels,                      \
@@ -139,6 +140,19 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 
 const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_float,
                                                                                       matmul_columns);
+#endif
+
+/* Only for instruction sets with a unit, which say what it is; the others have bfloat16 in the part before. */
+#ifdef LNRNN_PART_BF16
+#ifdef LNRNN_TILES
+#include "lnrnn/kernels/matmul_bf16_tiles.h"
+#define LNRNN_BF16_PRODUCT matmul_bf16_tiles
+#else
+#include "lnrnn/kernels/matmul_bf16.h"
+#define LNRNN_BF16_PRODUCT matmul_bf16
+#endif
+
+const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_BF16_PRODUCT, NULL);
 #endif
 
 #ifdef LNRNN_PART_INT8

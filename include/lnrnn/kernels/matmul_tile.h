@@ -23,6 +23,9 @@ enum { MM_LINE = 16 };
 /* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
 enum { MM_MOST_VECS = 3 * NR_VECS + 4 };
 
+/* Rows that are rounded to bfloat16 before their products: as many as one call has, as a rule. */
+enum { MM_SHORT_ROWS = 64 };
+
 /* Rows in int8's tiles, which have two accumulators for an output. */
 enum { MM_I8_ROWS = MR / 2 };
 
@@ -64,9 +67,14 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
     return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
 }
 
-/* Words of scratch that a product needs for rows of k activations: int8's, two of 7 bits each. */
+/* Words of scratch that a product needs for rows of k activations: int8's, two of 7 bits each; a bfloat16 unit's,
+ * rounded rows. */
 static size_t mm_scratch(int dtype, size_t k)
 {
+#ifdef LNRNN_SHORT_ROWS
+    if (dtype == LNRNN_WEIGHT_BF16)
+        return MM_SHORT_ROWS * mm_words(dtype, k);
+#endif
     const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
     return dtype == LNRNN_WEIGHT_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
 }

@@ -42,10 +42,15 @@ LNRNN_INLINE size_t mm_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Words of an output of k inputs. */
+/* Words of an output of k inputs. Matrix tiles take sixteen at a time. */
 static size_t mm_words(int dtype, size_t k)
 {
-    return dtype == LNRNN_WEIGHT_F32 ? k : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+    const size_t words = dtype == LNRNN_WEIGHT_F32 ? k : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+#ifdef LNRNN_TILES
+    return dtype == LNRNN_WEIGHT_F32 ? words : (words + 15) / 16 * 16;
+#else
+    return words;
+#endif
 }
 
 /* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights, (mm_width(n))

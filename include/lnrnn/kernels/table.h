@@ -109,11 +109,11 @@ typedef struct {
     int add;             /* to what the output holds: LNRNN_ADD_NOT .. */
     int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
     lnrnn_caches caches; /* of the machine */
-    uint32_t *scratch;   /* scratch(dtype, k) words, which int8 needs */
+    uint32_t *scratch;   /* scratch(dtype, k) words, which int8 and bfloat16 units need */
 } lnrnn_matmul;
 
-/* packed.h, matmul_float.h, matmul_int8.h: the product with packed weights. One table for float32 and
- * bfloat16 weights, one for int8. Two threads never share a panel. */
+/* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Two threads never share
+ * a panel. */
 typedef struct lnrnn_product {
     size_t (*panels)(size_t n);
     size_t (*start)(size_t n, size_t panel);
@@ -123,7 +123,7 @@ typedef struct lnrnn_product {
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
-    /* a (k, rows), row stride as; NULL of int8, and float32 weights alone */
+    /* a (k, rows), row stride as; float32 weights alone, and else NULL */
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs);
 } lnrnn_product;
@@ -204,7 +204,7 @@ typedef struct lnrnn_kernels {
     const char *name;
     const lnrnn_norm *norm; /* by dtype: LNRNN_FLOAT32 .. */
     const lnrnn_cells *cells;
-    const lnrnn_product *product, *int8;
+    const lnrnn_product *product, *bf16, *int8; /* the first: of float32 weights */
 } lnrnn_kernels;
 
 /* The kernels in use: dispatch.c. */
@@ -213,7 +213,7 @@ const lnrnn_kernels *lnrnn_active(void);
 /* The table for weights of that type, LNRNN_WEIGHT_F32 .. */
 static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int dtype)
 {
-    return dtype == LNRNN_WEIGHT_I8 ? k->int8 : k->product;
+    return dtype == LNRNN_WEIGHT_F32 ? k->product : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->int8;
 }
 
 #endif

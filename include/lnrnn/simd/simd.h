@@ -74,7 +74,7 @@
 
 #if defined(LNRNN_ISA_AVX512)
 #include "lnrnn/simd/avx512.h"
-#elif defined(LNRNN_ISA_AVX512VNNI)
+#elif defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) || defined(LNRNN_ISA_AVX512AMX)
 #include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX2)
 #include "lnrnn/simd/avx2.h"

@@ -1,0 +1,70 @@
+/* Rows times packed weights of bfloat16, on a unit for dot products of two: the rows are rounded to bfloat16.
+ *
+ * Every output is one chain of dot2 over the words of its weights, as matmul_tile.h says of multiply-adds. */
+#ifndef LNRNN_MATMUL_BF16_H
+#define LNRNN_MATMUL_BF16_H
+
+#include "lnrnn/kernels/matmul_tile.h"
+#include "lnrnn/kernels/short_rows.h"
+#include "lnrnn/simd/units.h"
+
+/* a: rows pointers to (words) -> c (rows, the tile's outputs), as float_tile. */
+LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                            const uint32_t *const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    const int vecs = wide * NR_VECS + tails * tail;
+    v32 acc[MR][MM_MOST_VECS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++)
+            acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    for (size_t j = 0; j < job->words; j++) {
+        const uint32_t *w[MM_MOST_VECS];
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++) {
+            w[v] = mm_at(job, o, wide, tail, v, j);
+            if (prefetch == MM_PREFETCH_WEIGHTS)
+                v32_prefetch((const float *)w[v] + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+            for (int v = 0; v < vecs; v++)
+                acc[i][v] = v32_dot2(acc[i][v], a[i][j], w[v]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vecs; v++)
+            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+}
+
+#define TILE_ROWS MR
+#define MAY_PREFETCH_ROWS 0
+#define activations const uint32_t *
+#define LNRNN_WEIGHTS dot2
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#undef activations
+#undef MAY_PREFETCH_ROWS
+#undef TILE_ROWS
+
+/* As matmul_float, of bfloat16 weights. m->scratch: mm_scratch(dtype, k) words. All rows are rounded first, so that
+ * each panel of weights is read once for all of them. */
+static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+{
+    const mm_job job = mm_job_of(m);
+    for (size_t r = 0; r < rows; r += MM_SHORT_ROWS) {
+        const size_t n = rows - r < MM_SHORT_ROWS ? rows - r : MM_SHORT_ROWS;
+        const uint32_t *rounded[MM_SHORT_ROWS];
+        for (size_t i = 0; i < n; i++) {
+            uint32_t *const to = m->scratch + i * job.words;
+            round_row(m->k, job.words, a[r + i], to);
+            rounded[i] = to;
+        }
+        dot2_walk(&job, n, rounded, m->n, m->p0, m->p1, c + (ptrdiff_t)r * cs, cs);
+    }
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* Operations of units that only some CPUs have: dot products of bfloat16, and matrix tiles (AMX).
+ *
+ *   (v32)   dot2(v, a, p)     v + the dot product of two bfloat16: those of a (one word for all lanes) and
+ *                             those at p (a word for each lane); a word holds an even input in its low half
+ *                             and the odd one that follows it in its high half
+ *
+ *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. Numbers are constants where these
+ *           are called.
+ *           begin(t, rows)    tiles 0 to 5 get `rows` rows, 1 to 16, tiles 6 and 7 sixteen; all values are 0
+ *           end(t)            gives the tiles back
+ *           zero(t, i)        tile i is 0
+ *           load(t, i, p, s)  rows from p, p + s bytes, ..
+ *           store(t, i, p, s) likewise
+ *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b, b 6 or 7: row m of a holds words of two
+ *                             bfloat16, word k of which meets row k of b
+ *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a, signed in b
+ *
+ * With LNRNN_EMULATED they are plain C that follows the manual (Intel, Architecture Instruction Set Extensions
+ * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD) in the order of sums, in roundings, and in taking and
+ * giving 0 for subnormal numbers: the same bits, on machines without the unit. tests/rnn/test_units.py holds
+ * dot2 to its emulation where the machine has both.
+ */
+#ifndef LNRNN_UNITS_H
+#define LNRNN_UNITS_H
+
+#include "lnrnn/simd/simd.h"
+
+/* A subnormal number becomes the 0 of its sign. */
+LNRNN_INLINE float without_subnormal(float v)
+{
+    const uint32_t u = float_bits(v);
+    return u & 0x7f800000 ? v : bits_float(u & 0x80000000);
+}
+
+/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even. */
+LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
+{
+    return without_subnormal(
+        fmaf(without_subnormal(bits_float(a)), without_subnormal(bits_float(b)), without_subnormal(sum)));
+}
+
+/* --- dot2 -------------------------------------------------------------------------------------------- */
+
+#ifdef LNRNN_EMULATED
+LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
+{
+    float sum[V32_LANES];
+    v32_store(sum, v);
+    for (int i = 0; i < V32_LANES; i++) { /* the odd input first */
+        sum[i] = unit_fma(a & 0xffff0000, p[i] & 0xffff0000, sum[i]);
+        sum[i] = unit_fma(a << 16, p[i] << 16, sum[i]);
+    }
+    return v32_load(sum);
+}
+#elif defined(__AVX512BF16__)
+/* Not the intrinsic: see vi32_dot4. */
+LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
+{
+    const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
+    return v;
+}
+#endif
+
+/* --- tiles ------------------------------------------------------------------------------------------- */
+
+enum { TILE_HEIGHT = 16, TILE_WORDS = 16, TILE_BYTES = 64 };
+
+#ifdef LNRNN_EMULATED
+typedef struct {
+    int rows[8];
+    uint32_t word[8][TILE_HEIGHT][TILE_WORDS];
+} lnrnn_tiles;
+
+LNRNN_INLINE void tiles_begin(lnrnn_tiles *t, int rows)
+{
+    memset(t, 0, sizeof *t);
+    for (int i = 0; i < 8; i++)
+        t->rows[i] = i < 6 ? rows : TILE_HEIGHT;
+}
+
+LNRNN_INLINE void tiles_end(lnrnn_tiles *t) { (void)t; }
+LNRNN_INLINE void tile_zero(lnrnn_tiles *t, int i) { memset(t->word[i], 0, sizeof t->word[i]); }
+
+LNRNN_INLINE void tile_load(lnrnn_tiles *t, int i, const void *p, ptrdiff_t stride)
+{
+    for (int r = 0; r < t->rows[i]; r++)
+        memcpy(t->word[i][r], (const char *)p + r * stride, TILE_BYTES);
+}
+
+LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
+{
+    for (int r = 0; r < t->rows[i]; r++)
+        memcpy((char *)p + r * stride, t->word[i][r], TILE_BYTES);
+}
+
+/* The sums of even and of odd inputs begin at 0 in each tile, and are added before c is. */
+LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
+{
+    for (int m = 0; m < t->rows[c]; m++) {
+        float even[TILE_WORDS] = {0}, odd[TILE_WORDS] = {0};
+        for (int k = 0; k < TILE_WORDS; k++)
+            for (int n = 0; n < TILE_WORDS; n++) {
+                const uint32_t x = t->word[a][m][k], w = t->word[b][k][n];
+                even[n] = unit_fma(x << 16, w << 16, even[n]);
+                odd[n] = unit_fma(x & 0xffff0000, w & 0xffff0000, odd[n]);
+            }
+        for (int n = 0; n < TILE_WORDS; n++) {
+            const float sum = without_subnormal(even[n] + odd[n]);
+            const float was = without_subnormal(bits_float(t->word[c][m][n]));
+            t->word[c][m][n] = float_bits(without_subnormal(was + sum));
+        }
+    }
+}
+
+LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
+{
+    for (int m = 0; m < t->rows[c]; m++)
+        for (int k = 0; k < TILE_WORDS; k++)
+            for (int n = 0; n < TILE_WORDS; n++)
+                for (int at = 0; at < 32; at += 8)
+                    t->word[c][m][n] += (uint32_t)((int)(t->word[a][m][k] >> at & 255)
+                                                   * (int8_t)(t->word[b][k][n] >> at & 255));
+}
+#elif defined(__x86_64__)
+/* Instructions as text: gcc's intrinsics want numbers as tokens, and want flags with which it could use tiles
+ * for things of its own. No compiler has values of ours in tiles, so none need be named as changed. */
+typedef struct {
+    int unused;
+} lnrnn_tiles;
+
+LNRNN_INLINE void tiles_begin(lnrnn_tiles *t, int rows)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t bytes_in_row[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.bytes_in_row[i] = TILE_BYTES;
+        config.rows[i] = (uint8_t)(i < 6 ? rows : TILE_HEIGHT);
+    }
+    (void)t;
+    __asm__ volatile("ldtilecfg %0" : : "m"(config));
+}
+
+LNRNN_INLINE void tiles_end(lnrnn_tiles *t)
+{
+    (void)t;
+    __asm__ volatile("tilerelease");
+}
+
+LNRNN_INLINE void tile_zero(lnrnn_tiles *t, int i)
+{
+    (void)t;
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(i));
+}
+
+LNRNN_INLINE void tile_load(lnrnn_tiles *t, int i, const void *p, ptrdiff_t stride)
+{
+    (void)t;
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(i) : "memory");
+}
+
+LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
+{
+    (void)t;
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(i) : "memory");
+}
+
+/* AT&T's order: the factors from the last to the first. */
+LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
+{
+    (void)t;
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+}
+
+LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
+{
+    (void)t;
+    __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+}
+#endif
+
+#endif

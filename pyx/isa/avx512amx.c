@@ -1,0 +1,14 @@
+/* The products of avx512amx, on matrix tiles, compiled with -mavx512{f,bw,dq,vl}; its other kernels are those of
+ * avx512. build_flags.py holds the flags. */
+#if defined(__x86_64__)
+#define LNRNN_ISA_AVX512AMX
+#ifndef LNRNN_ISA_SUFFIX
+#define LNRNN_ISA_SUFFIX avx512amx
+#endif
+#define LNRNN_SHORT_ROWS
+#define LNRNN_TILES
+#ifndef LNRNN_PART_BF16
+#define LNRNN_PART_BF16
+#endif
+#include "lnrnn/kernels/all.h"
+#endif

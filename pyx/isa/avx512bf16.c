@@ -1,0 +1,13 @@
+/* The bfloat16 product of avx512bf16, compiled with -mavx512{f,bw,dq,vl,bf16}; its other kernels are those of
+ * avx512vnni. build_flags.py holds the flags. */
+#if defined(__x86_64__)
+#define LNRNN_ISA_AVX512BF16
+#ifndef LNRNN_ISA_SUFFIX
+#define LNRNN_ISA_SUFFIX avx512bf16
+#endif
+#define LNRNN_SHORT_ROWS
+#ifndef LNRNN_PART_BF16
+#define LNRNN_PART_BF16
+#endif
+#include "lnrnn/kernels/all.h"
+#endif

@@ -1,0 +1,4 @@
+/* As avx512bf16.c, without its instructions: for AVX-512 machines that lack them. */
+#define LNRNN_EMULATED
+#define LNRNN_ISA_SUFFIX avx512bf16_emulated
+#include "avx512bf16.c"

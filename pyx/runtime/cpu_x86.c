@@ -1,0 +1,118 @@
+#if defined(__x86_64__)
+#include "runtime/cpu_x86.h"
+
+#include <cpuid.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+/* The parts of the register file that the operating system saves: bits of XCR0. XGETBV faults unless OSXSAVE is
+ * set. */
+enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
+
+static unsigned saved_state(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return 0;
+    __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return a;
+}
+
+static int saves(unsigned what) { return (saved_state() & what) == what; }
+
+/* Leaf 7, which lists most of what came after AVX. */
+typedef struct {
+    unsigned a, b, c, d;
+} leaf;
+
+static leaf leaf_7(unsigned subleaf)
+{
+    leaf l = {0};
+    if (!__get_cpuid_count(7, subleaf, &l.a, &l.b, &l.c, &l.d))
+        return (leaf){0};
+    return l;
+}
+
+int lnrnn_has_avx2(void)
+{
+    unsigned a, b, c, d;
+    if (!saves(SAVES_AVX) || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_FMA) || !(c & bit_AVX)
+        || !(c & bit_F16C))
+        return 0;
+    b = leaf_7(0).b;
+    return (b & bit_AVX2) && (b & bit_BMI2);
+}
+
+int lnrnn_has_avx512(void)
+{
+    const unsigned need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    return lnrnn_has_avx2() && saves(SAVES_AVX512) && (leaf_7(0).b & need) == need;
+}
+
+int lnrnn_has_avx512vnni(void) { return lnrnn_has_avx512() && (leaf_7(0).c & bit_AVX512VNNI); }
+
+/* Subleaf 1 exists where subleaf 0 says so in a. */
+int lnrnn_has_avx512bf16(void)
+{
+    const unsigned AVX512_BF16 = 1u << 5;
+    return lnrnn_has_avx512vnni() && leaf_7(0).a >= 1 && (leaf_7(1).a & AVX512_BF16);
+}
+
+/* AMD's family and those that follow it: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of
+ * tests/benchmarks/machine.py. Intel's Cooper Lake, Sapphire Rapids and their successors take twice as long, and
+ * there float32 multiply-adds lose nothing. Other makers are unknown. */
+int lnrnn_fast_bf16(void)
+{
+    unsigned a, b, c, d;
+    char vendor[12];
+    if (!__get_cpuid(0, &a, &b, &c, &d))
+        return 0;
+    memcpy(vendor, &b, 4), memcpy(vendor + 4, &d, 4), memcpy(vendor + 8, &c, 4);
+    if (memcmp(vendor, "AuthenticAMD", sizeof vendor) || !__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
+    return family >= 25;
+}
+
+/* Linux gives tiles to a process that asks: their 8 KiB have to fit on its alternative signal stacks. */
+static int permitted(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    const long GET_PERMITTED = 0x1022, REQUEST = 0x1023, TILE_DATA = 18;
+    unsigned long bits = 0;
+    if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA))
+        return 0;
+    return syscall(SYS_arch_prctl, GET_PERMITTED, &bits) == 0 && (bits >> TILE_DATA & 1);
+#else
+    return 0;
+#endif
+}
+
+static const char *ask_for_amx(void)
+{
+    const unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;
+    const unsigned need = AMX_BF16 | AMX_TILE | AMX_INT8;
+    if (!lnrnn_has_avx512vnni() || (leaf_7(0).d & need) != need)
+        return "not on this CPU";
+    if (!saves(SAVES_TILES))
+        return "not enabled by the operating system";
+    return permitted() ? "usable" : "refused by the kernel";
+}
+
+const char *lnrnn_amx(void)
+{
+    /* Asked once, so that an answer never changes. */
+    static const char *known;
+    const char *answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!answer)
+        __atomic_store_n(&known, answer = ask_for_amx(), __ATOMIC_RELAXED);
+    return answer;
+}
+
+int lnrnn_has_amx(void) { return !strcmp(lnrnn_amx(), "usable"); }
+#else
+typedef int lnrnn_not_x86; /* a file of C holds at least one declaration */
+#endif
