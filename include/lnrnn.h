@@ -37,6 +37,9 @@ size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 const char *lnrnn_isa_name(void);
 /* 0, or -1 if the name is in neither list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
+/* The unit of the CPU that products with these weights, LNRNN_WEIGHT_F32 .., are done on; NULL: vector instructions
+ * for all kinds of things. A unit for bfloat16 takes rows that are rounded to bfloat16 too. */
+const char *lnrnn_isa_unit(int weights);
 /* AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 

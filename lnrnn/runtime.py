@@ -25,7 +25,8 @@ def _choose(variable: str, available: list[str], use: Callable[[str], None], wha
 
 
 def _from_environment() -> None:
-    _choose("LNRNN_ISA", _core.isa_list() + _core.isa_emulated(), _core.use_isa, "an instruction set that this machine")
+    sets = _core.isa_list() + _core.isa_emulated()
+    _choose("LNRNN_ISA", sets, _core.use_isa, "an instruction set that this machine")
     _choose("LNRNN_TEAM", _core.team_list(), _core.use_team, "a kind of threads that this build")
     text = os.environ.get("LNRNN_NUM_THREADS")
     if text:
@@ -84,17 +85,25 @@ def thread_limit(threads: int | None) -> int:
 def cpu_info() -> dict[str, Any]:
     """What runs here.
 
-    Keys: `isa` (instruction set in use: "avx512", "avx2", "sse2", "neon" or "scalar"), `available` (all that
-    this build and this machine have, best first), `openmp` (whether the build has it), `team` (whose threads
-    calls use: "openmp", or "pthread", a pool of this library's own), `num_threads` (see `set_num_threads`),
-    `cores` (that this process may use: CPUs of its affinity mask, or under OMP_PROC_BIND of OpenMP's places,
-    but no more than the quotas of its control groups allow), `caches` (bytes of the data caches "l1", "l2"
-    and "l3" as the machine names them: what is prefetched, and how much is computed at a time, follows from
-    them; no result does).
+    Keys: `isa` (kernel set in use: "avx512amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2", "neon"
+    or "scalar"; it follows from the CPU's model and what the kernel permits, never from a timing),
+    `available` (all that this build and this machine have, best first; LNRNN_ISA chooses another), `emulated`
+    (sets with the bits of units that this machine may lack, in plain C: slow, and used only where LNRNN_ISA
+    names them), `units` (what bfloat16 and int8 weights are multiplied on: "amx", "avx512_bf16",
+    "avx512_vnni", or None for ordinary vector instructions; a unit of bfloat16 takes its other factor rounded
+    to bfloat16), `amx` ("usable", "not on this CPU", "not enabled by the operating system" or "refused by the
+    kernel"), `openmp` (whether the build has it), `team` (whose threads calls use: "openmp", or "pthread", a
+    pool of this library's own), `num_threads` (see `set_num_threads`), `cores` (that this process may use:
+    CPUs of its affinity mask, or under OMP_PROC_BIND of OpenMP's places, but no more than the quotas of its
+    control groups allow), `caches` (bytes of the data caches "l1", "l2" and "l3" as the machine names them:
+    what is prefetched, and how much is computed at a time, follows from them; no result does).
     """
     return {
         "isa": _core.isa(),
         "available": _core.isa_list(),
+        "emulated": _core.isa_emulated(),
+        "units": _core.units(),
+        "amx": _core.amx(),
         "openmp": _core.has_openmp(),
         "team": _core.team(),
         "num_threads": _core.get_num_threads(),

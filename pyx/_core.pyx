@@ -47,6 +47,15 @@ def isa_emulated():
     return [names[i].decode() for i in range(n)]
 
 
+def units():
+    cdef const char *bf16 = lnrnn_isa_unit(LNRNN_WEIGHT_BF16)
+    cdef const char *int8 = lnrnn_isa_unit(LNRNN_WEIGHT_I8)
+    return {
+        "bfloat16": None if bf16 is NULL else bf16.decode(),
+        "int8": None if int8 is NULL else int8.decode(),
+    }
+
+
 def amx():
     return lnrnn_isa_amx().decode()
 

@@ -37,7 +37,8 @@ ISAS = {
 }
 # What is compiled once; the kernels in pyx/isa are compiled once per instruction set.
 ONCE = [
-    "runtime/dispatch.c", "runtime/cpu_x86.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c", "runtime/barrier.c",
+    "runtime/dispatch.c", "runtime/cpu_x86.c", "runtime/cores.c", "runtime/caches.c", "runtime/backoff.c",
+    "runtime/barrier.c",
     "runtime/team.c", "runtime/team_openmp.c", "runtime/team_pthread.c",
     "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",

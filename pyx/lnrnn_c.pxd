@@ -13,6 +13,7 @@ cdef extern from "lnrnn.h" nogil:
     enum: LNRNN_ISAS
     size_t lnrnn_isa_list(const char **names)
     size_t lnrnn_isa_emulated(const char **names)
+    const char *lnrnn_isa_unit(int weights)
     const char *lnrnn_isa_amx()
     int lnrnn_isa_use(const char *name)
     int lnrnn_has_openmp()

@@ -54,8 +54,8 @@ def isa(request):
 
 @pytest.fixture
 def family(request):
-    """As `isa`, for tests to which int8 is no different: without instruction sets that only add to its
-    product."""
+    """As `isa`, for tests of nothing that is shorter than float32: without instruction sets that only add
+    units for products of bfloat16 and int8."""
     with using_isa(request.param) as name:
         yield name
 

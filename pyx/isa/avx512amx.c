@@ -5,6 +5,9 @@
 #ifndef LNRNN_ISA_SUFFIX
 #define LNRNN_ISA_SUFFIX avx512amx
 #endif
+#ifndef LNRNN_UNIT
+#define LNRNN_UNIT "amx"
+#endif
 #define LNRNN_SHORT_ROWS
 #define LNRNN_TILES
 #ifndef LNRNN_PART_BF16

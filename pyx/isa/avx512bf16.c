@@ -5,6 +5,9 @@
 #ifndef LNRNN_ISA_SUFFIX
 #define LNRNN_ISA_SUFFIX avx512bf16
 #endif
+#ifndef LNRNN_UNIT
+#define LNRNN_UNIT "avx512_bf16"
+#endif
 #define LNRNN_SHORT_ROWS
 #ifndef LNRNN_PART_BF16
 #define LNRNN_PART_BF16

@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512VNNI
 #define LNRNN_ISA_SUFFIX avx512vnni
+#define LNRNN_UNIT "avx512_vnni"
 #ifndef LNRNN_PART_INT8
 #define LNRNN_PART_INT8
 #endif

@@ -33,7 +33,8 @@ TABLES(scalar)
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* Best first. runs: whether this machine can; chosen: whether it is to be the default where it runs. */
+/* Best first. runs: whether this machine can; chosen: whether it is to be the default where it runs. NULL: never, for
+ * it has the bits of another set in plain C. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void), (*chosen)(void);
@@ -45,25 +46,14 @@ static const struct {
     {SET(avx512, avx512, product_avx512, int8_avx512), lnrnn_has_avx512, always},
     {SET(avx2, avx2, product_avx2, int8_avx2), lnrnn_has_avx2, always},
     {SET(sse2, sse2, product_sse2, int8_sse2), always, always},
+    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512), lnrnn_has_avx512, NULL},
+    {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512, NULL},
 #elif defined(__aarch64__)
     {SET(neon, neon, product_neon, int8_neon), always, always}, /* part of the architecture */
 #endif
     {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
 };
 enum { SETS = sizeof sets / sizeof *sets };
-
-/* The same bits as the set of that name, in plain C: only where they are asked for. */
-static const struct {
-    lnrnn_kernels kernels;
-    int (*runs)(void);
-} emulated[] = {
-#if defined(__x86_64__)
-    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512), lnrnn_has_avx512},
-    {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512},
-#endif
-    {{.name = NULL}, NULL}, /* an array of something everywhere */
-};
-enum { EMULATED = sizeof emulated / sizeof *emulated - 1 };
 
 static const lnrnn_kernels *active;
 
@@ -72,7 +62,7 @@ const lnrnn_kernels *lnrnn_active(void)
     /* Two threads that come here first find the same table: the race is between equal stores. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
-        if (sets[i].runs() && sets[i].chosen())
+        if (sets[i].chosen && sets[i].runs() && sets[i].chosen())
             __atomic_store_n(&active, k = &sets[i].kernels, __ATOMIC_RELAXED);
     return k;
 }
@@ -80,22 +70,25 @@ const lnrnn_kernels *lnrnn_active(void)
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS])
 {
     size_t n = 0;
-    for (size_t i = 0; i < SETS; i++)
-        if (sets[i].runs())
-            names[n++] = sets[i].kernels.name;
+    for (int chosen = 1; chosen >= 0; chosen--)
+        for (size_t i = 0; i < SETS; i++)
+            if (sets[i].chosen && sets[i].runs() && !sets[i].chosen() == !chosen)
+                names[n++] = sets[i].kernels.name;
     return n;
 }
 
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS])
 {
     size_t n = 0;
-    for (size_t i = 0; i < EMULATED; i++)
-        if (emulated[i].runs())
-            names[n++] = emulated[i].kernels.name;
+    for (size_t i = 0; i < SETS; i++)
+        if (!sets[i].chosen && sets[i].runs())
+            names[n++] = sets[i].kernels.name;
     return n;
 }
 
 const char *lnrnn_isa_name(void) { return lnrnn_active()->name; }
+
+const char *lnrnn_isa_unit(int weights) { return lnrnn_product_of(lnrnn_active(), weights)->unit; }
 
 const char *lnrnn_isa_amx(void)
 {
@@ -106,21 +99,12 @@ const char *lnrnn_isa_amx(void)
 #endif
 }
 
-static int use(const lnrnn_kernels *k, int runs, const char *name)
-{
-    if (strcmp(k->name, name) || !runs)
-        return 0;
-    __atomic_store_n(&active, k, __ATOMIC_RELAXED);
-    return 1;
-}
-
 int lnrnn_isa_use(const char *name)
 {
     for (size_t i = 0; i < SETS; i++)
-        if (use(&sets[i].kernels, sets[i].runs(), name))
+        if (!strcmp(sets[i].kernels.name, name) && sets[i].runs()) {
+            __atomic_store_n(&active, &sets[i].kernels, __ATOMIC_RELAXED);
             return 0;
-    for (size_t i = 0; i < EMULATED; i++)
-        if (use(&emulated[i].kernels, emulated[i].runs(), name))
-            return 0;
+        }
     return -1;
 }

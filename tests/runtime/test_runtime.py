@@ -30,7 +30,7 @@ def refused(**environment):
 # --- the environment ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", available_isas())
+@pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_lnrnn_isa_chooses(name):
     """The kernels too, not the name alone: the bits are those of that instruction set."""
     code = """
@@ -47,6 +47,21 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
         assert rnn(x)[0].tobytes().hex()[-4000:] == bits
 
 
+def test_units_are_named():
+    """What the set in use multiplies short weights on, and what became of the permission to use AMX."""
+    code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
+    known = {
+        "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
+        "avx512": "None, None", "scalar": "None, None",
+    }  # fmt: skip
+    for name in available_isas():
+        if name in known:
+            assert said(code, LNRNN_ISA=name) == known[name]
+    usable = lnrnn.cpu_info()["amx"] == "usable"
+    assert usable == ("avx512amx" in available_isas())
+    assert set(lnrnn.cpu_info()["emulated"]).isdisjoint(available_isas())
+
+
 def test_without_lnrnn_isa_the_best_is_chosen():
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['isa'] == i['available'][0])"
     assert said(code) == said(code, LNRNN_ISA="") == "True"
@@ -61,7 +76,9 @@ def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
 
 
 def test_an_isa_of_another_machine_is_an_error():
-    elsewhere = {"scalar", "sse2", "avx2", "avx512", "avx512vnni", "neon"} - set(available_isas())
+    elsewhere = {"scalar", "sse2", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx", "neon"} - set(
+        available_isas()
+    )
     for isa in elsewhere:
         assert isa in refused(LNRNN_ISA=isa)
     assert elsewhere, "no machine has both x86's and ARM's"

@@ -368,7 +368,7 @@ TESTED = {
     *("float_bits", "bits_float", "vi32_zero", "vi32_dot4", "vi32_to_v32", "vi32_less_64", "stream_end"),
 }
 HEADERS = ROOT / "include/lnrnn/simd"
-BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h"})
+BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h", "units.h"})
 
 
 def header(name):

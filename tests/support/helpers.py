@@ -35,9 +35,16 @@ def available_isas() -> list[str]:
 
 
 def isa_families() -> list[str]:
-    """The ISAs of this machine that differ in more than the int8 product, which is all that avx512vnni
-    adds."""
-    return [name for name in available_isas() if name != "avx512vnni"]
+    """The ISAs of this machine that differ in more than the products of bfloat16 and int8, which are all that
+    avx512vnni, avx512bf16 and avx512amx add to avx512."""
+    return [name for name in available_isas() if name == "avx512" or not name.startswith("avx512")]
+
+
+def rounds_bfloat16_rows() -> bool:
+    """Whether the set in use multiplies bfloat16 weights with rows that are rounded to bfloat16 too."""
+    import lnrnn
+
+    return lnrnn.cpu_info()["units"]["bfloat16"] is not None
 
 
 @contextmanager

@@ -11,6 +11,11 @@ def to_bfloat16(w):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+def flushed(v):
+    """What a unit for bfloat16 takes for 0: subnormal numbers become 0."""
+    return np.where(np.abs(v) < np.finfo(np.float32).tiny, np.float32(0) * v, v)
+
+
 def to_int8(w):
     """Whole numbers and the scale of each output."""
     scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)

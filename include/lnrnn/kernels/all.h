@@ -1,5 +1,5 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
- * LNRNN_ISA_SUFFIX, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, LNRNN_ISA_SUFFIX, and
+ * where its products are for a unit LNRNN_UNIT, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
  * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects; a unit for bfloat16 has
  * lnrnn_bf16_<suffix>.
  */
@@ -122,23 +122,28 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 /* The tables of products differ in the products themselves alone: the panels are the same. */
-#define LNRNN_PRODUCT_TABLE(function, of_columns) \
-    {                                             \
-        .panels = mm_panels,                      \
-        .start = mm_start,                        \
-        .width = mm_width,                        \
-        .size = mm_size,                          \
-        .scratch = mm_scratch,                    \
-        .pack = mm_pack,                          \
-        .pack_rows = mm_pack_rows,                \
-        .matmul = function,                       \
-        .matmul_columns = of_columns,             \
+#define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns) \
+    {                                                      \
+        .unit = of_unit,                                   \
+        .panels = mm_panels,                               \
+        .start = mm_start,                                 \
+        .width = mm_width,                                 \
+        .size = mm_size,                                   \
+        .scratch = mm_scratch,                             \
+        .pack = mm_pack,                                   \
+        .pack_rows = mm_pack_rows,                         \
+        .matmul = function,                                \
+        .matmul_columns = of_columns,                      \
     }
+
+#ifndef LNRNN_UNIT
+#define LNRNN_UNIT NULL
+#endif
 
 #ifdef LNRNN_PART_PRODUCT
 #include "lnrnn/kernels/matmul_float.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_float,
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_float,
                                                                                       matmul_columns);
 #endif
 
@@ -152,13 +157,15 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #define LNRNN_BF16_PRODUCT matmul_bf16
 #endif
 
-const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_BF16_PRODUCT, NULL);
+const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
+                                                                                   LNRNN_BF16_PRODUCT, NULL);
 #endif
 
 #ifdef LNRNN_PART_INT8
 #include "lnrnn/kernels/matmul_int8.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(matmul_int8, NULL);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
+                                                                                   NULL);
 #endif
 
 #endif

@@ -13,16 +13,16 @@
 
 /* Some vectors of outputs of one panel, and rows in one or two blocks of the tiles' height. */
 typedef struct {
-    const uint32_t *w;     /* (words, panel): the first of these outputs' words */
-    ptrdiff_t panel;       /* bytes from a word of an output to its next */
-    const uint32_t *a[2];  /* (height, words): the blocks */
-    float *c[2];           /* (height, vecs * 16), row stride cs bytes */
+    const uint32_t *w;    /* (words, panel): the first of these outputs' words */
+    ptrdiff_t panel;      /* bytes from a word of an output to its next */
+    const uint32_t *a[2]; /* (height, words): the blocks */
+    float *c[2];          /* (height, vecs * 16), row stride cs bytes */
     ptrdiff_t cs;
 } bf16_tiles;
 
 /* blocks times vecs <= 4, and constants. Tiles: the sums, 0 to 3; rows, 4 and 5; weights, 6 and 7. */
-LNRNN_INLINE void bf16_blocks(const int blocks, const int vecs, const mm_job *job, lnrnn_tiles *t, int prefetch,
-                              const bf16_tiles *b)
+LNRNN_INLINE void bf16_blocks(const int blocks, const int vecs, const mm_job *job, lnrnn_tiles *t,
+                              int prefetch, const bf16_tiles *b)
 {
 #pragma GCC unroll 2
     for (int i = 0; i < blocks; i++)
@@ -88,7 +88,8 @@ static void bf16_tiles_walk(const mm_job *job, size_t rows, const uint32_t *a, s
     lnrnn_tiles t;
     tiles_begin(&t, (int)height);
     for (size_t i = p0; i < p1; i++) {
-        const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p), m = mm_start(n, p + 1) - o;
+        const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
+                     m = mm_start(n, p + 1) - o;
         for (size_t k = 0, pair; k < blocks; k += pair) {
             pair = k == 0 && blocks % 2 ? 1 : 2;
             bf16_tiles b = {.w = job->w + o * job->words,
@@ -106,7 +107,8 @@ static void bf16_tiles_walk(const mm_job *job, size_t rows, const uint32_t *a, s
 }
 
 /* As matmul_float, of bfloat16 weights. m->scratch: mm_scratch(dtype, k) words. */
-static void matmul_bf16_tiles(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+static void matmul_bf16_tiles(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c,
+                              ptrdiff_t cs)
 {
     const mm_job job = mm_job_of(m);
     for (size_t r = 0; r < rows; r += MM_SHORT_ROWS) {

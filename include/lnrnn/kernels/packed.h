@@ -45,7 +45,9 @@ LNRNN_INLINE size_t mm_start(size_t n, size_t p)
 /* Words of an output of k inputs. Matrix tiles take sixteen at a time. */
 static size_t mm_words(int dtype, size_t k)
 {
-    const size_t words = dtype == LNRNN_WEIGHT_F32 ? k : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+    const size_t words = dtype == LNRNN_WEIGHT_F32    ? k
+                         : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2
+                                                      : (k + 3) / 4;
 #ifdef LNRNN_TILES
     return dtype == LNRNN_WEIGHT_F32 ? words : (words + 15) / 16 * 16;
 #else

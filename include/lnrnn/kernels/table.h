@@ -115,6 +115,7 @@ typedef struct {
 /* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Two threads never share
  * a panel. */
 typedef struct lnrnn_product {
+    const char *unit; /* of the CPU that it is for, or NULL; one of bfloat16 rounds the rows too */
     size_t (*panels)(size_t n);
     size_t (*start)(size_t n, size_t panel);
     size_t (*width)(size_t n);

@@ -1,0 +1,161 @@
+"""Products of bfloat16 on units of the CPU, and in plain C that stands for them: the order of sums, roundings
+and subnormal numbers that the manuals give, held to NumPy; the same bits from the unit where the machine has
+it; and the promise of equal bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import several_threads, using_isa
+from networks import network, normal
+from short_weights import flushed, to_bfloat16
+from simd_definitions import fused
+
+EMULATED = lnrnn.cpu_info()["emulated"]
+UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}_emulated" in EMULATED)]
+REAL = [name for name in UNITS if name not in EMULATED]
+same = np.testing.assert_array_equal
+
+pytestmark = pytest.mark.skipif(not UNITS, reason="no set of this machine has a unit for bfloat16")
+
+
+@pytest.fixture(params=UNITS)
+def with_unit(request):
+    """The test runs once on every set with a unit, and on every emulation."""
+    with using_isa(request.param):
+        yield request.param
+
+
+# --- the manuals' order, in NumPy ---------------------------------------------------------------------------
+
+
+def add_product(a, b, c):
+    """c + a*b of arrays that broadcast, as a unit rounds it."""
+    a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
+    found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy())
+    return flushed(found).reshape(c.shape).astype(np.float32)
+
+
+def filled(a, multiple):
+    return np.pad(a, ((0, 0), (0, -a.shape[1] % multiple)))
+
+
+def dot2_order(x, w, c):
+    """x (B, k), w (n, k), c (B, n): of each two inputs the odd one is added first (VDPBF16PS)."""
+    x, w = filled(x, 2), filled(w, 2)
+    for j in range(0, x.shape[1], 2):
+        for i in (j + 1, j):
+            c = add_product(x[:, i, None], w[None, :, i], c)
+    return c
+
+
+def tile_order(x, w, c):
+    """Of each 32 inputs, even and odd ones are summed by themselves, from 0 on (TDPBF16PS)."""
+    x, w = filled(x, 32), filled(w, 32)
+    for first in range(0, x.shape[1], 32):
+        sums = [np.zeros(c.shape, np.float32)] * 2
+        for i in range(first, first + 32):
+            sums[i % 2] = add_product(x[:, i, None], w[None, :, i], sums[i % 2])
+        c = flushed(flushed(c) + flushed(sums[0] + sums[1]))
+    return c
+
+
+def product(x, w):
+    """x (B, k) times w (n, k), as the set in use computes it: a cell that is nothing else."""
+    rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
+    rnn.weight_ih_l0, rnn.weight_hh_l0 = w, np.zeros((len(w), len(w)), np.float32)
+    return rnn.to_dtype("bfloat16")(x[None])[0][0]
+
+
+def as_the_manual_says(name, x, w):
+    order = tile_order if "amx" in name else dot2_order
+    with np.errstate(all="ignore"):
+        return order(to_bfloat16(x), to_bfloat16(w), np.zeros((len(x), len(w)), np.float32))
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 5, 31, 32, 33, 66])
+def test_the_order_of_sums(with_unit, rng, inputs):
+    """Values of such sizes that every order gives other bits."""
+    x = normal(rng, 3, inputs) * np.float32(2.0) ** rng.integers(-6, 7, (3, inputs)).astype(np.float32)
+    w = normal(rng, 19, inputs)
+    same(product(x, w), as_the_manual_says(with_unit, x, w))
+
+
+@pytest.mark.parametrize(
+    "exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "overflow", "any"]
+)
+def test_the_ends_of_the_range(with_unit, rng, exponents):
+    """Products and sums that are subnormal, and that overflow: those that the manual gives 0 and infinity."""
+    low, high = exponents
+    size = [np.float32(2.0) ** rng.integers(low, high, (n, 4)).astype(np.float32) for n in (17, 40)]
+    x, w = normal(rng, 17, 4) * size[0], normal(rng, 40, 4) * size[1]
+    want = as_the_manual_says(with_unit, x, w)
+    found = product(x, w)
+    same(found, want)
+    if exponents[0] == -70:
+        assert (np.abs(found[found != 0]) >= np.finfo(np.float32).tiny).all() and (found == 0).any()
+
+
+def test_nan_and_infinity(with_unit, rng):
+    x, w = normal(rng, 20, 37), normal(rng, 18, 37)
+    x[3, 4], x[5, 36], w[7, 2], w[9, 30] = np.nan, np.inf, np.nan, -np.inf
+    found = product(x, w)
+    bad = np.zeros(found.shape, bool)
+    bad[[3, 5]] = bad[:, [7, 9]] = True
+    same(~np.isfinite(found), bad)
+    same(np.isnan(found[3]), True)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_unit_has_the_bits_of_its_emulation(rng, name):
+    """Any bits at all as weights and rows; then whole networks."""
+    x, w = (rng.integers(0, 2**32, (n, 66), np.uint32).view(np.float32) for n in (40, 100))
+    x[:30], w[:70] = normal(rng, 30, 66), normal(rng, 70, 66)
+    one_pair_x, one_pair_w = x[:, :2].copy(), w[:, :2].copy()
+    rnns = [network(33, 49, cell=cell, norm=norm).to_dtype("bfloat16")
+            for cell in ("RNN", "LSTM", "GRU") for norm in ("layer", None)]  # fmt: skip
+    sequences, found = normal(rng, 7, 37, 33), []
+    for each in (name, f"{name}_emulated"):
+        with using_isa(each):
+            found.append(
+                [product(x, w), product(one_pair_x, one_pair_w), *(rnn(sequences)[0] for rnn in rnns)]
+            )
+    for a, b in zip(*found, strict=True):
+        same(a, b)
+
+
+# --- equal bits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
+def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
+    """Blocks of rows on tiles overlap where the number of rows is no multiple of their height."""
+    rnn = network(inputs, hidden).to_dtype("bfloat16")
+    x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
+    y = rnn(x, lengths=ends)[0]
+    for batch in (*range(1, 35), 40, 47, 48, 49, 63, 64, 65):
+        who = rng.permutation(70)[:batch]
+        same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
+    stream = rnn.stream(70)
+    same([stream(row).copy() for row in x], rnn(x)[0])
+
+
+@pytest.mark.parametrize("batch", [1, 3, 17])
+def test_equal_bits_with_any_number_of_threads(with_unit, rng, batch):
+    rnn = network(100, 300, seed=1).to_dtype("bfloat16")
+    x = normal(rng, 300 // batch + 40, batch, 100)
+    want = rnn(x)[0]
+    for threads in (2, 3):
+        with several_threads(threads, divide="either"):
+            same(rnn(x)[0], want)
+
+
+def test_what_rounding_the_rows_costs(with_unit, rng):
+    """A product is off by no more than the roundings of both factors, of 2^-9 each, allow."""
+    x, w = normal(rng, 30, 300), normal(rng, 50, 300)
+    exact, size = x.astype(np.float64) @ w.T, np.abs(x).astype(np.float64) @ np.abs(w).T
+    error = np.abs(product(x, w) - exact)
+    assert (error <= 2.0**-7.9 * size).all()
+    assert error.max() > 2.0**-14 * size.max()  # rounded they are
