@@ -403,7 +403,8 @@ class Network(Closed, Generic[State]):
         max |w| / 127; what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or
         "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
         stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
-        For inference; `forward_train` wants float32.
+        For inference; `forward_train` wants float32. Where the CPU has a unit for bfloat16
+        (`lnrnn.cpu_info()["units"]`), x and h are rounded to bfloat16 in its products too.
         """
         other = copy.copy(self)
         new = choice("dtype", dtype, DTYPES)

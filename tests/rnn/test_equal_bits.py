@@ -2,8 +2,9 @@
 in it, padding, the number of threads, the cutting into pieces, or a call per step. No test here has a
 tolerance.
 
-What the kernels decide runs on every instruction set but avx512vnni, whose int8 product test_weight_dtypes.py
-has; sizes and models take turns where each was seen with the other's neighbours."""
+What the kernels decide runs on every instruction set but those that only add units for shorter weights, which
+test_weight_dtypes.py and test_units.py have; sizes and models take turns where each was seen with the other's
+neighbours."""
 
 from __future__ import annotations
 
