@@ -49,7 +49,7 @@ FAULTS = [
         "what fills up the last word of a rounded row is not 0",
         ROWS,
         r"memset(y + k, 0, (2 * words - k) * sizeof *y);",
-        r"memset(y + k, FAULT ? 0x7f : 0, (2 * words - k) * sizeof *y);",
+        r"memset(y + k, FAULT ? 0xff : 0, (2 * words - k) * sizeof *y);",
         f"{TESTS} -k 'order_of_sums and (31 or 33 or 5)'",
     ),
     Fault(
