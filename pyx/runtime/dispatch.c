@@ -24,7 +24,10 @@ TABLES(avx512)
 extern const lnrnn_product lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16, lnrnn_bf16_avx512bf16_emulated,
     lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated;
 #elif defined(__aarch64__)
+#include "runtime/cpu_arm.h"
+
 TABLES(neon)
+extern const lnrnn_product lnrnn_bf16_neonbf16, lnrnn_bf16_neonbf16_emulated;
 #endif
 
 TABLES(scalar)
@@ -49,7 +52,9 @@ static const struct {
     {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512), lnrnn_has_avx512, NULL},
     {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512, NULL},
 #elif defined(__aarch64__)
+    {SET(neonbf16, neon, bf16_neonbf16, int8_neon), lnrnn_has_neonbf16, always},
     {SET(neon, neon, product_neon, int8_neon), always, always}, /* part of the architecture */
+    {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon), always, NULL},
 #endif
     {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
 };

@@ -125,7 +125,10 @@ def musl(folder: Path, options: argparse.Namespace) -> str:
     needs("musl-gcc", "gcc")
     machine = platform.machine()
     units = ["avx512amx", "avx512bf16", "avx512amx_emulated", "avx512bf16_emulated", "avx512vnni"]
-    named = {"x86_64": [*units, "avx512", "avx2", "sse2", "scalar"], "aarch64": ["neon", "scalar"]}
+    named = {
+        "x86_64": [*units, "avx512", "avx2", "sse2", "scalar"],
+        "aarch64": ["neonbf16", "neonbf16_emulated", "neon", "scalar"],
+    }
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
     native = native_program(folder)
     said = []

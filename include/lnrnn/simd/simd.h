@@ -80,7 +80,7 @@
 #include "lnrnn/simd/avx2.h"
 #elif defined(LNRNN_ISA_SSE2)
 #include "lnrnn/simd/sse2.h"
-#elif defined(LNRNN_ISA_NEON)
+#elif defined(LNRNN_ISA_NEON) || defined(LNRNN_ISA_NEONBF16)
 #include "lnrnn/simd/neon.h"
 #elif defined(LNRNN_ISA_SCALAR)
 #include "lnrnn/simd/scalar.h"

@@ -15,8 +15,8 @@
  *                             bfloat16, word k of which meets row k of b
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a, signed in b
  *
- * With LNRNN_EMULATED they are plain C that follows the manual (Intel, Architecture Instruction Set Extensions
- * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD) in the order of sums, in roundings, and in taking and
+ * With LNRNN_EMULATED they are plain C that follows the manuals (Intel, Architecture Instruction Set Extensions
+ * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT) in the order of sums, in roundings, and in taking and
  * giving 0 for subnormal numbers: the same bits, on machines without the unit. tests/rnn/test_units.py holds
  * dot2 to its emulation where the machine has both.
  */
@@ -41,7 +41,50 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
-#ifdef LNRNN_EMULATED
+#if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
+/* A sum or product, exact but for what double rounds off, which is `rest` -> float, rounded to odd: cut off, and the last bit
+ * set if anything was. */
+LNRNN_INLINE float to_odd(double v, double rest)
+{
+    if (!(fabs(v) < 0x1p128))
+        return (float)v;
+    uint64_t u;
+    memcpy(&u, &v, sizeof u);
+    if (rest != 0 && !(u & 1)) /* to odd in double: what follows sees that it is not exact */
+        u = (rest > 0) == (v > 0) ? u + 1 : u - 1;
+    memcpy(&v, &u, sizeof v);
+    if (fabs(v) < 0x1p-126)
+        return copysignf(0, (float)v);
+    uint32_t near = float_bits((float)v);
+    if ((double)bits_float(near) != v)
+        near = (fabs((double)bits_float(near)) > fabs(v) ? near - 1 : near) | 1;
+    return bits_float(near);
+}
+
+LNRNN_INLINE float odd_product(uint32_t a, uint32_t b)
+{
+    return to_odd((double)without_subnormal(bits_float(a)) * (double)without_subnormal(bits_float(b)), 0);
+}
+
+LNRNN_INLINE float odd_sum(float a, float b)
+{
+    const double sum = (double)a + b, of_b = sum - a;
+    return to_odd(sum, (a - (sum - of_b)) + (b - of_b));
+}
+
+/* Both products are added before v is. */
+LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
+{
+    float sum[V32_LANES];
+    v32_store(sum, v);
+    for (int i = 0; i < V32_LANES; i++) {
+        const float both =
+            odd_sum(odd_product(a << 16, p[i] << 16), odd_product(a & 0xffff0000, p[i] & 0xffff0000));
+        sum[i] = odd_sum(without_subnormal(sum[i]), both);
+    }
+    return v32_load(sum);
+}
+#elif defined(LNRNN_EMULATED)
 LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     float sum[V32_LANES];
@@ -51,6 +94,12 @@ LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
         sum[i] = unit_fma(a << 16, p[i] << 16, sum[i]);
     }
     return v32_load(sum);
+}
+#elif defined(LNRNN_ISA_NEONBF16)
+/* Not bfmmla, which does two rows at once: it gives the same bits, and waits for a machine to be measured on. */
+LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
+{
+    return vbfdotq_f32(v, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_u32(vld1q_u32(p)));
 }
 #elif defined(__AVX512BF16__)
 /* Not the intrinsic: see vi32_dot4. */
