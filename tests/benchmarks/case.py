@@ -49,7 +49,9 @@ class Case:
     seconds a call besides), and `also_judged`: variants that are compared with the best peer too; the table
     says both. `other_work`: peers that compute something else, which is no contest but worth knowing; none
     of them is the best peer. `counted`: what a call is, if the table shall say how many of it there are in a
-    second. `beside`: what goes on beside the race, such as a busy neighbour."""
+    second. `beside`: what goes on beside the race, such as a busy neighbour. `tells_errors`: whether the
+    table shall say how far each contender's first result is from `reference`, as it stands in `errors`: the
+    largest and the mean error, relative to the largest value of the reference."""
 
     ours: dict[str, Call]
     peers: dict[str, Callable[[], Call]]
@@ -64,19 +66,23 @@ class Case:
     other_work: tuple[str, ...] = ()
     counted: str = ""
     beside: Callable[[], AbstractContextManager] | None = None
+    tells_errors: bool = False
+    errors: dict[str, tuple[float, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def assemble(self) -> dict:
         """Every contender that is here and right, by name; our own must be right."""
         contenders = {}
         for name, call in self.ours.items():
-            if wrong := self._wrong(call, self.tolerance):
+            if wrong := self._wrong(name, call, self.tolerance):
                 raise AssertionError(f"{name} {wrong}")
             contenders[name] = call
         for name, build in self.peers.items():
             try:
                 call = build()
-                wrong = self._wrong(call, self.peers_tolerance or self.tolerance)
+                wrong = self._wrong(name, call, self.peers_tolerance or self.tolerance)
+            except Unavailable as reason:
+                wrong = str(reason)
             except ModuleNotFoundError as error:
                 wrong = f"is not installed ({error.name})"
             except Exception as error:  # whatever a peer trips over is told, and the race goes on without it
@@ -87,7 +93,7 @@ class Case:
                 contenders[name] = call
         return contenders
 
-    def _wrong(self, call: Call, tolerance) -> str:
+    def _wrong(self, name: str, call: Call, tolerance) -> str:
         """What is wrong with the answer; empty if nothing is. A contender's own tolerance goes first."""
         with on_track(call):
             got = call.answer()
@@ -101,7 +107,11 @@ class Case:
             value = as_float64(value)
             if value.shape != want.shape:
                 return f"gives shape {value.shape} as result {k}, not {want.shape}"
-            error = float(np.abs(value - want).max(initial=0))
+            errors = np.abs(value - want)
+            error = float(errors.max(initial=0))
+            if self.tells_errors and k == 0:
+                top = float(np.abs(want).max())
+                self.errors[name] = error / top, float(errors.mean()) / top
             if not error <= allowed:
                 return f"is wrong by {error:.3g} in result {k}, where {allowed:.3g} is allowed"
         return ""

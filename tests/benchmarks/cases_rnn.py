@@ -6,6 +6,7 @@ The functions below run in a worker process; the tests name them. Arguments: thr
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 
 import numpy as np
 
@@ -13,22 +14,29 @@ import cell_gru
 import cell_lstm
 import cell_rnn
 import lnrnn
+import rounding
 from case import Case, Limit, Unavailable
 from lnrnn import reference
-from machine import DOT_BF16, DOT_INT8, FMA_F32, READ, READ_AHEAD, Loop
+from machine import READ, READ_AHEAD, Loop, fastest_unit
 from neighbours import busy_process
+from peers_narrow import NARROW
 from peers_plain import PLAIN
-from peers_rnn import STREAMED, WHOLE, builders, openvino_scan
+from peers_rnn import STREAMED, WHOLE, builders
 from race import Call
 
 CELLS = {"rnn": cell_rnn, "lstm": cell_lstm, "gru": cell_gru}
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-PEAKS = {"float32": FMA_F32, "bfloat16": DOT_BF16, "int8": DOT_INT8}
 
 # What should be reached: by layer norm over the plain cell from H = 256 on; by lengths uniform in 1..T over
 # all of T steps; by several threads over one beside a busy process. The threads must wait there for the one
 # whose core is taken; a collapse, a time slice lost at each step, is far beyond 2.
 NORM_COSTS, NORM_FROM, RAGGED, BESIDE = 1.1, 256, 0.6, 2.0
+
+# What rounding to a type does to weights, and by how much an answer may be wrong, in times of the largest
+# error that this alone makes. Peers round activations, states and gates too, and were wrong by 8 times as
+# much; but by MOST at most: with two gates exchanged an answer is wrong by 0.45 to 1.7.
+ROUNDED = {"bfloat16": rounding.bfloat16, "int8": rounding.int8}
+OURS_ROUND, PEERS_ROUND, MOST = 3, 10, 0.3
 
 # Outputs lie within -1..1. Right float32 answers of all libraries differ by 4e-6 at most (up to H = 1024, any
 # T); a wrong formula is off by a thousand times as much.
@@ -37,6 +45,18 @@ TOLERANCE = 2e-5
 
 def _inputs(steps, batch, width):
     return np.random.default_rng(7).standard_normal((steps, batch, width), np.float32)
+
+
+def _plain_parameters(cell, hidden) -> dict[str, np.ndarray]:
+    """Of the cell without a norm, as torch initialises them."""
+    random, bound, rows = np.random.default_rng(0), hidden**-0.5, cell.GATES * hidden
+    shapes = {
+        "weight_ih": (rows, hidden),
+        "weight_hh": (rows, hidden),
+        "bias_ih": (rows,),
+        "bias_hh": (rows,),
+    }
+    return {name: random.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def _model(cell, p, norm="layer"):
@@ -50,16 +70,13 @@ def _model(cell, p, norm="layer"):
 
 
 def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) -> Limit:
-    """The larger of two times: the arithmetic at the peak of the type's multiply-add, and reading the
+    """The larger of two times: the arithmetic at the peak of the type's fastest multiply-add, and reading the
     recurrent weights once a step at the bandwidth that an array of their size gets, wherever it lies. A
     stream reads the input weights at each step too. Each thread has its part of the weights."""
     size = cell.GATES * hidden * hidden * BYTES[dtype] * (2 if streamed else 1)
     operations = 2 * batch * cell.GATES * hidden * 2 * hidden * steps
-    peak = Loop(PEAKS[dtype], threads=threads)
+    peak = Loop(fastest_unit(dtype, threads), threads=threads)
     peak.turn(1)
-    if not peak.work.value:  # no such instruction here: the type is widened and multiplied as float32
-        peak = Loop(FMA_F32, threads=threads)
-        peak.turn(1)
     share = operations / peak.work.value
     loops = {
         "arithmetic": peak,
@@ -109,39 +126,41 @@ def whole(threads, cell, batch, hidden, steps):
     )
 
 
-def _rounded(p, dtype) -> dict[str, np.ndarray]:
-    """The parameters with matrices rounded to the type: bfloat16 to the nearest, int8 with one scale a
-    row."""
-
-    def rounded(w):
-        if dtype == "bfloat16":
-            bits = w.view(np.uint32)
-            return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-        scale = np.abs(w).max(1, keepdims=True) / 127
-        return np.rint(w / scale) * scale
-
-    return {name: rounded(v) if v.ndim == 2 else v for name, v in p.items()}
+def _narrow_models(model, dtype) -> dict[str, lnrnn.Network]:
+    """{a word besides the type: the model with weights of this type}, for every kind of activations that
+    there is; the first, which is judged, has no word."""
+    models = {"": model.to_dtype(dtype)}
+    if dtype == "int8" and "activation_bits" in signature(model.to_dtype).parameters:
+        models["8-bit activations"] = model.to_dtype(dtype, activation_bits=8)
+    return models
 
 
-def narrow(threads, cell, batch, hidden, steps, dtype):
-    """Whole sequences, weights in bfloat16 or int8, against float32 peers, and OpenVINO in bfloat16."""
+def narrow(threads, cell, batch, hidden, steps, dtype, norm):
+    """Whole sequences, weights in bfloat16 or int8, against peers in the same type and our own float32; norm
+    "layer" or None. How wrong an answer may be is measured in what rounding the weights alone does to it."""
     cell = CELLS[cell]
-    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
-    full = _model(cell, p)
-    if not hasattr(full, "to_dtype"):
-        raise Unavailable("this lnrnn has no to_dtype")
-    want = cell.answer(reference, p, x)
-    # What rounding the weights alone does to the answer; rounding activations as well may triple it.
-    error = 3 * float(np.abs(cell.answer(reference, _rounded(p, dtype), x) - want).max())
-    call, plain = _whole(full.to_dtype(dtype), x), _whole(full, x)
-    ours = _ours(call.call, threads, call.answer, float32=plain)
-    for name, contender in ours.items():
-        contender.tolerance = (TOLERANCE if name == "lnrnn float32" else error,)
-    theirs = cell.for_peers(p)
-    peers = builders(WHOLE, cell, theirs, x, threads)
-    if dtype == "bfloat16":
-        peers["openvino bf16"] = partial(openvino_scan, cell, theirs, x, threads, "bf16", (error,))
-    return Case(ours, peers, (want,), (TOLERANCE,), _work(cell, threads, batch, hidden, steps, dtype), steps)
+    p = cell.parameters(hidden, hidden) if norm else _plain_parameters(cell, hidden)
+    x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
+    answer = partial(cell.answer if norm else cell.plain_answer, reference)
+    want = answer(p, x)
+    rounded = {name: ROUNDED[dtype](v) if v.ndim == 2 else v for name, v in p.items()}
+    error = float(np.abs(answer(rounded, x) - want).max())
+    (_, judged), *others = _narrow_models(full, dtype).items()
+    call, more = _whole(judged, x), {name: _whole(model, x) for name, model in others}
+    ours = _ours(call.call, threads, call.answer, **more, float32=_whole(full, x))
+    ours["lnrnn float32"].tolerance = (TOLERANCE,)
+    peers = builders(NARROW[norm][dtype], cell, cell.for_peers(p) if norm else p, x, threads)
+    return Case(
+        ours,
+        peers,
+        (want,),
+        (min(OURS_ROUND * error, MOST),),
+        _work(cell, threads, batch, hidden, steps, dtype),
+        steps,
+        peers_tolerance=(min(PEERS_ROUND * error, MOST),),
+        also_judged=tuple(f"lnrnn {name}" for name in more),
+        tells_errors=True,
+    )
 
 
 def streamed(threads, cell, batch, hidden, steps):
@@ -195,14 +214,7 @@ def batch_norm(threads, cell, batch, hidden, steps):
 def plain(threads, cell, batch, hidden, steps):
     """The cell without a norm, against torch.nn and the libraries' own operators; and what our norm costs."""
     cell = CELLS[cell]
-    random, bound = np.random.default_rng(0), hidden**-0.5  # as torch initialises
-    shapes = {
-        "weight_ih": (cell.GATES * hidden, hidden),
-        "weight_hh": (cell.GATES * hidden, hidden),
-        "bias_ih": (cell.GATES * hidden,),
-        "bias_hh": (cell.GATES * hidden,),
-    }
-    p = {name: random.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
+    p = _plain_parameters(cell, hidden)
     x = _inputs(steps, batch, hidden)
     call = _whole(_model(cell, p, norm=None), x)
     normed = _whole(_model(cell, cell.parameters(hidden, hidden)), x)

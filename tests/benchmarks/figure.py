@@ -22,6 +22,11 @@ COLOURS = {
     "jax": "tab:green",
     "openvino": "tab:purple",
     "openvino bf16": "tab:pink",
+    "openvino int8": "tab:pink",
+    "onnxruntime int8": "tab:blue",
+    "torch bf16": "tab:orange",
+    "torch int8": "tab:orange",
+    "torch.jit bf16": "gold",
 }
 GREYS = ["0.35", "0.5", "0.65"]
 

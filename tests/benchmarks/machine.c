@@ -1,7 +1,7 @@
 /* What one machine can do at most: arithmetic and memory traffic, timed by itself.
  *
  * Built by machine.py with -O3 -march=native and called through ctypes. GCC's and Clang's vector extensions
- * keep it free of intrinsics, so that the same text measures AVX-512, AVX2 and NEON; only the dot products of
+ * keep it free of intrinsics, so that the same text measures AVX-512, AVX2 and NEON; only the products of
  * small types, which the language cannot say, use intrinsics and report that they are missing elsewhere.
  */
 #define _GNU_SOURCE
@@ -11,9 +11,15 @@
 #include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
-enum { FMA_F32, DOT_BF16, DOT_INT8, COPY, READ, READ_AHEAD };
+enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD };
 
 /* The widest vector that this target has registers for. */
 #define WIDTH __BIGGEST_ALIGNMENT__
@@ -87,6 +93,11 @@ PEAK(fma_f32, floats, WIDTH / sizeof(float), (floats){0} + 2.0f, (floats){0} + 0
 PEAK(dot_bf16, __m512, 32, _mm512_set1_ps(2), (__m512bh)_mm512_set1_epi32(0x3c003c00),
      (__m512bh)_mm512_set1_epi32(0x10001000))
 #undef STEP
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define STEP(c) vbfdotq_f32(c, a, b)
+PEAK(dot_bf16, float32x4_t, 8, vdupq_n_f32(2), vreinterpretq_bf16_u32(vdupq_n_u32(0x3c003c00)),
+     vreinterpretq_bf16_u32(vdupq_n_u32(0x10001000)))
+#undef STEP
 #else
 static double dot_bf16(long times)
 {
@@ -100,8 +111,97 @@ static double dot_bf16(long times)
 PEAK(dot_int8, __m512i, 64, _mm512_set1_epi32(2), _mm512_set1_epi32(0x01010101),
      _mm512_set1_epi32(0x01010101))
 #undef STEP
+#elif defined(__AVXVNNI__)
+#define STEP(c) _mm256_dpbusd_avx_epi32(c, a, b)
+PEAK(dot_int8, __m256i, 32, _mm256_set1_epi32(2), _mm256_set1_epi32(0x01010101),
+     _mm256_set1_epi32(0x01010101))
+#undef STEP
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define STEP(c) vdotq_s32(c, a, b)
+PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
+#undef STEP
 #else
 static double dot_int8(long times)
+{
+    (void)times;
+    return 0;
+}
+#endif
+
+/* AMX. Tiles of 16 rows of 64 bytes: four of sums, the products of two tiles of activations and two of weights,
+ * as many as there are registers for. TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
+#if defined(__AMX_TILE__)
+enum { TILE_ROWS = 16, XTILEDATA = 18, REQUEST_PERMISSION = 0x1023 };
+
+/* The kernel gives tiles to a process that asks; returns whether it did, with this thread's tiles set up and
+ * full of `word`. */
+static int tiles_of(uint32_t word)
+{
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    uint32_t content[TILE_ROWS * LINE / 4];
+    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, XTILEDATA))
+        return 0;
+    for (int t = 0; t < 8; t++)
+        shape.rows[t] = TILE_ROWS, shape.bytes[t] = LINE;
+    for (int k = 0; k < TILE_ROWS * LINE / 4; k++)
+        content[k] = word;
+    __asm__ volatile(""
+                     :
+                     : "r"(&shape), "r"(content)
+                     : "memory"); /* the intrinsics do not say what they read */
+    _tile_loadconfig(&shape);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, content, LINE);
+    _tile_loadd(5, content, LINE);
+    _tile_loadd(6, content, LINE);
+    _tile_loadd(7, content, LINE);
+    return 1;
+}
+
+#define TILE_PEAK(name, word, n)                                      \
+    static double name(long times)                                    \
+    {                                                                 \
+        uint32_t total[TILE_ROWS * LINE / 4];                         \
+        if (!tiles_of(word))                                          \
+            return 0;                                                 \
+        for (long k = 0; k < times * INNER; k++) {                    \
+            TILE(0, 4, 6);                                            \
+            TILE(1, 4, 7);                                            \
+            TILE(2, 5, 6);                                            \
+            TILE(3, 5, 7);                                            \
+        }                                                             \
+        _tile_stored(0, total, LINE);                                 \
+        _tile_release();                                              \
+        sink = total[0];                                              \
+        return 2.0 * 4 * TILE_ROWS * TILE_ROWS * (n) * INNER * times; \
+    }
+#endif
+
+#if defined(__AMX_BF16__)
+#define TILE(c, a, b) _tile_dpbf16ps(c, a, b)
+TILE_PEAK(tile_bf16, 0x3c003c00, 32)
+#undef TILE
+#else
+static double tile_bf16(long times)
+{
+    (void)times;
+    return 0;
+}
+#endif
+
+#if defined(__AMX_INT8__)
+#define TILE(c, a, b) _tile_dpbusd(c, a, b)
+TILE_PEAK(tile_int8, 0x01010101, 64)
+#undef TILE
+#else
+static double tile_int8(long times)
 {
     (void)times;
     return 0;
@@ -160,6 +260,8 @@ static void *work(void *argument)
     case FMA_F32: j->work = fma_f32(j->times); break;
     case DOT_BF16: j->work = dot_bf16(j->times); break;
     case DOT_INT8: j->work = dot_int8(j->times); break;
+    case TILE_BF16: j->work = tile_bf16(j->times); break;
+    case TILE_INT8: j->work = tile_int8(j->times); break;
     case COPY: j->work = copy_all(j->to, j->from, j->bytes, j->times); break;
     case READ: j->work = read_all(j->from, j->bytes, j->times, 0); break;
     case READ_AHEAD: j->work = read_all(j->from, j->bytes, j->times, AHEAD); break;

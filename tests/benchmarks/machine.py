@@ -13,16 +13,30 @@ import shlex
 import subprocess
 import sysconfig
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-FMA_F32, DOT_BF16, DOT_INT8, COPY, READ, READ_AHEAD = range(6)
+FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD = range(8)
+# Multiply-adds by name: float32, dot products of pairs and fours, AMX's tiles. `UNITS` says which of them can
+# multiply weights of a type; float32 can, for weights are widened to it without loss.
+ARITHMETIC = {
+    "f32 FMA": FMA_F32,
+    "bf16 dot": DOT_BF16,
+    "int8 dot": DOT_INT8,
+    "bf16 tiles": TILE_BF16,
+    "int8 tiles": TILE_INT8,
+}
+UNITS = {
+    "float32": [FMA_F32],
+    "bfloat16": [FMA_F32, DOT_BF16, TILE_BF16],
+    "int8": [FMA_F32, DOT_INT8, TILE_INT8],
+}
 LINE = 64
 
 
-@lru_cache(maxsize=1)
+@cache
 def _library():
     source = Path(__file__).with_name("machine.c")
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
@@ -92,6 +106,12 @@ class Loop:
         return max(self.work.value / self.turn(n) for _ in range(tries))
 
 
+@cache
+def fastest_unit(dtype: str, threads: int) -> int:
+    """The arithmetic that is fastest on weights of a type."""
+    return max(UNITS[dtype], key=lambda kind: Loop(kind, threads=threads).rate())
+
+
 def cache_sizes() -> dict[str, int]:
     """Bytes of the first CPU's data caches by level; empty where the system does not tell."""
     sizes = {}
@@ -105,10 +125,7 @@ def cache_sizes() -> dict[str, int]:
 def limits(threads: int) -> dict[str, float]:
     """Peak rates with `threads` threads: operations a second ("f32 FMA" ...) and bytes a second ("read L1"
     ...)."""
-    found = {
-        name: Loop(kind, threads=threads).rate()
-        for name, kind in (("f32 FMA", FMA_F32), ("bf16 dot", DOT_BF16), ("int8 dot", DOT_INT8))
-    }
+    found = {name: Loop(kind, threads=threads).rate() for name, kind in ARITHMETIC.items()}
     caches = cache_sizes()
     private = [level for level in caches if level in ("L1", "L2")]
     # Half of a cache, for something else is always in it; four times the last one to be out of all of them.

@@ -13,17 +13,20 @@ from peers_rnn import openvino_infer, torch_on
 from race import Call
 
 
+def torch_layer(torch, cell, p):
+    """torch.nn.RNN, LSTM or GRU with these parameters."""
+    layer = getattr(torch.nn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1]).eval()
+    layer.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in p.items()})
+    return layer
+
+
 def torch_module(cell, p, x, threads) -> Call:
-    """torch.nn.RNN, LSTM or GRU."""
     torch = torch_on(threads)
-    hidden, inputs = p["weight_hh"].shape[1], x.shape[2]
-    module = getattr(torch.nn, cell.NAME)(inputs, hidden).eval()
-    module.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in p.items()})
-    x = torch.from_numpy(x)
+    module, x = torch_layer(torch, cell, p), torch.from_numpy(x)
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
 
-def _onnx_model(cell, p, x) -> bytes:
+def onnx_model(cell, p, x) -> bytes:
     """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, whose gates have an order of their own."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -54,12 +57,12 @@ def _onnx_model(cell, p, x) -> bytes:
 
 
 def onnxruntime_operator(cell, p, x, threads) -> Call:
-    run = partial(onnx_session(_onnx_model(cell, p, x), threads).run, ["y"], {"x": x})
+    run = partial(onnx_session(onnx_model(cell, p, x), threads).run, ["y"], {"x": x})
     return Call(run, answer=lambda: run()[0][:, 0])
 
 
-def openvino_operator(cell, p, x, threads) -> Call:
-    infer = openvino_infer(_onnx_model(cell, p, x), x, threads)
+def openvino_operator(cell, p, x, threads, precision="f32") -> Call:
+    infer = openvino_infer(onnx_model(cell, p, x), x, threads, precision)
     return Call(infer, answer=lambda: infer()[0][:, 0].copy())
 
 

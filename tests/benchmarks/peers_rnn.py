@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from case import Unavailable
 from peers_norm import onnx_session
 from race import Call
 
@@ -33,11 +34,12 @@ def _zeros(cell, p, x, zeros=_numpy_zeros):
     return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
 
 
-def torch_loop(cell, p, x, threads) -> Call:
-    """The loop over the steps, unrolled by tracing, and frozen."""
+def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
+    """The loop over the steps, unrolled by tracing, and frozen; everything in this type."""
     torch = torch_on(threads)
-    p = {name: torch.from_numpy(value) for name, value in p.items()}
-    steps, zero = len(x), _zeros(cell, p, x, torch.zeros)
+    dtype = getattr(torch, dtype)
+    p = {name: torch.from_numpy(value).to(dtype) for name, value in p.items()}
+    steps, zero = len(x), _zeros(cell, p, x, partial(torch.zeros, dtype=dtype))
 
     class Loop(torch.nn.Module):
         def forward(self, x):
@@ -48,7 +50,7 @@ def torch_loop(cell, p, x, threads) -> Call:
                 ys.append(state[0])
             return torch.stack(ys)
 
-    x = torch.from_numpy(x)
+    x = torch.from_numpy(x).to(dtype)
     return Call(partial(torch.jit.freeze(torch.jit.trace(Loop().eval(), x, check_trace=False)), x))
 
 
@@ -93,7 +95,7 @@ def jax_scan(cell, p, x, threads) -> Call:
     return Call(lambda: run(x, p).block_until_ready())
 
 
-def _onnx_model(cell, p, x, whole: bool) -> bytes:
+def onnx_model(cell, p, x, whole: bool) -> bytes:
     """x (T, B, I) to y (T, B, H) with a Scan; or one step, from x (B, I) and states s0 ... to n0 ..."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -151,13 +153,13 @@ def _onnx_model(cell, p, x, whole: bool) -> bytes:
 
 
 def onnxruntime_scan(cell, p, x, threads) -> Call:
-    session = onnx_session(_onnx_model(cell, p, x, whole=True), threads)
+    session = onnx_session(onnx_model(cell, p, x, whole=True), threads)
     return Call(partial(session.run, ["y"], {"x": x}))
 
 
 def onnxruntime_steps(cell, p, x, threads) -> Call:
     """One step a call through session.run."""
-    session = onnx_session(_onnx_model(cell, p, x, whole=False), threads)
+    session = onnx_session(onnx_model(cell, p, x, whole=False), threads)
     zeros = {f"s{k}": zero for k, zero in enumerate(_zeros(cell, p, x))}
     names, xs = [f"n{k}" for k in range(cell.STATES)], list(x)
 
@@ -180,24 +182,28 @@ def _collect(call) -> np.ndarray:
     return np.stack(ys)
 
 
-def openvino_infer(model: bytes, x, threads, precision="f32"):
-    """A call that runs an ONNX model on x; precision "bf16" is OpenVINO's own choice of where to round."""
+def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
+    """A call that runs an ONNX model on x; precision "bf16" is OpenVINO's own choice of where to round.
+    more: options besides."""
     import openvino
 
     core = openvino.Core()
+    if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise Unavailable("would compute in float32: it uses no bfloat16 on this CPU")
     options = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": precision,
+        **(more or {}),
     }
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     return partial(compiled.create_infer_request().infer, {0: x})
 
 
-def openvino_scan(cell, p, x, threads, precision="f32", tolerance=None) -> Call:
+def openvino_scan(cell, p, x, threads, precision="f32") -> Call:
     """The same ONNX model."""
-    infer = openvino_infer(_onnx_model(cell, p, x, whole=True), x, threads, precision)
-    return Call(infer, answer=lambda: infer()[0].copy(), tolerance=tolerance)
+    infer = openvino_infer(onnx_model(cell, p, x, whole=True), x, threads, precision)
+    return Call(infer, answer=lambda: infer()[0].copy())
 
 
 WHOLE = {"onnxruntime": onnxruntime_scan, "openvino": openvino_scan, "jax": jax_scan, "torch.jit": torch_loop}

@@ -36,11 +36,6 @@ class Recurrent:
     def test_plain(self, compete, batch, hidden, threads):
         self.race(compete, "plain", "plain {}, whole sequences", batch, hidden, threads)
 
-    @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-    @sizes([(1, 512), (1, 1024)])
-    def test_narrow(self, compete, batch, hidden, dtype, threads):
-        self.race(compete, "narrow", f"LN-{{}}, {dtype} weights", batch, hidden, threads, dtype=dtype)
-
     @sizes([(64, 256), (64, 512)])
     def test_ragged(self, compete, batch, hidden, threads):
         self.race(compete, "ragged", "LN-{}, lengths uniform in 1..T", batch, hidden, threads)

@@ -11,7 +11,7 @@ from results import Entry, Skipped, geometric_mean, in_order
 FOOTNOTE = (
     "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
     "the same round: 2.0x is twice lnrnn's time; [first, third quartile]. 'of limit' is the limit's time by "
-    "lnrnn's. "
+    "lnrnn's. Errors are those of y against the reference in float64, relative to its largest value. "
     f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less."
 )
 
@@ -34,7 +34,6 @@ class Table:
         self.peers = in_order(e.peers for e in entries)
         self.other_work = in_order(e.other_work for e in entries)
         self.compared = [*self.variants, *self.other_work]  # each with a ratio of its own
-        self.narrow = any(e.best_peer != e.best_float32_peer for e in entries)
         self.also_judged = in_order(e.outcome["also_judged"] for e in entries) if self.peers else []
         least = min(e.median(self.judged) for e in entries)
         self.unit, self.scale = ("ms", 1e3) if least >= 1e-3 else ("us", 1e6)
@@ -50,7 +49,6 @@ class Table:
         header = ["size", *self.contenders]
         header += [f"vs {name.removeprefix('lnrnn ')}" for name in self.compared]
         header += ["vs best peer"] if self.peers else []
-        header += ["vs best f32 peer"] if self.narrow else []
         header += [_best_against(name) for name in self.also_judged]
         header += ["limit", "of limit"] if self._limited else []
         return [header, *map(self._row, self.entries)]
@@ -70,7 +68,6 @@ class Table:
         row += [f"{entry.ratio(name)[1]:.2f}x" if name in entry.samples else "-" for name in self.compared]
         if self.peers:
             row.append(_ratio(entry, entry.best_peer) + (f" {entry.best_peer}" if entry.best_peer else ""))
-            row += [_ratio(entry, entry.best_float32_peer)] if self.narrow else []
             row += [_ratio(entry, entry.best_peer, name) for name in self.also_judged]
         if self._limited:
             name = entry.outcome["limit_name"]
@@ -87,6 +84,18 @@ class Table:
         low, middle, high = entry.quartiles(name)
         return f"{_short(middle * self.scale)} ±{(high - low) / 2 / middle * 100:.0f}%"
 
+    def errors(self) -> list[list[str]]:
+        """Header and rows of how far answers are from the reference; none where the case does not tell."""
+        rows = []
+        for entry in self.entries:
+            found = entry.outcome["errors"]
+            told = [
+                f"{found[name][0]:.1e} {found[name][1]:.1e}" if name in found else "-"
+                for name in self.contenders
+            ]
+            rows += [[entry.size, *told]] if found else []
+        return [["error: largest, mean", *self.contenders], *rows] if rows else []
+
     def means(self) -> dict[str, str]:
         """Geometric means over the rows: of the ratio to each contender and to the best peer, with the rows
         that lie farthest off, and of the limit's part."""
@@ -101,7 +110,6 @@ class Table:
             ratios = [e.ratio(name)[1] for e in self.entries if name in e.samples]
             found[f"vs {name}"] = f"{geometric_mean(ratios):.2f}x"
         contests = {"vs best peer": ("best_peer", None)}
-        contests |= {"vs best f32 peer": ("best_float32_peer", None)} if self.narrow else {}
         contests |= {_best_against(name): ("best_peer", name) for name in self.also_judged}
         for heading, (best, ours) in contests.items():
             ratios = {e.size: e.ratio(getattr(e, best), ours)[1] for e in self.entries if getattr(e, best)}
@@ -165,21 +173,26 @@ class Table:
         return "; ".join(f"{name} {value}" for name, value in self.means().items())
 
     def text(self) -> list[str]:
-        cells = self.cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-
-        def line(first, *rest):
-            return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
-
-        lines = [line(*row) for row in cells]
-        below = [*self.rates(), *self.bounds(), *self.notes()]
+        lines = _in_columns(self.cells())
+        below = [*self.rates(), *self.bounds(), *self.notes(), *_in_columns(self.errors())]
         return [self.title, *lines, f"geometric mean: {self.summary()}", *below]
 
     def markdown(self) -> list[str]:
-        head, *rows = self.cells()
-        lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+        lines = _in_markdown(self.cells())
         notes = [f"\n{note}" for note in (*self.rates(), *self.bounds(), *self.notes())]
+        notes += ["", *_in_markdown(errors)] if (errors := self.errors()) else []
         return [f"### {self.title}", "", *lines, "", f"Geometric mean: {self.summary()}", *notes, ""]
+
+
+def _in_columns(cells: list[list[str]]) -> list[str]:
+    """Header and rows as lines for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]) for first, *rest in cells]
+
+
+def _in_markdown(cells: list[list[str]]) -> list[str]:
+    head, *rows = cells
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def about(workers: dict[int, dict], processor: str) -> list[str]:

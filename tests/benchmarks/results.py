@@ -44,11 +44,6 @@ class Entry:
         return min(self.peers, key=self.median, default=None)
 
     @property
-    def best_float32_peer(self) -> str | None:
-        """The best of those that compute in float32, as what they are called says."""
-        return min((p for p in self.peers if not p.endswith(" bf16")), key=self.median, default=None)
-
-    @property
     def limit_median(self) -> float | None:
         return None if self.limit is None else float(np.median(self.limit))
 
@@ -86,6 +81,7 @@ class Entry:
             "ratio_to_ours": {name: self.ratio(name) for name in self.samples if name != self.judged},
             "best_peer": self.best_peer,
             "left_out": self.outcome["left_out"],
+            "errors": self.outcome["errors"],
             "limit": self.limit_median,
             "limit_is": self.outcome["limit_name"],
             "of_limit": self.of_limit,

@@ -1,4 +1,4 @@
-"""The LN-GRU: whole sequences over the grid, narrow weights, ragged batches; and the plain GRU."""
+"""The LN-GRU: whole sequences over the grid, ragged batches; and the plain GRU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LN-LSTM: whole sequences over the grid, narrow weights, ragged batches; and the plain LSTM."""
+"""The LN-LSTM: whole sequences over the grid, ragged batches; and the plain LSTM."""
 
 from __future__ import annotations
 

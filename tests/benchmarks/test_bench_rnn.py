@@ -1,14 +1,11 @@
-"""The LN-RNN: what every cell has, and odd sizes, streams, more narrow weights; and batch norm against layer
+"""The LN-RNN: what every cell has, and odd sizes, streams; and batch norm against layer
 norm."""
 
 from __future__ import annotations
 
-import pytest
-
 from recurrent import GRID, Recurrent, sizes
 
 ODD = [(1, 96), (1, 100), (1, 320), (1, 750), (8, 100), (8, 750), (3, 256), (17, 256), (48, 256)]
-NARROW = [(1, 256), (1, 512), (1, 1024), (8, 512), (64, 512)]
 
 
 class TestRNN(Recurrent):
@@ -25,8 +22,3 @@ class TestRNN(Recurrent):
     @sizes(GRID)
     def test_bn_by_step(self, compete, batch, hidden, threads):
         self.race(compete, "batch_norm", "BN-{}, whole sequences", batch, hidden, threads)
-
-    @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-    @sizes(NARROW)
-    def test_narrow(self, compete, batch, hidden, dtype, threads):
-        self.race(compete, "narrow", f"LN-{{}}, {dtype} weights", batch, hidden, threads, dtype=dtype)

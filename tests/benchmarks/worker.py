@@ -140,6 +140,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         "also_judged": list(prepared.also_judged),
         "other_work": list(prepared.other_work),
         "counted": prepared.counted,
+        "errors": prepared.errors,
     }
 
 

@@ -1,0 +1,153 @@
+"""The cells of peers_rnn.py and peers_plain.py in bfloat16 and int8, as libraries do it, in NARROW. Builders
+as in peers_rnn.py; p is as `cell.for_peers` gives it, and of the cells without a norm in torch's order.
+
+A builder raises Unavailable where its library would compute in float32 and not say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import peers_plain
+import peers_rnn
+from case import Unavailable
+from peers_norm import onnx_session
+from peers_rnn import openvino_infer, torch_on
+from race import Call
+
+# Activations that OpenVINO quantises together, along a row. Smaller groups are nearer to the answer, and
+# slower in most sizes.
+GROUP = 256
+
+
+# --- torch --------------------------------------------------------------------------------------------------
+
+
+def torch_module(cell, p, x, threads) -> Call:
+    """torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16 too."""
+    torch = torch_on(threads)
+    module, x = peers_plain.torch_layer(torch, cell, p).bfloat16(), torch.from_numpy(x).bfloat16()
+    return Call(partial(module, x), answer=lambda: module(x)[0])
+
+
+def torch_loop(cell, p, x, threads) -> Call:
+    """The traced loop over the steps, all of it in bfloat16."""
+    return peers_rnn.torch_loop(cell, p, x, threads, "bfloat16")
+
+
+def torch_quantized(cell, p, x, threads) -> Call:
+    """torch.nn's module after quantize_dynamic: weights in int8 with a scale for each output, activations in
+    7 bits, which is all that it has for them, with a scale for each product."""
+    torch = torch_on(threads)
+    kind, tools = getattr(torch.nn, cell.NAME), torch.ao.quantization
+    holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # what is inside gets replaced
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a later torch
+        module = tools.quantize_dynamic(holder, {kind: tools.per_channel_dynamic_qconfig})[0]
+    if type(module) is kind:
+        raise Unavailable(f"has no {cell.NAME}: quantize_dynamic leaves it in float32")
+    x = torch.from_numpy(x)
+    return Call(partial(module, x), answer=lambda: module(x)[0])
+
+
+# --- ONNX Runtime -------------------------------------------------------------------------------------------
+
+INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # what its quantisation puts in the place of products
+
+
+def _quantized(model: bytes, name: str) -> bytes:
+    """The model after quantize_dynamic: int8 with a scale for each output, activations in 8 bits with a scale
+    for each product."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    how = {"per_channel": True, "weight_type": QuantType.QInt8, "extra_options": {"EnableSubgraph": True}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "quantized.onnx")
+        logging.disable(logging.WARNING)  # the model should be simplified first, it says: there is nothing to
+        try:
+            quantize_dynamic(onnx.load_from_string(model), path, **how)
+        finally:
+            logging.disable(logging.NOTSET)
+        found = onnx.load(path)
+    bodies = [a.g for node in found.graph.node for a in node.attribute if a.HasField("g")]
+    for graph in bodies or [found.graph]:  # the loop's, where there is one
+        if not INTEGER & {node.op_type for node in graph.node}:
+            raise Unavailable(f"has no {name}: quantize_dynamic leaves it in float32")
+    return found.SerializeToString()
+
+
+def onnxruntime_scan(cell, p, x, threads) -> Call:
+    model = _quantized(peers_rnn.onnx_model(cell, p, x, whole=True), cell.NAME)
+    return Call(partial(onnx_session(model, threads).run, ["y"], {"x": x}))
+
+
+def onnxruntime_operator(cell, p, x, threads) -> Call:
+    run = partial(
+        onnx_session(_quantized(peers_plain.onnx_model(cell, p, x), cell.NAME), threads).run, ["y"], {"x": x}
+    )
+    return Call(run, answer=lambda: run()[0][:, 0])
+
+
+# --- OpenVINO -----------------------------------------------------------------------------------------------
+
+
+def _int8_matrices(graph) -> None:
+    """Puts int8 with a scale for each output, and a DequantizeLinear, in the place of the matrices of an ONNX
+    graph: OpenVINO keeps them like that, and quantises what they multiply."""
+    from onnx import helper, numpy_helper
+
+    matrices = {value.name: value for value in graph.initializer}
+    dequantized = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _int8_matrices(attribute.g)
+        if node.op_type == "MatMul":
+            name = node.input[1]
+            w = numpy_helper.to_array(matrices[name])  # (inputs, outputs)
+            scale = np.abs(w).max(0) / np.float32(127)
+            graph.initializer.remove(matrices[name])
+            parts = {f"{name}_int8": np.rint(w / scale).astype(np.int8), f"{name}_scale": scale}
+            graph.initializer.extend(numpy_helper.from_array(v, key) for key, v in parts.items())
+            dequantized.append(helper.make_node("DequantizeLinear", [*parts], [name], axis=1))
+    nodes = [*dequantized, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def openvino_quantized_scan(cell, p, x, threads) -> Call:
+    """The Scan with int8 matrices, activations in 8 bits with a scale for each GROUP of a row."""
+    import onnx
+
+    model = onnx.load_from_string(peers_rnn.onnx_model(cell, p, x, whole=True))
+    _int8_matrices(model.graph)
+    infer = openvino_infer(
+        model.SerializeToString(), x, threads, more={"DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP}
+    )
+    return Call(infer, answer=lambda: infer()[0].copy())
+
+
+# {what norm the cell has: {the weights' type: {name: builder}}}
+NARROW = {
+    "layer": {
+        "bfloat16": {
+            "openvino bf16": partial(peers_rnn.openvino_scan, precision="bf16"),
+            "torch.jit bf16": torch_loop,
+        },
+        "int8": {"openvino int8": openvino_quantized_scan, "onnxruntime int8": onnxruntime_scan},
+    },
+    None: {
+        "bfloat16": {
+            "openvino bf16": partial(peers_plain.openvino_operator, precision="bf16"),
+            "torch bf16": torch_module,
+        },
+        "int8": {"onnxruntime int8": onnxruntime_operator, "torch int8": torch_quantized},
+    },
+}
