@@ -33,7 +33,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 NORM_COSTS, NORM_FROM, RAGGED, BESIDE = 1.1, 256, 0.6, 2.0
 
 # What rounding to a type does to weights, and by how much an answer may be wrong, in times of the largest
-# error that this alone makes. Peers round activations, states and gates too, and were wrong by 8 times as
+# error that this alone makes. Peers round activations, states and gates too, and were wrong by 7 times as
 # much; but by MOST at most: with two gates exchanged an answer is wrong by 0.45 to 1.7.
 ROUNDED = {"bfloat16": rounding.bfloat16, "int8": rounding.int8}
 OURS_ROUND, PEERS_ROUND, MOST = 3, 10, 0.3

@@ -43,7 +43,7 @@ def _library():
     with tempfile.TemporaryDirectory(prefix="lnrnn-machine-") as folder:
         target = Path(folder) / "machine.so"
         flags = "-O3 -march=native -std=gnu11 -shared -fPIC -pthread -o"
-        command = [compiler[0], *flags.split(), str(target), str(source)]
+        command = [*compiler, *flags.split(), str(target), str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
