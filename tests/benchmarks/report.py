@@ -8,6 +8,7 @@ from math import floor, log10
 from neighbours import BUSY
 from results import Entry, Skipped, geometric_mean, in_order
 
+UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # of the machine's limits, by their first word
 FOOTNOTE = (
     "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
     "the same round: 2.0x is twice lnrnn's time; [first, third quartile]. 'of limit' is the limit's time by "
@@ -204,7 +205,7 @@ def about(workers: dict[int, dict], processor: str) -> list[str]:
     lines = [f"{processor}; {', '.join(versions)}; ISA {first['isa']}"]
     for threads, worker in workers.items():
         rates = [
-            f"{name} {rate / 1e9:.0f} {'GB/s' if name.startswith(('read', 'copy')) else 'GFLOP/s'}"
+            f"{name} {rate / 1e9:.0f} {UNITS.get(name.split()[0], 'GFLOP/s')}"
             for name, rate in worker["limits"].items()
         ]
         lines.append(f"limits, {threads} thread{'s' * (threads > 1)}: {', '.join(rates)}")
