@@ -68,9 +68,9 @@ FAULTS = [
     ),
     Fault(
         "a product on tiles forgets what it is to be added to",
-        TILES,
-        r"if (job->add)",
-        r"if (!FAULT && job->add)",
+        f"{KERNELS}/matmul_tiles.h",
+        r"if (b->add)",
+        r"if (!FAULT && b->add)",
         f"{TESTS} -k order_of_sums",
     ),
     Fault(
