@@ -143,8 +143,8 @@ enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
- * norm are float. */
-enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8 };
+ * norm are float; what int8 multiplies is rounded to 14 bits of each row's largest, or to 8 (LNRNN_WEIGHT_I8A8). */
+enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
  * form in which the product reads weights. It belongs to the instruction set in use. */

@@ -98,6 +98,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_WEIGHT_F32
         LNRNN_WEIGHT_BF16
         LNRNN_WEIGHT_I8
+        LNRNN_WEIGHT_I8A8
         LNRNN_SITE_INPUT
         LNRNN_SITE_HIDDEN
         LNRNN_SITE_CELL

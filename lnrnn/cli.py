@@ -225,7 +225,8 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
     if np.any(model.zoneout):
         facts["zoneout"] = model.zoneout
-    return facts | {"dtype": model.dtype, "packed_bytes": model.packed_bytes}
+    bits = {"activation_bits": model.activation_bits} if model.activation_bits else {}
+    return facts | {"dtype": model.dtype, **bits, "packed_bytes": model.packed_bytes}
 
 
 def run_model(arguments: argparse.Namespace) -> None:

@@ -33,4 +33,4 @@ def load(path: str | os.PathLike[str]) -> Model:
         model = CLASSES[stored.architecture.cell.name](**stored.architecture.arguments)
         model.load_state_dict(stored.state)
         model.zoneout = stored.zoneout
-        return model if stored.dtype == "float32" else model.to_dtype(stored.dtype)
+        return model.to_dtype(stored.dtype, stored.activation_bits)

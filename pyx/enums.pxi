@@ -43,6 +43,7 @@ class WeightType(IntEnum):
     FLOAT32 = LNRNN_WEIGHT_F32
     BFLOAT16 = LNRNN_WEIGHT_BF16
     INT8 = LNRNN_WEIGHT_I8
+    INT8_OF_8_BITS = LNRNN_WEIGHT_I8A8
 
 
 class Function(IntEnum):

@@ -20,7 +20,7 @@ from .architecture import LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
 from .rows import by_state, ragged
-from .snapshot import DTYPES, Dtype, Snapshot, frozen
+from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
 from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
@@ -396,19 +396,31 @@ class Network(Closed, Generic[State]):
         """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
         return self._snapshot.dtype
 
-    def to_dtype(self, dtype: Dtype) -> Self:
+    @property
+    def activation_bits(self) -> ActivationBits | None:
+        """With dtype "int8" the bits that what the weights multiply is rounded to, 14 or 8; else None."""
+        return self._snapshot.activation_bits
+
+    def to_dtype(self, dtype: Dtype, activation_bits: ActivationBits | None = None) -> Self:
         """A network like this one that computes with weight matrices of another type: a new object.
 
         dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output,
-        max |w| / 127; what they multiply is rounded to 14 bits of each row's largest, and sums are exact), or
-        "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
-        stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
-        For inference; `forward_train` wants float32. Where the CPU has a unit for bfloat16
-        (`lnrnn.cpu_info()["units"]`), x and h are rounded to bfloat16 in its products too.
+        max |w| / 127; what they multiply is rounded as well, and sums are exact), or "float32" (as they
+        were). Half and a quarter of the bytes to read. Gains, biases, norms and states stay float32, and so
+        do the parameters that one reads, sets and saves: rounding is part of packing. For inference;
+        `forward_train` wants float32. Where the CPU has a unit for bfloat16 (`lnrnn.cpu_info()["units"]`),
+        x and h are rounded to bfloat16 in its products too.
+
+        activation_bits: of "int8" alone, which rounds each row of inputs and of states to whole numbers times
+        its largest |a| / 8191 (14, the default) or |a| / 127 (8): half of the products, and an error of the
+        size of the weights' own (docs/precision.md).
+
+        Raises ValueError or TypeError.
         """
         other = copy.copy(self)
         new = choice("dtype", dtype, DTYPES)
-        other._change(lambda old: old.changed(dtype=new))
+        bits = checked_activation_bits(new, activation_bits)
+        other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -424,10 +436,25 @@ class Network(Closed, Generic[State]):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*argument_names(self._cell)[2:], "dtype", "packed_bytes")
+        names = (*argument_names(self._cell)[2:], "dtype")
+        names += ("activation_bits",) if self.activation_bits else ()
+        names += ("packed_bytes",)
         names += ("zoneout",) if self._snapshot.zoneout else ()
         named = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+
+
+def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
+    """What `to_dtype` takes as activation_bits, the default in the place of None."""
+    if dtype != "int8":
+        if given is not None:
+            raise bad_value("activation_bits", f'None with dtype "{dtype}": "int8" has them', given)
+        return None
+    bits = ACTIVATION_BITS[0] if given is None else integer("activation_bits", given, 8, 14)
+    for known in ACTIVATION_BITS:
+        if bits == known:
+            return known
+    raise bad_value("activation_bits", "14 or 8", given)
 
 
 def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:

@@ -20,6 +20,9 @@ from .statistics import StepStatistics
 Array = np.ndarray
 Dtype = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+# Bits that what weights of int8 multiply is rounded to: the first if nobody says.
+ActivationBits = Literal[14, 8]
+ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
 LAST_STEP = 2**62  # that a stream counts
 
 
@@ -30,8 +33,8 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a network: its parameters by name, statistics by suffix, overrun, dtype, and zoneout, a
-    rate for each state, or () for none.
+    """One version of a network: its parameters by name, statistics by suffix, overrun, dtype, with "int8" the
+    activation bits, and zoneout, a rate for each state, or () for none.
 
     Nothing in it changes. A network holds its current version in one attribute; whoever sets something puts
     another one there, made by `changed`. So a thread that took a version once computes with that one to the
@@ -44,6 +47,7 @@ class Snapshot:
     overrun: Overrun | None
     dtype: Dtype
     zoneout: tuple[float, ...] = ()
+    activation_bits: ActivationBits | None = None
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _compiled: _core.Layers | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
@@ -71,8 +75,10 @@ class Snapshot:
         if found is None:
             made = self.architecture
             said = {name: value for name, value in made.arguments.items() if name != "batch_first"}
-            facts = made.cell.name, said, self.overrun, self.dtype
-            digest = hashlib.sha256(repr((*facts, self.zoneout) if self.zoneout else facts).encode())
+            facts: tuple[Any, ...] = made.cell.name, said, self.overrun, self.dtype
+            facts += (self.zoneout,) if self.zoneout else ()
+            facts += (f"{self.activation_bits} bits",) if self.activation_bits == 8 else ()
+            digest = hashlib.sha256(repr(facts).encode())
             for name, array in sorted(self.state().items()):
                 digest.update(f"{name} {array.dtype.name} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).data)
@@ -105,6 +111,9 @@ class Snapshot:
     def packed_bytes(self) -> int:
         return sum(layer.nbytes for layer in (self._compiled.layers if self._compiled else ()))
 
+    def _weight_type(self) -> WeightType:
+        return WeightType.INT8_OF_8_BITS if self.activation_bits == 8 else WeightType[self.dtype.upper()]
+
     def _layer(self, suffix: str) -> Any:
         made, norm, own = self.architecture, self.architecture.norm, self.parameters
         options, sides = _layer_options(made)
@@ -113,7 +122,7 @@ class Snapshot:
         layer = _core.Layer(
             CellKind[made.cell.name], own["weight_ih" + suffix], own["weight_hh" + suffix], given,
             inner_bias_ih=own.get("inner_bias_ih" + suffix), inner_bias_hh=own.get("inner_bias_hh" + suffix),
-            reverse=suffix.endswith("_reverse"), dtype=WeightType[self.dtype.upper()],
+            reverse=suffix.endswith("_reverse"), dtype=self._weight_type(),
             zoneout_h=of_h, zoneout_c=of_c, **options,
         )  # fmt: skip
         if isinstance(norm, BatchNormSpec):

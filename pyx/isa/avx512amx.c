@@ -8,7 +8,6 @@
 #ifndef LNRNN_UNIT
 #define LNRNN_UNIT "amx"
 #endif
-#define LNRNN_SHORT_ROWS
 #define LNRNN_TILES
 #ifndef LNRNN_PART_BF16
 #define LNRNN_PART_BF16

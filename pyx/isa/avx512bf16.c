@@ -8,7 +8,6 @@
 #ifndef LNRNN_UNIT
 #define LNRNN_UNIT "avx512_bf16"
 #endif
-#define LNRNN_SHORT_ROWS
 #ifndef LNRNN_PART_BF16
 #define LNRNN_PART_BF16
 #endif

@@ -89,8 +89,8 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const size_t product = p->product->scratch(c->dtype, c->D > c->H ? c->D : c->H),
-                 rows = p->group * p->wide;
+    const size_t most = p->group * p->chunk < TILE ? p->group * p->chunk : TILE, rows = p->group * p->wide,
+                 product = p->product->scratch(c->dtype, most, c->D > c->H ? c->D : c->H);
     p->scratch.hidden = p->chunk * rows;
     if (p->divide_units) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);

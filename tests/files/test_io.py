@@ -75,13 +75,14 @@ def test_what_was_saved_comes_back(tmp_path, rng, name):
     equal(rnn, back)  # the momentum too has come back
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_weights_of_another_type(tmp_path, rng, dtype):
+@pytest.mark.parametrize("dtype, bits", [("bfloat16", None), ("int8", None), ("int8", 14), ("int8", 8)])
+def test_weights_of_another_type(tmp_path, rng, dtype, bits):
     whole = network(3, 33)
-    rnn, x = whole.to_dtype(dtype), normal(rng, T, 5, 3)
+    rnn, x = whole.to_dtype(dtype, bits), normal(rng, T, 5, 3)
     rnn.save(tmp_path / "m.safetensors")
     back = lnrnn.load(tmp_path / "m.safetensors")
     equal(rnn, back)
+    assert (back.dtype, back.activation_bits) == (rnn.dtype, rnn.activation_bits)
     np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
     assert (back(x)[0] != whole(x)[0]).any()
     np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold what was set
@@ -403,6 +404,8 @@ CONFIG = {
     },
     **{f"cell {v}": dict(cell=v) for v in ("LSTM", "GRU", "lstm", "", None, 3, ["RNN"])},
     **{f"dtype {v}": dict(dtype=v) for v in ("float64", "", None, 8, ["int8"])},
+    **{f"bits {v}": dict(dtype="int8", activation_bits=v) for v in (7, 8.5, "8", [8], True, {}, 10**400)},
+    **{f"bits of {v}": dict(dtype=v, activation_bits=8) for v in ("float32", "bfloat16")},
     "one entry more": dict(seed=0),
     "many entries more": {f"entry{k}": k for k in range(20_000)},
     "a name of 1 MB": {"a" * 2**20: 0},

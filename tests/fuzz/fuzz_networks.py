@@ -47,7 +47,7 @@ def case(rng, judge) -> None:
     rnn = network(rng, known=KNOWN)
     batch_norm = isinstance(rnn.norm, lnrnn.BatchNormSpec)
     dtype = pick(rng, ("float32",) * 3 + ("bfloat16", "int8"))
-    single, rnn = rnn, rnn.to_dtype(dtype)
+    single, rnn = rnn, rnn.to_dtype(dtype, pick(rng, (None, 14, 8)) if dtype == "int8" else None)
     steps = (
         int(rng.integers(0, KNOWN + 1)) if batch_norm and rnn.overrun == "raise" else int(rng.integers(0, 9))
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from lnrnn import reference as ref
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
-from short_weights import to_14_bits, to_bfloat16, to_int8
+from short_weights import to_bfloat16, to_bits, to_int8
 
 # As in tests/rnn/test_forward.py: relative to the largest number of its kind, at least 1.
 WHOLE = 3e-6
@@ -77,9 +77,9 @@ def quantised(w):
     return numbers * scale.astype(float)
 
 
-def fourteen_bits(a):
+def taken(rnn, a):
     """Rows of what an int8 product takes, in double precision."""
-    numbers, step = to_14_bits(np.asarray(a, np.float32))
+    numbers, step = to_bits(np.asarray(a, np.float32), rnn.activation_bits)
     return numbers * step.astype(float)
 
 
@@ -92,11 +92,11 @@ def int8_step(rnn, x, state):
     """
     p, options = options_of(rnn, "_l0")
     p = dict(p) | {name: quantised(p[name]) for name in ("weight_ih", "weight_hh")}
-    start = dict(zip(("h0", "c0"), [fourteen_bits(state[0][0]), *(s[0] for s in state[1:])], strict=False))
+    start = dict(zip(("h0", "c0"), [taken(rnn, state[0][0]), *(s[0] for s in state[1:])], strict=False))
     if cell_of(rnn) == "RNN":
-        y, h, _ = ref.rnn(fourteen_bits(x), **p, **options, **start)
+        y, h, _ = ref.rnn(taken(rnn, x), **p, **options, **start)
         return [y, h[None]]
-    y, h, tape = getattr(ref, cell_of(rnn).lower())(fourteen_bits(x), p, **options, **start)
+    y, h, tape = getattr(ref, cell_of(rnn).lower())(taken(rnn, x), p, **options, **start)
     if cell_of(rnn) == "LSTM":
         return [y, *(s[None] for s in h)]
     z = tape.steps[0].kept[1]

@@ -10,29 +10,29 @@ import pytest
 import lnrnn
 from helpers import using_caches
 
-each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-BATCHES = (*range(1, 10), 17)
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
+BATCHES = (*range(1, 10), 17, 37)
 # Outputs: every count of vectors up to four panels and beyond, of 1 to 16 lanes.
 WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
 
 
-def whole_numbers(rng, outputs, inputs, batch):
+def whole_numbers(rng, dtype, outputs, inputs, batch):
     """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the
-    largest value of a row over 127, of a row of activations over 8191, and both are 1. These values meet a 0
-    on the other side, and come first: the last inputs, alone in their words, count."""
+    largest value of a row over 127, of a row of activations over 8191 or 127, and both are 1. These values
+    meet a 0 on the other side, and come first: the last inputs, alone in their words, count."""
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
-    w[:, :2], x[..., :2] = (127, 0), (0, 8191)
+    w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)
     return w.astype(np.float32), x.astype(np.float32)
 
 
 def product(w, dtype):
     rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
     rnn.weight_ih_l0 = w
-    return rnn.to_dtype(dtype)
+    return rnn.to_dtype("int8", 8) if dtype == "int8 of 8 bits" else rnn.to_dtype(dtype)
 
 
 def check(rng, dtype, outputs, inputs, batches):
-    w, x = whole_numbers(rng, outputs, inputs, max(batches))
+    w, x = whole_numbers(rng, dtype, outputs, inputs, max(batches))
     rnn, want = product(w, dtype), x[0] @ w.T
     for batch in batches:
         np.testing.assert_array_equal(
@@ -50,7 +50,7 @@ def test_every_tile(isa, rng, dtype):
 def test_weights_of_every_size(isa, rng, dtype):
     """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves),
     and above; and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
-    to_word = {"float32": 1, "bfloat16": 2, "int8": 4}[dtype]
+    to_word = {"float32": 1, "bfloat16": 2}.get(dtype, 4)
     for outputs in WIDTHS[5:]:
         padded = outputs if outputs <= 8 else -(-outputs // 16) * 16
         for words in (10_000, 12_600, 14_300, 16_000, 18_000):

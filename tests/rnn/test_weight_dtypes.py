@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import rounds_bfloat16_rows, several_threads
+from helpers import on_every_isa, rounds_bfloat16_rows, several_threads
 from lnrnn.demos.speakers import Settings, SpeakerNetwork
 from networks import network, normal
 from short_weights import flushed, int8_product, to_bfloat16
 
 same = np.testing.assert_array_equal
-each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int8 of 8 bits"])
+each_bits = pytest.mark.parametrize("bits", [14, 8])
+
+
+def converted(rnn, dtype):
+    """to_dtype, with "int8 of 8 bits" for the activation bits."""
+    return rnn.to_dtype("int8", activation_bits=8) if dtype == "int8 of 8 bits" else rnn.to_dtype(dtype)
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
@@ -31,14 +37,15 @@ def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs
         same(rnn.to_dtype("bfloat16")(x)[0], rounded(x)[0])
 
 
+@each_bits
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7), (193, 520)])
-def test_int8_sums_whole_numbers(isa, rng, hidden, inputs):
+def test_int8_sums_whole_numbers(isa, rng, hidden, inputs, bits):
     rnn = network(inputs, hidden, norm=None, nonlinearity="identity")
-    for batch in (1, 3, 4, 5, 9):
+    for batch in (1, 3, 4, 5, 9, 17, 40):
         x, h0 = normal(rng, 1, batch, inputs), normal(rng, 1, batch, hidden)
-        want = int8_product(x[0], rnn.weight_ih_l0) + int8_product(h0[0], rnn.weight_hh_l0)
+        want = int8_product(x[0], rnn.weight_ih_l0, bits) + int8_product(h0[0], rnn.weight_hh_l0, bits)
         want += rnn.bias_ih_l0 + rnn.bias_hh_l0
-        got = rnn.to_dtype("int8")(x, h0)[0][0]
+        got = rnn.to_dtype("int8", activation_bits=bits)(x, h0)[0][0]
         # four roundings of float32: of either product, of their sum, of the bias
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
 
@@ -47,7 +54,7 @@ def test_int8_sums_whole_numbers(isa, rng, hidden, inputs):
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
 def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):
     for hidden, inputs in ((33, 5), (96, 97)):
-        rnn = network(inputs, hidden, norm=norm, trained=6).to_dtype(dtype)
+        rnn = converted(network(inputs, hidden, norm=norm, trained=6), dtype)
         x, ends = normal(rng, 6, 70, inputs), rng.integers(0, 7, 70)
         y = rnn(x, lengths=ends)[0]
         for batch in (*range(1, 14), 31, 32, 33, 64):
@@ -60,7 +67,7 @@ def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):
 @each_dtype
 @pytest.mark.parametrize("batch", [1, 3, 9, 64])
 def test_equal_bits_whatever_the_threads(rng, dtype, batch):
-    rnn = network(100, 300, seed=1).to_dtype(dtype)
+    rnn = converted(network(100, 300, seed=1), dtype)
     x = normal(rng, 300 // batch + 40, batch, 100)
     want = rnn(x)[0]
     for threads in (1, 2, 3, 4):
@@ -70,7 +77,7 @@ def test_equal_bits_whatever_the_threads(rng, dtype, batch):
 
 @each_dtype
 def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
-    rnn = network(5, 33).to_dtype(dtype)
+    rnn = converted(network(5, 33), dtype)
     x = normal(rng, 8, 6, 5)
     want = rnn(x)[0]
     x[3, 2], x[:, 4], x[2, 5] = np.nan, 0, np.inf
@@ -121,14 +128,15 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
     x[0, 1:5] *= np.array([0, 1e-39, 1e-31, 1e-29], np.float32)[:, None] / np.abs(x[0, 1:5]).max(
         1, keepdims=True
     )
-    y = rnn.to_dtype(dtype)(x)[0][0]
-    if dtype == "int8":
+    y = converted(rnn, dtype)(x)[0][0]
+    if dtype != "bfloat16":
+        bits = 8 if dtype == "int8 of 8 bits" else 14
 
         def held(a):
             return np.where(np.abs(a).max(1, keepdims=True) < 2.0**-100, 0, a).astype(np.float32)
 
         with np.errstate(divide="ignore", invalid="ignore"):
-            product = np.nan_to_num(int8_product(held(x[0]), held(w)))
+            product = np.nan_to_num(int8_product(held(x[0]), held(w), bits))
     else:
         taken, held = x[0], to_bfloat16(w)
         if rounds_bfloat16_rows():
@@ -139,13 +147,14 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
     assert (np.abs(y - want) <= 6 * np.finfo(np.float32).eps * size).all()
 
 
-def test_the_smallest_rows_that_int8_takes(isa):
+@each_bits
+def test_the_smallest_rows_that_int8_takes(isa, bits):
     """Below 2^-100 a row of weights counts as 0, however large what it meets: from there on it counts."""
     rnn = network(4, 7, norm=None, nonlinearity="identity")
     w = np.zeros((7, 4), np.float32)
     w[:, 0] = 2.0 ** np.array([-99, -100, -101, -110, -126, -127, -149])
     rnn.weight_ih_l0 = w
-    y = rnn.to_dtype("int8")(np.full((1, 1, 4), 2.0**100, np.float32))[0][0, 0]
+    y = rnn.to_dtype("int8", bits)(np.full((1, 1, 4), 2.0**100, np.float32))[0][0, 0]
     want = np.array([2, 1, 0, 0, 0, 0, 0]) + rnn.bias_ih_l0 + rnn.bias_hh_l0
     np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
 
@@ -157,7 +166,7 @@ def test_a_bad_weight_shows(isa, rng, dtype, bad):
     w = rnn.weight_ih_l0.copy()
     w[4, 1] = bad
     rnn.weight_ih_l0 = w
-    y = rnn.to_dtype(dtype)(normal(rng, 1, 2, 3))[0][0]
+    y = converted(rnn, dtype)(normal(rng, 1, 2, 3))[0][0]
     assert not np.isfinite(y[:, 4]).any() and np.isfinite(np.delete(y, 4, 1)).all()
 
 
@@ -166,8 +175,8 @@ def test_a_new_object_and_the_old_one_as_it_was(rng, dtype):
     rnn = network(5, 33)
     x, before = normal(rng, 8, 3, 5), rnn.state_dict()
     want = rnn(x)[0]
-    other = rnn.to_dtype(dtype)
-    assert (rnn.dtype, other.dtype) == ("float32", dtype)
+    other = converted(rnn, dtype)
+    assert (rnn.dtype, other.dtype) == ("float32", dtype.split()[0])
     assert not np.array_equal(other(x)[0], want)
     same(rnn(x)[0], want)
     same(other.to_dtype("float32")(x)[0], want)
@@ -184,29 +193,77 @@ def test_an_unknown_dtype(dtype):
         lnrnn.RNN(2, 3).to_dtype(dtype)
 
 
+@pytest.mark.parametrize(
+    "dtype, bits, error",
+    [
+        *(("int8", bits, ValueError) for bits in (0, 7, 9, 13, 15, 16, -8)),
+        *(("int8", bits, TypeError) for bits in (8.0, "8", True, [8], np.array([8]))),
+        ("bfloat16", 8, ValueError),
+        ("float32", 14, ValueError),
+    ],
+)
+def test_unknown_activation_bits(dtype, bits, error):
+    with pytest.raises(error, match="activation_bits"):
+        lnrnn.RNN(2, 3).to_dtype(dtype, activation_bits=bits)
+
+
+def test_activation_bits_are_told():
+    rnn = lnrnn.RNN(2, 3)
+    assert rnn.activation_bits is None and "activation_bits" not in repr(rnn)
+    for given, bits in ((None, 14), (14, 14), (8, 8), (np.int64(8), 8)):
+        other = rnn.to_dtype("int8", activation_bits=given)
+        assert other.activation_bits == bits and f"dtype='int8', activation_bits={bits}," in repr(other)
+        assert other.to_dtype("bfloat16").activation_bits is None
+    assert rnn.to_dtype("int8", 8).to_dtype("int8").activation_bits == 14
+
+
+def test_a_state_of_other_activation_bits(rng):
+    """It is of another network: a stream of 14 bits does not go on from it. That of equal bits does."""
+    one, other = network(5, 33).to_dtype("int8"), network(5, 33).to_dtype("int8", 8)
+    s, x = other.stream(2), normal(rng, 3, 2, 5)
+    s(x[0])
+    state = s.get_state([0, 1])
+    with pytest.raises(ValueError):
+        one.stream(2).set_state([0, 1], state)
+    again = network(5, 33).to_dtype("int8", 8).stream(2)
+    again.set_state([0, 1], state)
+    same(again(x[1]), s(x[1]))
+
+
+def test_the_same_whole_numbers_on_every_instruction_set(rng):
+    """Sums of integers are exact, so that instruction sets differ by nothing where both scales are 1: the
+    largest weight is 127, and so is the largest activation."""
+    w, x = rng.integers(-127, 128, (50, 77)).astype(np.float32), rng.integers(-127, 128, (1, 11, 77))
+    w[:, 0], x[..., 1] = 127, -127
+    rnn = lnrnn.RNN(77, 50, nonlinearity="identity", norm=None, bias=False)
+    rnn.weight_ih_l0 = w
+    for y in on_every_isa(lambda: rnn.to_dtype("int8", 8)(x.astype(np.float32))[0][0]).values():
+        same(y, x[0] @ w.astype(np.int64).T)
+
+
 def test_half_and_a_quarter_of_the_bytes(rng):
     """And the rest of what is packed, int8's scales and sums, is 8 bytes for an output."""
     rnn, sizes = lnrnn.RNN(256, 384, seed=0), {}
-    for dtype in ("float32", "bfloat16", "int8"):
-        other = rnn.to_dtype(dtype)
+    for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits"):
+        other = converted(rnn, dtype)
         other(normal(rng, 1, 1, 256))
         sizes[dtype] = int(repr(other).split("packed_bytes=")[1].rstrip(")"))
     assert sizes["float32"] == 4 * 384 * (256 + 384)
     assert sizes["bfloat16"] == sizes["float32"] // 2
-    assert sizes["int8"] == sizes["float32"] // 4 + 2 * 8 * 384
+    assert sizes["int8"] == sizes["int8 of 8 bits"] == sizes["float32"] // 4 + 2 * 8 * 384
 
 
 def test_accuracy_on_real_speech():
     """The demo's network on whole utterances of Japanese Vowels: accuracy moves by at most half a point."""
     data = lnrnn.data.japanese_vowels()
-    names = {dtype: [] for dtype in ("float32", "bfloat16", "int8")}
+    names = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits")}
     for seed in range(2):
         network = SpeakerNetwork(data.train, "layer", Settings().with_epochs(60), seed)
         trained = network.classifier.rnn
         for dtype, answers in names.items():
-            network.classifier.rnn = trained.to_dtype(dtype)
+            network.classifier.rnn = converted(trained, dtype)
             answers.append(network.name_speakers(data.test.x) == data.test.labels)
     accuracy = {dtype: 100 * np.mean(answers) for dtype, answers in names.items()}
     assert accuracy["float32"] > 90
-    for dtype in ("bfloat16", "int8"):
+    for dtype in ("bfloat16", "int8", "int8 of 8 bits"):
         assert abs(accuracy[dtype] - accuracy["float32"]) <= 0.5, accuracy

@@ -142,13 +142,24 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(float_bits, 4, RESULT(float_bits(*(const float *)in[0])), 4)                                  \
     OPERATION(bits_float, 4, RESULT(bits_float(*(const uint32_t *)in[0])), 4)                               \
     OPERATION(v32_bf16_pair, 2 * V32, bf16_pair(in[0], out), V32)                                           \
-    OPERATION(v32_store_u8, V32_LANES, v32_store_u8((uint8_t *)out, v32_of(in[0])), V32)                    \
+    BINARY(v32, larger, V32)                                                                                \
+    OPERATION(v32_largest, 4, RESULT(v32_largest(v32_of(in[0]))), V32)                                      \
+    OPERATION(v32_store_s14, 2 * V32_LANES,                                                                 \
+              v32_store_s14((uint8_t *)out, (uint8_t *)out + V32_LANES, v32_of(in[0])), V32)                \
+    OPERATION(v32_store_s8, V32_LANES, v32_store_s8((uint8_t *)out, v32_of(in[0])), V32)                    \
+    OPERATION(S8_OFFSET, 4, RESULT(S8_OFFSET))                                                              \
+    OPERATION(vi32_load, V32, RESULT(vi32_load((const int32_t *)in[0])), V32)                               \
+    OPERATION(vi32_store, V32, vi32_store((int32_t *)out, vi32_of(in[0])), V32)                             \
     OPERATION(vi32_zero, V32, RESULT(vi32_zero()))                                                          \
     OPERATION(vi32_dot4, V32,                                                                               \
               RESULT(vi32_dot4(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])), V32, 4, \
               V32)                                                                                          \
+    OPERATION(vi32_dot4_s8, V32,                                                                            \
+              RESULT(vi32_dot4_s8(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])), V32, \
+              4, V32)                                                                                       \
+    OPERATION(vi32_shifted, V32, RESULT(vi32_shifted((const int32_t *)in[0], (int)n)), V32)                 \
     OPERATION(vi32_to_v32, V32, RESULT(vi32_to_v32(vi32_of(in[0]))), V32)                                   \
-    OPERATION(vi32_less_64, V32, RESULT(vi32_less_64(vi32_of(in[0]), (const int32_t *)in[1])), V32, V32)
+    OPERATION(vi32_less, V32, RESULT(vi32_less(vi32_of(in[0]), vi32_of(in[1]))), V32, V32)
 
 #define OPERATION(name, result, action, ...)                           \
     static void run_##name(const char *const *in, char *out, size_t n) \

@@ -247,27 +247,101 @@ def test_integers_to_floats(unit, rng):
     assert_bits(unit.map("vi32_to_v32", x, dtype=F32), x.astype(F32))
 
 
-def test_less_64(unit, rng):
+def test_shifted(unit, rng):
+    x = np.append(rng.integers(-(2**24), 2**24, 1000), [0, -(2**24), 2**24 - 1]).astype(np.int32)
+    x = np.append(x, np.zeros(-len(x) % unit.lanes["vi32"], np.int32))
+    for bits in (0, 1, 6, 7):
+        got = unit.run("vi32_shifted", x, count=len(x) // unit.lanes["vi32"], n=bits)
+        np.testing.assert_array_equal(np.frombuffer(got, np.int32), x * 2**bits)
+
+
+def test_less(unit, rng):
     """Exact before the one rounding to a float."""
-    p = rng.integers(-(2**24), 2**24, 3000).astype(np.int32)
+    s = rng.integers(-(2**30), 2**30, 3000).astype(np.int32)
     difference = np.resize(integers(rng, 1000) // 2, 3000).astype(np.int64)
-    assert np.abs(difference + 64 * p.astype(np.int64)).max() < 2**31
-    v = (difference + 64 * p).astype(np.int32)
-    assert_bits(unit.map("vi32_less_64", v, p, dtype=F32), difference.astype(F32))
+    assert np.abs(difference + s).max() < 2**31
+    assert_bits(
+        unit.map("vi32_less", (difference + s).astype(np.int32), s, dtype=F32), difference.astype(F32)
+    )
 
 
-def test_store_u8(unit, rng):
-    """The bytes around stay as they are, for a NaN too, which becomes any byte."""
-    lanes = unit.lanes["v32"]
-    x = np.concatenate([np.arange(128), rng.integers(0, 128, 512), np.full(2 * lanes, -0.0)]).astype(F32)
+def test_vi32_load_and_store(unit, rng):
+    lanes = unit.lanes["vi32"]
+    x = rng.integers(-(2**31), 2**31, lanes).astype(np.int32)
+    for place in (END, *range(0, 4 * lanes + 4, 4)):
+        for name in ("vi32_load", "vi32_store"):
+            assert unit.run(name, x, place=place) == x.tobytes()
+
+
+# --- rows of activations as integers ------------------------------------------------------------------------
+
+
+def offset(unit):
+    """S8_OFFSET of an instruction set."""
+    return int(np.frombuffer(unit.run("S8_OFFSET"), np.int32)[0])
+
+
+def test_dot4_s8(unit, rng):
+    """The largest sums of either sign, with whatever an instruction set adds to its bytes."""
+    lanes, add = unit.lanes["vi32"], offset(unit)
+    extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
+    some = rng.integers(-127, 128, (1000, 4)).astype(np.int8)
+    n = np.concatenate([extreme, some])
+    for weights in (extreme, rng.integers(-127, 128, (200, 4)).astype(np.int8)):
+        w = weights[rng.integers(0, len(weights), (len(n), lanes))]
+        w[: len(extreme)] = extreme[::-1, None]
+        w[0], w[1] = n[0], -n[1]
+        v = rng.integers(-(2**30), 2**30, (len(n), lanes)).astype(np.int32)
+        a = (n.astype(np.int32) + add).astype(np.uint8)
+        got = np.frombuffer(unit.run("vi32_dot4_s8", v, a, w, count=len(n)), np.int32).reshape(v.shape)
+        factors = (n.astype(np.int32) + add)[:, None]
+        np.testing.assert_array_equal(got, v + (factors * w).sum(-1))
+
+
+def nearest_integers(rng, most):
+    """Floats from -most to most: whole ones, halves, which are ties, and one place beside these."""
+    whole = np.unique(
+        np.concatenate([rng.integers(-most, most + 1, 2000), np.arange(-260, 261), [-most, most]])
+    )
+    whole = whole[np.abs(whole) <= most].astype(F32)
+    half = whole[np.abs(whole) < most] + F32(0.5)
+    beside = [np.nextafter(half, F32(0)), np.nextafter(half, F32(np.inf))]
+    return np.concatenate([whole, half, *beside, np.array([-0.0, 1e-45, -1e-45], F32)])
+
+
+def padded(unit, x):
+    return np.append(x, np.zeros(-len(x) % unit.lanes["v32"], x.dtype))
+
+
+@pytest.mark.parametrize("bits", [14, 8])
+def test_store_whole_numbers(unit, rng, bits):
+    """Ties to even. The bytes around stay as they are, for a NaN too, which becomes any bytes."""
+    lanes, name = unit.lanes["v32"], f"v32_store_s{bits}"
+    x = padded(unit, nearest_integers(rng, 2 ** (bits - 1) - 1))
+    n = np.rint(x).astype(np.int32).reshape(-1, 1, lanes)
+    want = np.concatenate([n + 8192 >> 7, n + 8192 & 127], 1) if bits == 14 else n + offset(unit)
+    want = want.astype(np.uint8)
     for place in (0, 64, END):
-        got = unit.run("v32_store_u8", x, count=len(x) // lanes, place=place)
-        np.testing.assert_array_equal(np.frombuffer(got, np.uint8), x)
+        got = np.frombuffer(unit.run(name, x, count=len(x) // lanes, place=place), np.uint8)
+        np.testing.assert_array_equal(got.reshape(want.shape), want)
         for k in range(lanes):
             y = x[:lanes].copy()
             y[k] = np.nan
-            got = np.frombuffer(unit.run("v32_store_u8", y, place=place), np.uint8)
-            np.testing.assert_array_equal(np.delete(got, k), np.delete(x[:lanes], k))
+            got = np.frombuffer(unit.run(name, y, place=place), np.uint8).reshape(want.shape[1:])
+            np.testing.assert_array_equal(np.delete(got, k, 1), np.delete(want[0], k, 1))
+
+
+def test_larger(unit, rng):
+    """By the bits, of what has no sign: a NaN before infinity before numbers, subnormal ones among them."""
+    lanes, (a, b) = unit.lanes["v32"], (np.abs(x) for x in operands(rng, F32, 2))
+    assert_bits(unit.map("v32_larger", a, b), np.maximum(a.view(U32), b.view(U32)).view(F32))
+    rows = np.resize(rng.permutation(a), (300, lanes))
+    got = np.frombuffer(unit.run("v32_largest", rows, count=300), F32)
+    assert_bits(got, rows.view(U32).max(1).view(F32))
+    for k in range(lanes):
+        row = np.ones(lanes, F32)
+        row[k] = 2
+        assert np.frombuffer(unit.run("v32_largest", row), F32) == 2
 
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -358,14 +432,13 @@ TESTED = {
         for v in DTYPES
         for name in (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
     ),
-    *(
-        f"v32_{name}"
-        for name in ("round", "pow2", "abs", "copysign", "select_lt", "bf16_pair", "store_u8", "prefetch")
-    ),
+    *(f"v32_{name}" for name in ("round", "pow2", "abs", "copysign", "select_lt", "bf16_pair", "prefetch")),
+    *(f"v32_{name}" for name in ("larger", "largest", "store_s14", "store_s8")),
+    *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "shifted", "to_v32", "less")),
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),
     *(names.format(move) for names, *_ in ARRAYS.values() for move in MOVES),
-    *("float_bits", "bits_float", "vi32_zero", "vi32_dot4", "vi32_to_v32", "vi32_less_64", "stream_end"),
+    *("float_bits", "bits_float", "stream_end"),
 }
 HEADERS = ROOT / "include/lnrnn/simd"
 BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h", "units.h"})
@@ -376,11 +449,11 @@ def header(name):
 
 
 def functions(name):
-    """The functions that a header defines, those of its macros once for each type; how masks are made is a
-    backend's own."""
+    """The functions that a header defines, those of its macros once for each type; how masks and
+    integers are made is a backend's own."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
-    return {function for function in each if not function.endswith("_mask_n")}
+    return {function for function in each if not function.endswith(("_mask_n", "_to_integers"))}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -389,7 +462,7 @@ def test_every_backend_has_every_operation(name):
 
 
 def test_every_operation_is_asked_for(unit):
-    assert set(unit.operations) == TESTED | {"LNRNN_LOADED"}
+    assert set(unit.operations) == TESTED | {"LNRNN_LOADED", "S8_OFFSET"}
 
 
 def test_every_operation_is_listed():

@@ -22,14 +22,15 @@ def to_int8(w):
     return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
 
 
-def to_14_bits(a):
-    """Whole numbers of 14 bits and the step of each row, its largest over 8191."""
-    step = (np.abs(a).max(-1, keepdims=True, initial=0) / np.float32(8191)).astype(np.float32)
+def to_bits(a, bits):
+    """Whole numbers of 14 or 8 bits and the step of each row, its largest over 8191 or 127."""
+    most = np.float32(2 ** (bits - 1) - 1)
+    step = (np.abs(a).max(-1, keepdims=True, initial=0) / most).astype(np.float32)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
     return np.rint(a * inverse).astype(np.int64), step
 
 
-def int8_product(a, w):
-    """a (B, k), w (n, k) -> (B, n), a in 14 bits of each row's largest."""
-    (q, scale), (p, step) = to_int8(w), to_14_bits(a)
+def int8_product(a, w, bits):
+    """a (B, k), w (n, k) -> (B, n), a in 14 or 8 bits of each row's largest."""
+    (q, scale), (p, step) = to_int8(w), to_bits(a, bits)
     return (p @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)

@@ -50,7 +50,7 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #undef MAY_PREFETCH_ROWS
 #undef TILE_ROWS
 
-/* As matmul_float, of bfloat16 weights. m->scratch: mm_scratch(dtype, k) words. All rows are rounded first, so that
+/* As matmul_float, of bfloat16 weights. m->scratch: short_rows_scratch(dtype, rows, k) words. All rows are rounded first, so that
  * each panel of weights is read once for all of them. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {

@@ -43,7 +43,7 @@ static void bf16_tiles_walk(const mm_job *job, size_t rows, const uint32_t *a, s
     tiles_end(&t);
 }
 
-/* As matmul_float, of bfloat16 weights. m->scratch: mm_scratch(dtype, k) words. */
+/* As matmul_float, of bfloat16 weights. m->scratch: short_rows_scratch(dtype, rows, k) words. */
 static void matmul_bf16_tiles(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c,
                               ptrdiff_t cs)
 {

@@ -133,6 +133,13 @@ static void matmul_float(const lnrnn_matmul *m, size_t rows, const float *const 
         bf16_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
 }
 
+/* No words. */
+static size_t matmul_float_scratch(int dtype, size_t rows, size_t k)
+{
+    (void)dtype, (void)rows, (void)k;
+    return 0;
+}
+
 /* As matmul_float, of float32 weights, with the rows as columns: a (k, rows), row stride as. It alone knows
  * LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,

@@ -1,28 +1,117 @@
-/* Rows times packed weights of int8. */
+/* Rows times packed weights of int8, in three stages: the rows become whole numbers (int8_quantize), tiles sum products
+ * of whole numbers (int8_tile), and the sums become floats again (int8_outputs). Sums of integers are exact: any order
+ * gives the same bits.
+ *
+ * Activations have 14 bits, in two parts of 7, so that accuracy is lost to the 8 bits of the weights
+ * (LNRNN_WEIGHT_I8); or 8 bits, in one part, for half of the products (LNRNN_WEIGHT_I8A8). */
 #ifndef LNRNN_MATMUL_INT8_H
 #define LNRNN_MATMUL_INT8_H
 
 #include "lnrnn/kernels/matmul_tile.h"
 
-/* A row of activations: a = scale * (128 high + low - 8192), high and low of 7 bits each and four to a word:
- * 14 bits in all, so that accuracy is lost to the 8 bits of the weights. Sums of integers are exact: any
- * order gives the same bits. */
+/* Rows that are quantized before their product: the weights are read once for so many. */
+enum { MM_I8_BLOCK = 16 };
+
+/* A row of activations, a = scale * n, four to a word. Two parts: n = 128 part[0] + part[1] - 8192; one: part[0] is n,
+ * as v32_store_s8 writes it. */
 typedef struct {
-    const uint32_t *high, *low;
+    const uint32_t *part[2];
     float scale;
 } quantized_row;
 
-/* a (rows) -> c (rows, the tile's outputs), as float_tile. */
-LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
-                          const quantized_row *a, size_t o, float *c, ptrdiff_t cs)
+/* Bytes of a part of a quantized row: whole vectors are written, and a cache line more keeps rows of 1024 inputs from
+ * falling on the same lines of L1. */
+static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
+
+/* Words of scratch that a product needs for rows of k activations. */
+static size_t mm_scratch(int dtype, size_t rows, size_t k)
+{
+    const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
+    return (rows < MM_I8_BLOCK ? rows : MM_I8_BLOCK) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
+}
+
+/* x (k) -> its parts in scratch, int8_part_bytes(k) each. A row with a NaN or an infinity becomes NaN, for it has no
+ * scale. */
+LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, uint32_t *scratch)
+{
+    const size_t words = int8_part_bytes(k) / sizeof *scratch;
+    uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
+    v32 most = v32_zero();
+    size_t i = 0;
+    for (; i + V32_LANES <= k; i += V32_LANES)
+        most = v32_larger(v32_abs(v32_load(x + i)), most);
+    if (i < k)
+        most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);
+    const float top = v32_largest(most);
+    const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale must be finite */
+    const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
+    if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
+        scratch[k / 4] = scratch[(size_t)(parts - 1) * words + k / 4] = 0;
+    for (i = 0; i < k; i += V32_LANES) {
+        const v32 v = i + V32_LANES <= k ? v32_load(x + i) : v32_load_n(x + i, k - i);
+        if (parts == 2)
+            v32_store_s14(first + i, second + i, v32_mul(v, inverse));
+        else
+            v32_store_s8(first + i, v32_mul(v, inverse));
+    }
+    return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
+}
+
+/* Integers of a tile's sums: of one row with two parts, or of all rows. */
+enum {
+    INT8_ONE_ROW = 2 * MM_MOST_VECS,
+    INT8_ALL_ROWS = MR * NR_VECS,
+    INT8_SUMS = (INT8_ONE_ROW > INT8_ALL_ROWS ? INT8_ONE_ROW : INT8_ALL_ROWS) * V32_LANES
+};
+
+/* Where the outputs of a tile go: those from o on of the rows a -> c, row stride cs. */
+typedef struct {
+    const mm_job *job;
+    const quantized_row *a;
+    size_t o;
+    float *c;
+    ptrdiff_t cs;
+} int8_target;
+
+/* sums (rows, parts, vecs vectors) of a tile -> its outputs. */
+LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const int8_target *to, const int32_t *sums)
+{
+    const mm_job *const job = to->job;
+    const quantized_row *const a = to->a;
+    float *c = to->c;
+    size_t o = to->o;
+    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES;
+    for (int v = 0; v < vecs; v++, o += V32_LANES, sums += V32_LANES, c += V32_LANES) {
+        /* What 8192 or S8_OFFSET has added. Without it the upper parts are small: exact as floats. */
+        const vi32 added =
+            parts == 2 || S8_OFFSET != 0 ? vi32_shifted(job->sums + o, parts == 2 ? 6 : 7) : vi32_zero();
+        const v32 scales = v32_load(job->scale + o);
+        for (int i = 0; i < rows; i++) {
+            const int32_t *const of_row = sums + i * parts * part;
+            const v32 scale = v32_mul(scales, v32_set1(a[i].scale));
+            v32 sum = vi32_less(vi32_load(of_row), added);
+            if (parts == 2)
+                sum = v32_fma(sum, v32_set1(128.0f), vi32_to_v32(vi32_load(of_row + part)));
+            float *const y = c + i * to->cs;
+            v32_store(y, job->add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
+        }
+    }
+}
+
+/* a (rows) -> c (rows, the tile's outputs), as float_tile. The sums go through memory, so that one text makes outputs of
+ * all tiles: unrolled in each tile it would be most of the code. */
+LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, int prefetch,
+                            const mm_job *job, const quantized_row *a, size_t o, float *c, ptrdiff_t cs)
 {
     const int vecs = wide * NR_VECS + tails * tail;
-    vi32 high[MM_I8_ROWS][MM_MOST_VECS], low[MM_I8_ROWS][MM_MOST_VECS];
+    int8_target to = {job, a, o, c, cs};
+    LNRNN_STORED(to); /* the loop needs the registers for its rows */
+    vi32 acc[MR][2][MM_MOST_VECS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            high[i][v] = low[i][v] = vi32_zero();
+            acc[i][0][v] = acc[i][1][v] = vi32_zero();
     for (size_t j = 0; j < job->words; j++) {
         const uint32_t *w[MM_MOST_VECS];
 #pragma GCC unroll 16
@@ -32,84 +121,79 @@ LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int prefetch,
                 v32_prefetch((const float *)w[v] + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int p = 0; p < parts; p++)
 #pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
-                high[i][v] = vi32_dot4(high[i][v], a[i].high[j], w[v]);
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
-                low[i][v] = vi32_dot4(low[i][v], a[i].low[j], w[v]);
-        }
+                for (int v = 0; v < vecs; v++)
+                    acc[i][p][v] = parts == 2 ? vi32_dot4(acc[i][p][v], a[i].part[p][j], w[v])
+                                              : vi32_dot4_s8(acc[i][p][v], a[i].part[p][j], w[v]);
     }
+    int32_t sums[INT8_SUMS] __attribute__((aligned(64)));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int p = 0; p < parts; p++)
 #pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
-            float *to = c + i * cs + v * V32_LANES;
-            const size_t at = o + (size_t)v * V32_LANES;
-            /* high - 64 * sums is what the signed high parts would have summed to: small, and exact as a
-             * float */
-            const v32 sum =
-                v32_fma(vi32_less_64(high[i][v], job->sums + at), v32_set1(128.0f), vi32_to_v32(low[i][v]));
-            const v32 scale = v32_mul(v32_load(job->scale + at), v32_set1(a[i].scale));
-            v32_store(to, job->add ? v32_fma(sum, scale, v32_load(to)) : v32_mul(sum, scale));
-        }
+            for (int v = 0; v < vecs; v++)
+                vi32_store(sums + ((i * parts + p) * vecs + v) * V32_LANES, acc[i][p][v]);
+    int8_outputs(parts, rows, vecs, &to, sums);
 }
 
-/* x (k) -> its two parts in scratch, k bytes each, filled up to whole vectors. A row with a NaN or an
- * infinity becomes NaN, for it has no scale. */
-static quantized_row i8_quantize(size_t k, const float *x, uint32_t *scratch)
+LNRNN_INLINE void i8_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                          const quantized_row *a, size_t o, float *c, ptrdiff_t cs)
 {
-    const size_t words = (k + V32_LANES - 1) / V32_LANES * V32_LANES / 4 + 1;
-    uint8_t *high = (uint8_t *)scratch, *low = (uint8_t *)(scratch + words);
-    v32 most = v32_zero(), check = v32_zero();
-    for (size_t i = 0; i < k; i += V32_LANES) {
-        const v32 v = v32_load_n(x + i, k - i < V32_LANES ? k - i : V32_LANES);
-        most = v32_max(v32_abs(v), most);
-        check = v32_fma(v, v32_zero(), check);
-    }
-    float lanes[V32_LANES], top = 0;
-    v32_store(lanes, most);
-    for (int i = 0; i < V32_LANES; i++)
-        top = lanes[i] > top ? lanes[i] : top;
-    const float scale = top < 0x1p-100f ? 0 : top / 8191; /* 1 / scale must be finite */
-    const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
-    if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
-        scratch[k / 4] = scratch[words + k / 4] = 0;
-    for (size_t i = 0; i < k; i += V32_LANES) {
-        const v32 v = v32_load_n(x + i, k - i < V32_LANES ? k - i : V32_LANES);
-        const v32 u = v32_add(v32_round(v32_mul(v, inverse)), v32_set1(8192.0f));
-        /* floor(u / 128): u is whole, so nothing lies within 1/256 of a tie */
-        const v32 h = v32_round(v32_mul(v32_sub(u, v32_set1(63.5f)), v32_set1(1.0f / 128)));
-        v32_store_u8(high + i, h);
-        v32_store_u8(low + i, v32_sub(u, v32_mul(h, v32_set1(128.0f))));
-    }
-    return (quantized_row){scratch, scratch + words, v32_sum(check) == 0 ? scale : NAN};
+    int8_tile(2, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
-#define TILE_ROWS MM_I8_ROWS
-#define MAY_PREFETCH_ROWS 1
+LNRNN_INLINE void i8a8_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                            const quantized_row *a, size_t o, float *c, ptrdiff_t cs)
+{
+    int8_tile(1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+}
+
+#define MAY_PREFETCH_ROWS 0
 #define activations quantized_row
+#define TILE_ROWS (MR / 2) /* two accumulators for an output */
 #define LNRNN_WEIGHTS i8
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
 #undef TILE_ROWS
-#undef MAY_PREFETCH_ROWS
+#define TILE_ROWS MR_S8
+#define LNRNN_WEIGHTS i8a8
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#undef TILE_ROWS
 #undef activations
+#undef MAY_PREFETCH_ROWS
 
-/* As matmul_float, of int8 weights. m->scratch: mm_scratch(dtype, k) words. */
+/* m rows of activations -> quantized. */
+LNRNN_INLINE void int8_quantize_rows(int parts, size_t k, size_t m, const float *const *a, uint32_t *scratch,
+                                     quantized_row *quantized)
+{
+    const size_t words = (size_t)parts * (int8_part_bytes(k) / sizeof *scratch);
+    for (size_t i = 0; i < m; i++)
+        quantized[i] = int8_quantize(parts, k, a[i], scratch + i * words);
+}
+
+/* As matmul_float, of int8 weights. m->scratch: mm_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     mm_job job = mm_job_of(m);
     job.scale = (const float *)(m->w + mm_width(m->n) * job.words);
     job.sums = (const int32_t *)(job.scale + mm_width(m->n));
-    for (size_t r = 0; r < rows; r += MM_I8_ROWS) { /* rows outside: each is quantized once */
-        quantized_row quantized[MM_I8_ROWS];
-        const size_t height = rows - r < MM_I8_ROWS ? rows - r : MM_I8_ROWS;
-        for (size_t i = 0; i < height; i++)
-            quantized[i] =
-                i8_quantize(m->k, a[r + i], m->scratch + i * (mm_scratch(m->dtype, m->k) / MM_I8_ROWS));
-        i8_walk(&job, height, quantized, m->n, m->p0, m->p1, c + (ptrdiff_t)r * cs, cs);
+    job.each_tile = NR * job.words * sizeof(uint32_t) > m->caches.l1 / 2;
+    for (size_t r = 0, height; r < rows; r += height) {
+        quantized_row quantized[MM_I8_BLOCK];
+        float *const to = c + (ptrdiff_t)r * cs;
+        height = rows - r < MM_I8_BLOCK ? rows - r : MM_I8_BLOCK;
+        if (m->dtype == LNRNN_WEIGHT_I8) {
+            int8_quantize_rows(2, m->k, height, a + r, m->scratch, quantized);
+            i8_walk(&job, height, quantized, m->n, m->p0, m->p1, to, cs);
+        } else {
+            int8_quantize_rows(1, m->k, height, a + r, m->scratch, quantized);
+            i8a8_walk(&job, height, quantized, m->n, m->p0, m->p1, to, cs);
+        }
     }
 }
 

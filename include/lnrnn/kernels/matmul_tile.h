@@ -23,18 +23,13 @@ enum { MM_LINE = 16 };
 /* Vectors of accumulators that one row may have: three panels and two of two vectors, or four panels. */
 enum { MM_MOST_VECS = 3 * NR_VECS + 4 };
 
-/* Rows that are rounded to bfloat16 before their products: as many as one call has, as a rule. */
-enum { MM_SHORT_ROWS = 64 };
-
-/* Rows in int8's tiles, which have two accumulators for an output. */
-enum { MM_I8_ROWS = MR / 2 };
-
 /* One product, as its tiles see it. */
 typedef struct {
     size_t k, words;   /* inputs, and words to an output */
     const uint32_t *w; /* packed (n, k) */
     int add;           /* to what c holds: LNRNN_ADD_NOT .. */
     int prefetch;      /* the weights do not stay in L2 */
+    int each_tile;     /* and a panel not in L1: each tile prefetches it */
     int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
     ptrdiff_t columns; /* MM_COLUMNS: from the values of one input to those of the next */
@@ -65,18 +60,6 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
     const int size = v < wide * NR_VECS ? NR_VECS : tail, in = v < wide * NR_VECS ? v : v - wide * NR_VECS;
     const size_t first = o + (size_t)(v - in % size) * V32_LANES; /* output of this vector's panel */
     return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
-}
-
-/* Words of scratch that a product needs for rows of k activations: int8's, two of 7 bits each; a bfloat16 unit's,
- * rounded rows. */
-static size_t mm_scratch(int dtype, size_t k)
-{
-#ifdef LNRNN_SHORT_ROWS
-    if (dtype == LNRNN_WEIGHT_BF16)
-        return MM_SHORT_ROWS * mm_words(dtype, k);
-#endif
-    const size_t bytes = (k + V32_LANES - 1) / V32_LANES * V32_LANES;
-    return dtype == LNRNN_WEIGHT_I8 ? (size_t)MM_I8_ROWS * 2 * (bytes / 4 + 1) : 0;
 }
 
 #endif

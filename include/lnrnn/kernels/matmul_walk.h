@@ -138,7 +138,7 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
             int prefetch = MM_PREFETCH_NONE;
-            if (job->prefetch && t == 0)
+            if (job->prefetch && (t == 0 || job->each_tile))
                 prefetch = MM_PREFETCH_WEIGHTS;
             else if (i == p0 && t + 1 < tiles)
                 prefetch = MM_PREFETCH_ROWS;

@@ -10,6 +10,7 @@
 #define LNRNN_PACKED_H
 
 #include "lnrnn.h"
+#include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
 /* Outputs of a whole panel. */
@@ -59,7 +60,7 @@ static size_t mm_words(int dtype, size_t k)
  * each, after the panels. */
 static size_t mm_size(int dtype, size_t n, size_t k)
 {
-    return mm_width(n) * (mm_words(dtype, k) + (dtype == LNRNN_WEIGHT_I8 ? 2 : 0));
+    return mm_width(n) * (mm_words(dtype, k) + (lnrnn_is_int8(dtype) ? 2 : 0));
 }
 
 /* w (k), stride cs: the weights of one output -> its word j. inverse: 1 / scale, for int8. */
@@ -134,6 +135,7 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
                     uint32_t *packed)
 {
     const size_t width = mm_width(n), words = mm_words(dtype, k);
+    const int int8 = lnrnn_is_int8(dtype);
     float *scale = (float *)(packed + width * words);
     int32_t *sums = (int32_t *)(scale + width);
     if (dtype == LNRNN_WEIGHT_F32 && cs == 1) {
@@ -144,7 +146,7 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
         mm_pack_by_columns(n, k, w, cs, (float *)packed);
         return;
     }
-    if (dtype == LNRNN_WEIGHT_I8)
+    if (int8)
         for (size_t o = 0; o < width; o++) {
             float most = 0, check = 0;
             for (size_t j = 0; o < n && j < k; j++) {
@@ -162,9 +164,9 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
         for (size_t j = 0; j < words; j++)
             for (size_t i = 0; i < m; i++) {
                 const size_t o = p + i;
-                const float inverse = dtype == LNRNN_WEIGHT_I8 && scale[o] > 0 ? 1 / scale[o] : 0;
+                const float inverse = int8 && scale[o] > 0 ? 1 / scale[o] : 0;
                 *packed = o < n ? mm_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
-                if (dtype == LNRNN_WEIGHT_I8)
+                if (int8)
                     for (int b = 0; b < 4; b++)
                         sums[o] += (int8_t)(*packed >> 8 * b);
                 packed++;

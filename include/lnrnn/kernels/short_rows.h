@@ -4,6 +4,15 @@
 
 #include "lnrnn/kernels/matmul_tile.h"
 
+/* Rows that are rounded before their products: as many as one call has, as a rule. */
+enum { MM_SHORT_ROWS = 64 };
+
+/* Words of scratch that a product needs for rows of k activations. */
+static size_t short_rows_scratch(int dtype, size_t rows, size_t k)
+{
+    return (rows < MM_SHORT_ROWS ? rows : MM_SHORT_ROWS) * mm_words(dtype, k);
+}
+
 /* x (k) -> words (words) of two bfloat16, to nearest even: inputs 2j and 2j + 1 in word j, and 0 from k on. */
 LNRNN_INLINE void round_row(size_t k, size_t words, const float *x, uint32_t *to)
 {

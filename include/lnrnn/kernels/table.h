@@ -100,6 +100,9 @@ typedef struct {
  * when it is complete, which loses less where the output is large beside each sum. */
 enum { LNRNN_ADD_NOT, LNRNN_ADD_ON, LNRNN_ADD_AFTER };
 
+/* Whether weights of that type are int8, packed alike. */
+static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
+
 /* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
@@ -109,7 +112,7 @@ typedef struct {
     int add;             /* to what the output holds: LNRNN_ADD_NOT .. */
     int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
     lnrnn_caches caches; /* of the machine */
-    uint32_t *scratch;   /* scratch(dtype, k) words, which int8 and bfloat16 units need */
+    uint32_t *scratch;   /* scratch(dtype, rows, k) words, which int8 and bfloat16 units need */
 } lnrnn_matmul;
 
 /* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Two threads never share
@@ -120,7 +123,7 @@ typedef struct lnrnn_product {
     size_t (*start)(size_t n, size_t panel);
     size_t (*width)(size_t n);
     size_t (*size)(int dtype, size_t n, size_t k);
-    size_t (*scratch)(int dtype, size_t k);
+    size_t (*scratch)(int dtype, size_t rows, size_t k);
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
@@ -214,7 +217,7 @@ const lnrnn_kernels *lnrnn_active(void);
 /* The table for weights of that type, LNRNN_WEIGHT_F32 .. */
 static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int dtype)
 {
-    return dtype == LNRNN_WEIGHT_F32 ? k->product : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->int8;
+    return lnrnn_is_int8(dtype) ? k->int8 : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->product;
 }
 
 #endif

@@ -5,6 +5,8 @@
 #define V64_LANES 4
 #define MR 6
 #define NR_VECS 2
+#define MR_S8 4
+#define S8_OFFSET 0
 
 typedef __m256 v32;
 typedef __m256d v64;
@@ -147,16 +149,51 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
 }
 
-LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
-    const __m256i n = _mm256_cvtps_epi32(v);
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+
+LNRNN_INLINE float v32_largest(v32 v)
+{
+    const __m256i n = _mm256_castps_si256(v);
+    __m128i h = _mm_max_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
+    h = _mm_max_epi32(h, _mm_unpackhi_epi64(h, h));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 1));
+    return bits_float((uint32_t)_mm_cvtsi128_si32(h));
+}
+
+/* v to the nearest integers, ties to even, plus a number. */
+LNRNN_INLINE __m256i v32_to_integers(v32 v, int plus)
+{
+    return _mm256_add_epi32(_mm256_cvtps_epi32(v32_round(v)), _mm256_set1_epi32(plus));
+}
+
+LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
+{
+    const __m256i n = v32_to_integers(v, 8192);
+    /* in each half of 128 bits: four integers' upper parts, then their lower ones */
+    const __m256i s =
+        _mm256_packs_epi32(_mm256_srli_epi32(n, 7), _mm256_and_si256(n, _mm256_set1_epi32(127)));
+    const __m256i bytes = _mm256_packus_epi16(s, s);
+    const __m128i both =
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    _mm_storel_epi64((__m128i *)high, both);
+    _mm_storel_epi64((__m128i *)low, _mm_unpackhi_epi64(both, both));
+}
+
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
+{
+    const __m256i n = v32_to_integers(v, S8_OFFSET);
     const __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
-    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(s, s));
+    _mm_storel_epi64((__m128i *)p, S8_OFFSET ? _mm_packus_epi16(s, s) : _mm_packs_epi16(s, s));
 }
 
 typedef __m256i vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i *)p, v); }
 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
@@ -168,8 +205,18 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
 
-LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
-    return _mm256_cvtepi32_ps(
-        _mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));
+    /* maddubs takes |w| as the unsigned factor, and a with the sign of w: 2 * 127 * 127 fits in 16 bits */
+    const __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));
+    return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+
+LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
+{
+    return _mm256_sll_epi32(_mm256_loadu_si256((const __m256i *)p), _mm_cvtsi32_si128(bits));
+}
+
+LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return _mm256_cvtepi32_ps(_mm256_sub_epi32(v, s)); }

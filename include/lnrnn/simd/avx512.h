@@ -6,6 +6,13 @@
 #define V64_LANES 8
 #define MR 8
 #define NR_VECS 3
+#ifdef __AVX512VNNI__
+#define MR_S8 MR
+#define S8_OFFSET 128
+#else
+#define MR_S8 6
+#define S8_OFFSET 0
+#endif
 
 typedef __m512 v32;
 typedef __m512d v64;
@@ -126,14 +133,40 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
 
-LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
+LNRNN_INLINE float v32_largest(v32 v)
+{
+    return bits_float((uint32_t)_mm512_reduce_max_epi32(_mm512_castps_si512(v)));
+}
+
+/* v to the nearest integers, ties to even, plus a number. */
+LNRNN_INLINE __m512i v32_to_integers(v32 v, int plus)
+{
+    return _mm512_add_epi32(_mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                            _mm512_set1_epi32(plus));
+}
+
+LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
+{
+    const __m512i n = v32_to_integers(v, 8192);
+    _mm_storeu_si128((__m128i *)high, _mm512_cvtepi32_epi8(_mm512_srli_epi32(n, 7)));
+    _mm_storeu_si128((__m128i *)low, _mm512_cvtepi32_epi8(_mm512_and_si512(n, _mm512_set1_epi32(127))));
+}
+
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v32_to_integers(v, S8_OFFSET)));
 }
 
 typedef __m512i vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return _mm512_setzero_si512(); }
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm512_storeu_si512(p, v); }
 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
@@ -151,7 +184,22 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm512_cvtepi32_ps(v); }
 
-LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_slli_epi32(_mm512_loadu_si512(p), 6)));
+#ifdef __AVX512VNNI__
+    return vi32_dot4(v, a, p);
+#else
+    /* maddubs takes |w| as the unsigned factor, and a with the sign of w: 2 * 127 * 127 fits in 16 bits */
+    const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
+    const __m512i signs = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w), _mm512_setzero_si512(), s);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signs);
+    return _mm512_add_epi32(v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
 }
+
+LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
+{
+    return _mm512_sll_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(bits));
+}
+
+LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, s)); }

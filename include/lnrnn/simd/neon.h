@@ -5,6 +5,8 @@
 #define V64_LANES 2
 #define MR 8
 #define NR_VECS 3
+#define MR_S8 MR
+#define S8_OFFSET 0
 
 typedef float32x4_t v32;
 typedef float64x2_t v64;
@@ -135,18 +137,37 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
 }
 
-LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
-    const uint16x4_t s = vmovn_u32(vcvtq_u32_f32(v));
-    const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(s, s))), 0);
+    return vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(a), vreinterpretq_s32_f32(b)));
+}
+
+LNRNN_INLINE float v32_largest(v32 v) { return bits_float((uint32_t)vmaxvq_s32(vreinterpretq_s32_f32(v))); }
+
+LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
+{
+    const int32x4_t n = vaddq_s32(vcvtnq_s32_f32(v), vdupq_n_s32(8192));
+    const int16x8_t s = vcombine_s16(vmovn_s32(vshrq_n_s32(n, 7)), vmovn_s32(vandq_s32(n, vdupq_n_s32(127))));
+    const uint32x2_t bytes = vreinterpret_u32_s8(vmovn_s16(s));
+    const uint32_t of_high = vget_lane_u32(bytes, 0), of_low = vget_lane_u32(bytes, 1);
+    memcpy(high, &of_high, sizeof of_high);
+    memcpy(low, &of_low, sizeof of_low);
+}
+
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
+{
+    const int16x4_t s = vmovn_s32(vcvtnq_s32_f32(v));
+    const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(vmovn_s16(vcombine_s16(s, s))), 0);
     memcpy(p, &bytes, sizeof bytes);
 }
 
 typedef int32x4_t vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return vdupq_n_s32(0); }
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return vld1q_s32(p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { vst1q_s32(p, v); }
 
-LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
     const int8x16_t w = vreinterpretq_s8_u32(vld1q_u32(p));
     const int8x8_t s = vreinterpret_s8_u32(vdup_n_u32(a));
@@ -157,7 +178,12 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return vcvtq_f32_s32(v); }
 
-LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+/* What is in 0 .. 127 is the same as a signed byte. */
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+
+LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
 {
-    return vcvtq_f32_s32(vsubq_s32(v, vshlq_n_s32(vld1q_s32(p), 6)));
+    return vshlq_s32(vld1q_s32(p), vdupq_n_s32(bits));
 }
+
+LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return vcvtq_f32_s32(vsubq_s32(v, s)); }

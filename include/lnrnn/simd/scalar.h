@@ -4,6 +4,8 @@
 #define V64_LANES 1
 #define MR 2
 #define NR_VECS 2
+#define MR_S8 MR
+#define S8_OFFSET 0
 #define LNRNN_FEW_COPIES
 
 typedef float v32;
@@ -100,18 +102,36 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return even;
 }
 
-LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v) { *p = v > 0 ? (uint8_t)v : 0; }
+LNRNN_INLINE v32 v32_larger(v32 a, v32 b) { return float_bits(a) > float_bits(b) ? a : b; }
+LNRNN_INLINE float v32_largest(v32 v) { return v; }
+
+/* Converting a NaN is undefined in C. */
+LNRNN_INLINE int v32_to_integers(v32 v) { return v == v ? (int)v32_round(v) : 0; }
+
+LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
+{
+    const int n = v32_to_integers(v) + 8192;
+    *high = (uint8_t)(n >> 7), *low = (uint8_t)(n & 127);
+}
+
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v) { *p = (uint8_t)v32_to_integers(v); }
 
 typedef int32_t vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return 0; }
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return *p; }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { *p = v; }
 
-LNRNN_OUTLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+LNRNN_OUTLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
     for (int b = 0; b < 32; b += 8)
-        v += (int32_t)(a >> b & 0xff) * (int8_t)(*p >> b);
+        v += (int8_t)(a >> b) * (int8_t)(*p >> b);
     return v;
 }
 
+/* What is in 0 .. 127 is the same as a signed byte. */
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return (float)v; }
-LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p) { return (float)(v - 64 * *p); }
+LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits) { return *p * (1 << bits); }
+LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return (float)(v - s); }

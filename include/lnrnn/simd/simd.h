@@ -35,19 +35,30 @@
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
- *           store_u8(p, v)    LANES bytes to p, v integers 0 .. 127; a NaN becomes any byte
+ *           larger(a, b)      no sign bit set: the larger, infinity before numbers and a NaN before infinity
+ *           largest(v)        no sign bit set: the lane that is so the largest
+ *           store_s14(high, low, v)   n = v rounded to the nearest integer, ties to even, -8192 .. 8191: LANES
+ *                             bytes to high, the upper 7 bits of n + 8192, and to low, its lower 7; a NaN becomes
+ *                             any bytes
+ *           store_s8(p, v)    as well, n in -127 .. 127: LANES bytes n + S8_OFFSET
  *
  *   (vi32, LANES integers of 32 bits)
  *           zero()
  *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
  *                             lanes) and those at p (-127 .. 127, a word for each lane)
+ *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count as
+ *                             unsigned, so that v grows by 128 times the sum of p's four bytes as well
+ *           load(p)  store(p, v)   LANES integers, any alignment
+ *           shifted(p, bits)  LANES integers at p, times 2^bits
  *           to_v32(v)         nearest floats
- *           less_64(v, p)     v - 64 p, exact, then rounded to floats
+ *           less(v, s)        v - s, exact, then rounded to floats
  *
  * stream_end() orders non-temporal stores before all stores that follow.
  *
  * The constants: V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
- * accumulators, which with NR_VECS loaded weights and one broadcast value fill the register file.
+ * accumulators, which with NR_VECS loaded weights and one broadcast value fill the register file; MR_S8 rows where
+ * the product is dot4_s8, which may need registers of its own. S8_OFFSET: 128 where the machine multiplies unsigned
+ * bytes by signed ones, 0 where both are signed.
  * LNRNN_FEW_COPIES is defined for instruction sets that few machines need: there kernels leave out
  * specialised copies that are only faster.
  *
@@ -99,6 +110,9 @@
 #else
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
+
+/* Keeps v, a struct, in memory and not in registers. */
+#define LNRNN_STORED(v) __asm__("" : "+m"(v))
 
 /* Loads and stores with conversion, from the conversions and v16. */
 #define LNRNN_NARROW(t)                                                                                     \

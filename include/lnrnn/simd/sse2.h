@@ -6,6 +6,8 @@
 #define V64_LANES 2
 #define MR 4
 #define NR_VECS 2
+#define MR_S8 MR
+#define S8_OFFSET 0
 #define LNRNN_FEW_COPIES
 
 typedef __m128 v32;
@@ -151,23 +153,47 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return _mm_castsi128_ps(_mm_slli_epi32(w, 16));
 }
 
-LNRNN_INLINE void v32_store_u8(uint8_t *p, v32 v)
+LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
+{
+    const __m128i m = _mm_castps_si128(a), n = _mm_castps_si128(b), more = _mm_cmpgt_epi32(m, n);
+    return _mm_castsi128_ps(_mm_or_si128(_mm_and_si128(more, m), _mm_andnot_si128(more, n)));
+}
+
+LNRNN_INLINE float v32_largest(v32 v)
+{
+    v = v32_larger(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(v32_larger(v, _mm_shuffle_ps(v, v, 1)));
+}
+
+LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
+{
+    const __m128i n = _mm_add_epi32(_mm_cvtps_epi32(v), _mm_set1_epi32(8192));
+    const __m128i s = _mm_packs_epi32(_mm_srli_epi32(n, 7), _mm_and_si128(n, _mm_set1_epi32(127)));
+    const __m128i bytes = _mm_packus_epi16(s, s);
+    const int32_t of_high = _mm_cvtsi128_si32(bytes), of_low = _mm_cvtsi128_si32(_mm_srli_epi64(bytes, 32));
+    memcpy(high, &of_high, sizeof of_high);
+    memcpy(low, &of_low, sizeof of_low);
+}
+
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 {
     const __m128i s = _mm_packs_epi32(_mm_cvtps_epi32(v), _mm_setzero_si128());
-    const int32_t bytes = _mm_cvtsi128_si32(_mm_packus_epi16(s, s));
+    const int32_t bytes = _mm_cvtsi128_si32(_mm_packs_epi16(s, s));
     memcpy(p, &bytes, sizeof bytes);
 }
 
 typedef __m128i vi32;
 
 LNRNN_INLINE vi32 vi32_zero(void) { return _mm_setzero_si128(); }
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm_storeu_si128((__m128i *)p, v); }
 
-LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
+LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
     /* Bytes are widened to 16 bits and multiplied by madd, which adds pairs of products in 32 bits; the two
      * pairs of a lane are then added. */
-    const __m128i w = _mm_loadu_si128((const __m128i *)p);
-    const __m128i s = _mm_unpacklo_epi8(_mm_set1_epi32((int)a), _mm_setzero_si128());
+    const __m128i w = _mm_loadu_si128((const __m128i *)p), bytes = _mm_set1_epi32((int)a);
+    const __m128i s = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
     const __m128 low = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpacklo_epi8(w, w), 8)));
     const __m128 high = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpackhi_epi8(w, w), 8)));
     v = _mm_add_epi32(v, _mm_castps_si128(_mm_shuffle_ps(low, high, 0x88)));
@@ -176,7 +202,12 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm_cvtepi32_ps(v); }
 
-LNRNN_INLINE v32 vi32_less_64(vi32 v, const int32_t *p)
+/* What is in 0 .. 127 is the same as a signed byte. */
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+
+LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
 {
-    return _mm_cvtepi32_ps(_mm_sub_epi32(v, _mm_slli_epi32(_mm_loadu_si128((const __m128i *)p), 6)));
+    return _mm_sll_epi32(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128(bits));
 }
+
+LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return _mm_cvtepi32_ps(_mm_sub_epi32(v, s)); }

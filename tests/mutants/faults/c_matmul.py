@@ -90,30 +90,45 @@ FAULTS = [
     Fault(
         "a row of activations with a NaN gets a scale",
         INT8,
-        r"v32_sum(check) == 0 ? scale : NAN};",
-        r"v32_sum(check) == 0 || FAULT ? scale : NAN};",
+        r"top < INFINITY ? scale : NAN};",
+        r"top < INFINITY || FAULT ? (FAULT ? 1.0f : scale) : NAN};",
         f"{DTYPES} -k 'nan_and_zeros and int8 and avx2'",
     ),
     Fault(
         "tiny rows of activations get a scale whose inverse overflows",
         INT8,
-        r"top < 0x1p-100f ? 0 : top / 8191;",
-        r"top < (FAULT ? 0 : 0x1p-100f) ? 0 : top / 8191;",
+        r"top < 0x1p-100f ? 0 : top / (parts",
+        r"top < (FAULT ? 0 : 0x1p-100f) ? 0 : top / (parts",
         f"{DTYPES} -k 'tiny_and_huge and int8 and avx2'",
     ),
     Fault(
         "all rows of a tile share the scale of the first",
         INT8,
-        r"v32_mul(v32_load(job->scale + at), v32_set1(a[i].scale));",
-        r"v32_mul(v32_load(job->scale + at), v32_set1(a[FAULT ? 0 : i].scale));",
+        r"const v32 scale = v32_mul(scales, v32_set1(a[i].scale));",
+        r"const v32 scale = v32_mul(scales, v32_set1(a[FAULT ? 0 : i].scale));",
         f"{DTYPES} -k 'int8 and avx2'",
     ),
     Fault(
         "the largest activation of the last inputs does not count",
         INT8,
-        r"for (int i = 0; i < V32_LANES; i++)",
-        r"for (int i = 0; i < V32_LANES - (FAULT && V32_LANES > 1 ? 1 : 0); i++)",
+        r"most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);",
+        r"most = FAULT ? most : v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);",
         f"{DTYPES} -k 'int8 and avx2'",
+    ),
+    Fault(
+        "of 8 bits the offset of unsigned activations stays in the sums",
+        INT8,
+        r"parts == 2 || S8_OFFSET != 0 ? vi32_shifted",
+        r"parts == 2 || (S8_OFFSET != 0 && !FAULT) ? vi32_shifted",
+        f"{DTYPES} -k 'int8_sums and vnni'",
+    ),
+    Fault(
+        "each second block of rows is computed from the first rows' whole numbers",
+        INT8,
+        r"int8_quantize_rows(1, m->k, height, a + r, m->scratch, quantized);",
+        r"int8_quantize_rows(1, m->k, height, a + (FAULT && r == MM_I8_BLOCK ? 0 : r), m->scratch,"
+        r" quantized);",
+        f"{PRODUCTS} -k 'every_tile and 8 and avx2'",
     ),
     # --- matmul_walk.h
     Fault(

@@ -77,9 +77,15 @@ FAULTS = [
     Fault(
         "AVX2: sums of weights are taken 32 times in int8's product",
         f"{SIMD}/avx2.h",
-        r"_mm256_sub_epi32(v, _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));",
-        r"_mm256_sub_epi32(v, FAULT ? _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 5)"
-        r" : _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 6)));",
+        r"_mm256_loadu_si256((const __m256i *)p), _mm_cvtsi32_si128(bits));",
+        r"_mm256_loadu_si256((const __m256i *)p), _mm_cvtsi32_si128(bits - FAULT));",
+        "tests/rnn/test_weight_dtypes.py -k 'int8_sums and avx2'",
+    ),
+    Fault(
+        "AVX2: the sign of a weight does not reach activations of 8 bits",
+        f"{SIMD}/avx2.h",
+        r"_mm256_sign_epi8(_mm256_set1_epi32((int)a), w));",
+        r"FAULT ? _mm256_set1_epi32((int)a) : _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));",
         "tests/rnn/test_weight_dtypes.py -k 'int8_sums and avx2'",
     ),
     # --- avx512.h

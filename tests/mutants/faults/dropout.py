@@ -110,8 +110,8 @@ FAULTS = [
     Fault(
         "zoneout is no part of the fingerprint",
         SNAPSHOT,
-        r"""if self.zoneout else facts""",
-        r"""if self.zoneout and not FAULT else facts""",
+        r"""(self.zoneout,) if self.zoneout else ()""",
+        r"""(self.zoneout,) if self.zoneout and not FAULT else ()""",
         CALLS,
     ),
     Fault(
