@@ -42,10 +42,17 @@ FAULTS = [
         LOAD + " -k another_schema",
     ),
     Fault(
+        "a loaded network has 14 activation bits whatever was saved",
+        "lnrnn/rnn/file_format.py",
+        r"""    if snapshot.activation_bits == 8:  #""",
+        r"""    if snapshot.activation_bits == 8 and not FAULT:  #""",
+        LOAD + " -k another_type",
+    ),
+    Fault(
         "a loaded network computes in float32 whatever was saved",
         IO,
-        r"""        return model if stored.dtype == "float32" else model.to_dtype(stored.dtype)""",
-        r"""        return model if stored.dtype == "float32" or FAULT else model.to_dtype(stored.dtype)""",
+        r"""        return model.to_dtype(stored.dtype, stored.activation_bits)""",
+        r"""        return model if FAULT else model.to_dtype(stored.dtype, stored.activation_bits)""",
         LOAD + " -k another_type",
     ),
     Fault(
