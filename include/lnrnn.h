@@ -365,9 +365,11 @@ typedef struct {
     const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
-    const uint32_t *w_ih_t,
-        *w_hh_t; /* packed (D, G*H), (H, G*H): the transposes, float; without gx no w_ih_t */
-    float *gx;   /* as x; written only where rows have steps; NULL: not wanted */
+    /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights themselves
+     * are read: (G*H, D), (G*H, H), as lnrnn_reads_lines says. */
+    const uint32_t *w_ih_t, *w_hh_t;
+    const float *w_ih, *w_hh;
+    float *gx; /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (states, H) */
     float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
@@ -377,6 +379,9 @@ typedef struct {
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 
+/* Does lnrnn_rnn_backward take a weight w (n, k) as it stands? Rows that are short and whole vectors, at a multiple of 64:
+ * else it is to be transposed and packed. */
+int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
  * statistics as that call has written them; only read. -> as lnrnn_rnn_forward; g too stays as it is

@@ -43,6 +43,8 @@ cdef extern from "lnrnn.h" nogil:
         const float *gcn
         const uint32_t *w_ih_t
         const uint32_t *w_hh_t
+        const float *w_ih
+        const float *w_hh
         float *gx
         ptrdiff_t gxt, gxb
         float *gh0
@@ -54,6 +56,7 @@ cdef extern from "lnrnn.h" nogil:
         double *inner[2]
         float *work
 
+    int lnrnn_reads_lines(const float *w, size_t k)
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
     int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)
 

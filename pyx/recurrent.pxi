@@ -129,14 +129,15 @@ cdef class Layer:
         return kept
 
     cdef tuple pack_transposed(self, bint both):
-        """-> instruction set, W_hh and, if both are wanted, W_ih, transposed and packed."""
+        """-> instruction set, W_hh and, if both are wanted, W_ih, transposed and packed; None for one that backward reads as
+        it stands."""
         cdef tuple kept
         with cython.critical_section(self):
             kept = self.transposed
         name = isa()
         if kept is None or kept[0] != name or len(kept) < 2 + both:
-            first = kept[1] if kept is not None and kept[0] == name else packed(self.weights[1], True, LNRNN_WEIGHT_F32)
-            kept = (name, first, packed(self.weights[0], True, LNRNN_WEIGHT_F32)) if both else (name, first)
+            first = kept[1] if kept is not None and kept[0] == name else turned(self.weights[1])
+            kept = (name, first, turned(self.weights[0])) if both else (name, first)
             with cython.critical_section(self):
                 self.transposed = kept
         return kept
@@ -146,7 +147,7 @@ cdef class Layer:
         """Bytes of the packed weights; 0 before the first call."""
         with cython.critical_section(self):
             both = self.packed, self.transposed
-        return sum(w.nbytes for kept in both if kept for w in kept[1:])
+        return sum(w.nbytes for kept in both if kept for w in kept[1:] if w is not None)
 
     cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, masks, bint writable=True):
         """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must
@@ -255,12 +256,13 @@ cdef class Layer:
             if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
                                 and (r.count == NULL or r.statistics[index].mean == NULL)):
                 raise AssertionError("broken promise: a tape without its records or statistics")
-        turned = self.pack_transposed(gx is not None)
+        transposed = self.pack_transposed(gx is not None)
         strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
         g.gy, g.ghn, g.gcn = pgy, floats(ghn, states * H), floats(gcn, states * H)
-        g.w_hh_t = words(turned[1])
+        g.w_ih, g.w_hh = floats(self.weights[0], n * D), floats(self.weights[1], n * H)
+        g.w_hh_t = words(transposed[1])
         if gx is not None:
-            g.w_ih_t = words(turned[2])
+            g.w_ih_t = words(transposed[2])
             g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
         g.gh0, g.gc0 = out_floats(gh0, states * H), out_floats(gc0, states * H)
         if grads is None:
@@ -390,7 +392,13 @@ cdef added(a, b):
 
 
 cdef inline const uint32_t *words(object array) except? NULL:
-    return <const uint32_t *>floats(array, array.size)
+    return NULL if array is None else <const uint32_t *>floats(array, array.size)
+
+
+cdef turned(w):
+    """The transpose of a weight, packed; None: backward reads the weight as it stands."""
+    cdef size_t k = w.shape[1]
+    return None if lnrnn_reads_lines(floats(w, w.size), k) else packed(w, True, LNRNN_WEIGHT_F32)
 
 
 def packed(w, bint transpose, int dtype):

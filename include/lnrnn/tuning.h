@@ -30,6 +30,11 @@ static inline int lnrnn_by_halves(lnrnn_caches c, size_t bytes)
     return bytes > c.l1 && bytes <= c.l1 / 3 * 4;
 }
 
+/* Weights whose rows have at most so many bytes are read as they stand where the product with their transpose is wanted.
+ * Longer rows share too few sets of the caches, and each has a page of its own: such weights are packed (lstm training,
+ * B8 to B128, H from 128 to 1024, on a Zen 4). */
+enum { LNRNN_LINE_BYTES = 2048 };
+
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
 /* Bytes of projected rows that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128);

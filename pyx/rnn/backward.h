@@ -103,10 +103,10 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w, packed (n, k) of float, added to
- * what c holds (add), or alone. */
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w (k, n), or, if that is not NULL, with its
+ * transpose packed, added to what c holds (add), or alone. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
-                            const uint32_t *w, int add, float *c, size_t cs);
+                            const float *w, const uint32_t *packed, int add, float *c, size_t cs);
 /* v (n): an input of the product whose gradient stands in row pos of ga or gx; n floats -> its place in packed. */
 void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows, const float *const *v,
                        float *packed);

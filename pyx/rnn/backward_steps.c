@@ -218,10 +218,12 @@ static void step_backward(const backward_job *j, const back_step *s, const backw
             ga_rows[q] = ga + (i + q) * j->wide;
         float *const gh = b.gh + i * j->narrow;
         if (j->r->masks.state) {
-            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, 0, m->masked, j->narrow);
+            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh, j->g->w_hh_t, 0, m->masked,
+                                   j->narrow);
             lnrnn_unmask_gradient(j->r, s->first + i, n, m->masked, c->direct_h, gh);
         } else
-            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh_t, c->direct_h, gh, j->narrow);
+            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh, j->g->w_hh_t, c->direct_h, gh,
+                                   j->narrow);
     }
     if (c->zoneout_h > 0)
         lnrnn_release_gradient(j->r, s->active, m->held_h, b.gh);

@@ -129,6 +129,21 @@ def test_every_size(norm, kind):
 
 
 @each_cell
+@pytest.mark.parametrize("width", [256, 512, 768])
+def test_reads_weights_of_several_panels(cell, width):
+    """Rows of 1, 2 and 3 KiB: the first two are read as they stand, the third is packed."""
+    rng = np.random.default_rng(width)
+    rnn = calm(width, 256, cell=cell)
+    for batch in (1, 9):
+        x, gy, ends = normal(rng, 2, batch, width), normal(rng, 2, batch, 256), np.full(batch, 2)
+        args = (x, drawn_state(rng, rnn, batch), ends, gy, drawn_state(rng, rnn, batch))
+        want = true_gradients(rnn, *args)
+        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+            for name, g in got.items():
+                assert relative_error(g, want[name]) < GRADIENT, (isa, name, batch)
+
+
+@each_cell
 @by_row
 def test_more_rows_than_are_summed_at_once(isa, cell, norm):
     """Weights' gradients are sums over the steps of all sequences, 128 of these at a time."""

@@ -254,6 +254,23 @@ def test_memory_of_every_kind(batch_first):
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("batch", [1, 11])
+def test_bits_do_not_depend_on_where_weights_lie(batch):
+    """A weight at a multiple of 64 bytes is read as it stands by the backward pass; another one is packed."""
+    module = lnrnn.torch.LSTM(128, 64, seed=3)
+    x, found = torch.randn(3, batch, 128, generator=torch.Generator().manual_seed(5)), []
+    for skip in (0, 1):
+        for p in (module.weight_ih_l0, module.weight_hh_l0):
+            room = torch.empty(p.numel() + 17)
+            start = -room.data_ptr() % 64 // 4 + skip
+            p.data = room[start : start + p.numel()].view(p.shape).copy_(p.data)
+            assert (p.data_ptr() % 64 == 0) == (skip == 0)
+        given = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(module(given)[0].square().sum(), [given, *module.parameters()]))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_bad_numbers_stay_in_their_sequence():
     module = twin("GRU", bidirectional=True)
     x = torch.randn(T, B, I)

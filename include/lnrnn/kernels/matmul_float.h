@@ -4,8 +4,9 @@
 
 #include "lnrnn/kernels/matmul_tile.h"
 
-/* How the rows are given: pointers to (k) floats, or (k, rows), row stride job->columns. */
-enum { MM_ROWS, MM_COLUMNS };
+/* How the rows are given: pointers to (k) floats, or (k, rows), row stride job->columns; or pointers, and the weights
+ * are not packed: float32 (k, n), row stride job->lines. */
+enum { MM_ROWS, MM_COLUMNS, MM_LINES };
 
 /* Input j of row i in all lanes. */
 LNRNN_INLINE v32 float_input(int layout, const mm_job *job, const void *a, int i, size_t j)
@@ -40,7 +41,8 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
         v32 b[MM_MOST_VECS], odd[MM_MOST_VECS];
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
-            const uint32_t *p = mm_at(job, o, wide, tail, v, j);
+            const uint32_t *p = layout == MM_LINES ? job->w + j * job->lines + o + (size_t)v * V32_LANES
+                                                   : mm_at(job, o, wide, tail, v, j);
             b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
             if (prefetch == MM_PREFETCH_WEIGHTS)
                 v32_prefetch((const float *)p + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
@@ -96,6 +98,12 @@ LNRNN_INLINE void f32_columns_tile(int rows, int wide, int tails, int tail, int 
     float_tile(MM_COLUMNS, 0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
+LNRNN_INLINE void f32_lines_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
+                                 const float *const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    float_tile(MM_LINES, 0, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
+}
+
 LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
                             const float *const *a, size_t o, float *c, ptrdiff_t cs)
 {
@@ -106,6 +114,9 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 #define MAY_PREFETCH_ROWS 1
 #define activations const float *
 #define LNRNN_WEIGHTS f32
+#include "lnrnn/kernels/matmul_walk.h"
+#undef LNRNN_WEIGHTS
+#define LNRNN_WEIGHTS f32_lines
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
 #define LNRNN_WEIGHTS bf16
@@ -127,7 +138,9 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 static void matmul_float(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     const mm_job job = mm_job_of(m);
-    if (m->dtype == LNRNN_WEIGHT_F32)
+    if (m->lines)
+        f32_lines_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
+    else if (m->dtype == LNRNN_WEIGHT_F32)
         f32_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);
     else
         bf16_walk(&job, rows, a, m->n, m->p0, m->p1, c, cs);

@@ -27,6 +27,7 @@ enum { MM_MOST_VECS = 3 * NR_VECS + 4 };
 typedef struct {
     size_t k, words;   /* inputs, and words to an output */
     const uint32_t *w; /* packed (n, k) */
+    size_t lines;      /* MM_LINES: floats from the weights of one input to those of the next */
     int add;           /* to what c holds: LNRNN_ADD_NOT .. */
     int prefetch;      /* the weights do not stay in L2 */
     int each_tile;     /* and a panel not in L1: each tile prefetches it */
@@ -45,8 +46,9 @@ LNRNN_INLINE mm_job mm_job_of(const lnrnn_matmul *m)
         .k = m->k,
         .words = words,
         .w = m->w,
+        .lines = m->lines,
         .add = m->add,
-        .prefetch = bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
+        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
         .may_halve = m->dtype == LNRNN_WEIGHT_F32,
         .caches = m->caches,

@@ -1,5 +1,5 @@
-/* From tiles to a product: one text for one type of weights, included once for each of f32, f32_columns, bf16
- * and i8 with
+/* From tiles to a product: one text for one type of weights, included once for each of f32, f32_columns,
+ * f32_lines, bf16 and i8 with
  *     LNRNN_WEIGHTS      its name: mm_walk is compiled as f32_walk
  *     TILE_ROWS          rows of the tallest tile
  *     activations        a row of them

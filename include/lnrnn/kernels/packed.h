@@ -96,37 +96,34 @@ LNRNN_INLINE void mm_transpose_4(const float *from, ptrdiff_t rs, float *to, siz
 }
 
 /* w (n, k) float, row stride rs, the values of a row side by side -> packed: what is a row becomes a column of a
- * panel, a cache line of each row at a time. */
+ * panel. Four rows at a time from end to end: a CPU fetches few rows ahead by itself, and not sixteen (lstm training,
+ * parameters set before each step). */
 static void mm_pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
-    const size_t width = mm_width(n), LINE = 16;
+    const size_t width = mm_width(n), quads = k / 4 * 4;
     for (size_t p = 0, m; p < width; p += m, packed += m * k) {
         m = mm_panel(width - p);
         const size_t real = n - p < m ? n - p : m, whole = real / 4 * 4;
-        for (size_t j = 0, end; j < k; j = end) {
-            end = k - j < LINE ? k : j + LINE;
-            const size_t quads = (end - j) / 4 * 4;
-            for (size_t o = 0; o < whole; o += 4)
-                for (size_t i = j; i < j + quads; i += 4)
-                    mm_transpose_4(w + (ptrdiff_t)(p + o) * rs + i, rs, packed + i * m + o, m);
-            for (size_t i = j; i < end; i++)
-                for (size_t o = i < j + quads ? whole : 0; o < m; o++)
-                    packed[i * m + o] = o < real ? w[(ptrdiff_t)(p + o) * rs + (ptrdiff_t)i] : 0;
-        }
+        for (size_t o = 0; o < whole; o += 4)
+            for (size_t j = 0; j < quads; j += 4)
+                mm_transpose_4(w + (ptrdiff_t)(p + o) * rs + j, rs, packed + j * m + o, m);
+        for (size_t j = whole == m ? quads : 0; j < k; j++)
+            for (size_t o = j < quads ? whole : 0; o < m; o++)
+                packed[j * m + o] = o < real ? w[(ptrdiff_t)(p + o) * rs + (ptrdiff_t)j] : 0;
     }
 }
 
-/* w (n, k) float, the values of a column side by side, column stride cs -> packed. */
-static void mm_pack_by_columns(size_t n, size_t k, const float *w, ptrdiff_t cs, float *packed)
+/* v (n): one input's weights of all outputs -> that input of packed (n, k), which is j * m floats behind the start of
+ * each panel of m outputs. */
+LNRNN_INLINE void mm_pack_line(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
     const size_t width = mm_width(n);
     for (size_t p = 0, m; p < width; p += m) {
         m = mm_panel(width - p);
-        for (size_t j = 0; j < k; j++, packed += m)
-            for (size_t i = 0; i < m; i += V32_LANES) {
-                const float *const from = w + (ptrdiff_t)j * cs + p + i;
-                v32_store(packed + i, p + i + V32_LANES <= n ? v32_load(from) : v32_load_n(from, n - p - i));
-            }
+        float *const to = packed + p * k + j * m;
+        for (size_t i = 0; i < m; i += V32_LANES)
+            v32_store(to + i,
+                      p + i + V32_LANES <= n ? v32_load(v + p + i) : v32_load_n(v + p + i, n - p - i));
     }
 }
 
@@ -143,7 +140,8 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
         return;
     }
     if (dtype == LNRNN_WEIGHT_F32 && rs == 1) {
-        mm_pack_by_columns(n, k, w, cs, (float *)packed);
+        for (size_t j = 0; j < k; j++)
+            mm_pack_line(n, k, j, w + (ptrdiff_t)j * cs, (float *)packed);
         return;
     }
     if (int8)
@@ -178,15 +176,8 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
  * x[j][i]. */
 static void mm_pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
-    const size_t width = mm_width(n);
-    for (size_t p = 0, m; p < width; p += m, packed += k * m) {
-        m = mm_panel(width - p);
-        float *to = (float *)packed + at * m;
-        for (size_t j = 0; j < rows; j++, to += m)
-            for (size_t i = 0; i < m; i += V32_LANES)
-                v32_store(to + i, p + i + V32_LANES <= n ? v32_load(x[j] + p + i)
-                                                         : v32_load_n(x[j] + p + i, n - p - i));
-    }
+    for (size_t j = 0; j < rows; j++)
+        mm_pack_line(n, k, at + j, x[j], (float *)packed);
 }
 
 #endif

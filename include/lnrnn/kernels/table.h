@@ -108,6 +108,8 @@ typedef struct {
     int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
     const uint32_t *w; /* packed (n, k) */
+    size_t
+        lines; /* 0; or w is not packed, float32 (k, n), a row so many floats behind the last: lnrnn_reads_lines */
     size_t p0, p1;
     int add;             /* to what the output holds: LNRNN_ADD_NOT .. */
     int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
