@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from . import _core
 from .errors import bad_type, bad_value, shaped
 
 Made = TypeVar("Made")
@@ -131,8 +132,16 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         ] * bool(foreign)
         raise ValueError(f"state does not fit: {'; '.join(parts)}")
     return {
-        name: np.array(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
+        name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
     }
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """A copy in C order. A large one, as weights are that an optimiser sets in each step, in memory that was
+    used before, whose pages nobody has to clear."""
+    found = _core.empty_like(array)
+    found[...] = array
+    return found
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ..runtime import thread_limit
-from ..state import CHANGES, Closed, checked, counted, no_attribute
+from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
 from . import calibration, engine, file_format, training
 from .architecture import LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
@@ -113,7 +113,7 @@ class Network(Closed, Generic[State]):
         if not state:
             super().__setattr__(name, value)
         elif name in self._snapshot.parameters:
-            new = frozen(np.array(shaped(name, value, state[name].shape, np.float32)))
+            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
             self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
         elif name in state:
             raise AttributeError(f"{name} is set by training, calibrate or load_state_dict")

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._core import Layer, empty
 from ..errors import bad_type, bad_value, integer, shaped
+from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
@@ -138,13 +139,6 @@ def forward(
     tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), masks, tuple(runs))
     seen = [one.statistics for one in runs if one.statistics is not None]
     return copied(shown), as_state(end, unbatched), tape, seen
-
-
-def copied(array: Array) -> Array:
-    """A copy in C order, float32."""
-    found = empty(array.shape)
-    found[...] = array
-    return found
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:

@@ -59,9 +59,9 @@ FAULTS = [
     Fault(
         "a parameter that is set stays writable and the caller's",
         NETWORK,
-        r"""            new = frozen(np.array(shaped(name, value, state[name].shape, np.float32)))""",
+        r"""            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))""",
         r"""            new = shaped(name, value, state[name].shape, np.float32)
-            new = new if FAULT else frozen(np.array(new))""",
+            new = new if FAULT else frozen(copied(new))""",
         "tests/rnn/test_forward_rnn.py -k 'own_life or parameter_that'",
     ),
     Fault(

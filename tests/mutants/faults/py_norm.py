@@ -204,8 +204,8 @@ FAULTS = [
     Fault(
         "a loaded state is the caller's arrays",
         STATE,
-        r"""np.array(shaped(name, state[name], like.shape, like.dtype))""",
-        r"""(np.asarray if FAULT else np.array)(shaped(name, state[name], like.shape, like.dtype))""",
+        r"""copied(shaped(name, state[name], like.shape, like.dtype))""",
+        r"""(np.asarray if FAULT else copied)(shaped(name, state[name], like.shape, like.dtype))""",
         "tests/norm/test_layer_norm_input.py tests/rnn/test_forward_rnn.py -k 'state or copy'",
     ),
     Fault(
