@@ -11,7 +11,7 @@ import json
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, checked_batch, time_first
 from .file_format import architecture_of, configuration
-from .rows import LENGTH, padded
+from .rows import LENGTH, Rows, padded
 from .snapshot import Snapshot
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
@@ -133,24 +133,31 @@ def saved_arrays(made: Architecture) -> int:
     return made.num_layers - 1 + len(made.suffixes)
 
 
-# The packed weights of calls whose gradients may be asked for, by the address of the first tape: what
-# `backward` would make again. An entry goes with its tape.
-_packed: dict[int, tuple[weakref.ref[Array], Snapshot]] = {}
+class _Kept(NamedTuple):
+    """What `backward` would make again of the arguments of `forward`."""
+
+    snapshot: Snapshot  # with packed weights
+    rows: Rows
+    start: tuple[Array, ...]
+
+
+# Of calls whose gradients may be asked for, by the address of the first tape. An entry goes with its tape.
+_kept: dict[int, tuple[weakref.ref[Array], _Kept]] = {}
 
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _keep(tape: Array, snapshot: Snapshot) -> None:
+def _keep(tape: Array, kept: _Kept) -> None:
     address = _address(tape)
 
     def forget(reference: weakref.ref[Array]) -> None:
-        entry = _packed.get(address)
+        entry = _kept.get(address)
         if entry is not None and entry[0] is reference:
-            del _packed[address]
+            del _kept[address]
 
-    _packed[address] = weakref.ref(tape, forget), snapshot
+    _kept[address] = weakref.ref(tape, forget), kept
 
 
 def _snapshot(made: Architecture, arrays: dict[str, Array]) -> Snapshot:
@@ -182,12 +189,12 @@ def forward(
     if record and lengths is None and not made.batch_norm:
         found = snapshot.compiled().train(x, _state(start), None)
         if found is not None:
-            y, state, _, _, parts = found
+            y, state, begin, table, parts = found
             between = [inputs for _, _, inputs, _ in parts[made.directions :: made.directions]]
             tapes = [tape for _, tape, _, _ in parts]
             for array in between + tapes:
                 array.setflags(write=True)
-            _keep(tapes[0], snapshot)
+            _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
             return y, list(_arrays(state)), [], between + tapes
     x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
     T, B, _ = x.shape
@@ -212,7 +219,7 @@ def forward(
 
     y, end = engine.run(snapshot, x, rows, states, note)
     if record and T * B:
-        _keep(tapes[0], snapshot)
+        _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
     flat = [a for each in seen for value in each.values() for a in _arrays(value)]
     return as_caller(y, False, made.batch_first), end, flat, between + tapes
 
@@ -246,13 +253,18 @@ def backward(
 ) -> tuple[Array | None, list[Array], list[Array]]:
     """As Network.backward, of what `forward` did with the same arguments. parameters: called if they have to
     be packed again. -> gx, the gradients of the first states, and those of the parameters."""
-    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
+    if entry is None:
+        x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+        rows = padded(lengths, x.shape[0], x.shape[1])
+        states = tuple(engine.state_arrays(made, "h0", _state(start), x.shape[1], False))
+        snapshot = _snapshot(made, _named(made, parameters()))
+    else:
+        snapshot, rows, states = entry[1]
+        # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+        x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)
     T, B, _ = x.shape
-    rows = padded(lengths, T, B)
-    states = engine.state_arrays(made, "h0", _state(start), B, False)
     active, D, H = int(rows.table[:, LENGTH].sum()), made.directions, made.hidden_size
-    kept = _packed.get(_address(saved[made.num_layers - 1])) if T * B else None
-    snapshot = kept[1] if kept else _snapshot(made, _named(made, parameters()))
     outputs = [time_first(a, False, made.batch_first) for a in (*saved[: made.num_layers - 1], y)]
     tapes = saved[made.num_layers - 1 :]
     batches = _seen(made, seen)
@@ -263,7 +275,7 @@ def backward(
         tape = _active(tapes[k], T * B, active)
         statistics = of_steps(batches[k], 0, rows.longest) if made.sides else None
         runs.append(training.Run(layer, statistics, tape, inputs, own))
-    remembered = training.Tape(None, made, rows, (False, y.shape), tuple(states), None, tuple(runs))
+    remembered = training.Tape(None, made, rows, (False, y.shape), states, None, tuple(runs))
     gstart: Any
     gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)
     return gx, list(_arrays(gstart)), [*grads.values()]

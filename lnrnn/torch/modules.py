@@ -144,7 +144,10 @@ class Twin(torch.nn.Module):
         self._dropout = number("dropout", value, 0, below=1)
 
     def _parameter_list(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self.architecture.shapes]
+        own: dict[str, Any] = (
+            self._parameters
+        )  # Module.__getattr__ looks there last; a parametrization is not there
+        return [own[n] if n in own else getattr(self, n) for n in self.architecture.shapes]
 
     def _statistics(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}

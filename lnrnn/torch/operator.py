@@ -69,6 +69,20 @@ def run(
     return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
 
 
+_PLAIN = Tensor, torch.nn.Parameter
+
+
+def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether nobody sees the operators that are called: no mode, transform or profiler, and no class of
+    tensors of its own; and all are on the CPU. Then the function behind an operator is called without torch's
+    dispatcher, which takes as long as a short network (training with lnrnn.torch)."""
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._autograd._profiler_enabled()
+    ) and all(t is None or (type(t) in _PLAIN and t.is_cpu) for t in tensors)
+
+
 def _arrays(tensors: Sequence[Any]) -> list[Any]:
     return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
 
@@ -253,7 +267,8 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 def _results_to_derive(
     network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
-    return tuple(_forward_train(network, x, rest[:states], lengths, rest[states:]))
+    call = _forward_train_cpu if _unwatched((x, lengths, *rest)) else _forward_train
+    return tuple(call(network, x, rest[:states], lengths, rest[states:]))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -289,7 +304,8 @@ class _Run(torch.autograd.Function):
             sizes = tuple(map(len, lists))
             found = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
         else:
-            found = iter(_backward(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
+            call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
+            found = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
         return (None,) * 3 + tuple(next(found) if want else None for want in wanted)
 
     jvp = staticmethod(_refuse_jvp)

@@ -19,6 +19,9 @@ FOREIGN = {
     ("module", "_forward_pre_hooks"),
     ("torch", "_C"),
     ("...", "_are_functorch_transforms_active"),
+    ("...", "_len_torch_dispatch_stack"),
+    ("...", "_autograd"),
+    ("...", "_profiler_enabled"),
 }
 
 

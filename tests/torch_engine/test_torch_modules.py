@@ -230,9 +230,9 @@ def test_packed_weights_go_with_their_module():
 def test_weights_of_a_graph_go_with_it():
     from lnrnn.rnn import functional
 
-    before = len(functional._packed)
+    before = len(functional._kept)
     y, _ = twin("LSTM")(torch.randn(T, B, I))
-    assert len(functional._packed) == before + 1
+    assert len(functional._kept) == before + 1
     y.sum().backward()
     del y
-    assert len(functional._packed) == before
+    assert len(functional._kept) == before
