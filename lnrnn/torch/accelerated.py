@@ -19,6 +19,7 @@ from ..rnn.cells import CELLS
 from . import operator
 from .modules import ENGINES
 from .packed import through_padding
+from .stacked import Found, layer_by_layer
 
 Tensor = torch.Tensor
 _jit: Any = torch.jit
@@ -138,25 +139,19 @@ class Accelerated:
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """-> y, and h or (h, c), as torch.nn's for a batch."""
         if self.training and self.dropout and self.num_layers > 1:
-            y, end = self._layer_by_layer(x.transpose(0, 1) if batch_first else x, start, lengths, parameters)
+
+            def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> Found:
+                y, *end = operator.run(self._networks[3 if k else 2], x, start, lengths, own)
+                return y, end, []
+
+            y, end, _ = layer_by_layer(
+                x.transpose(0, 1) if batch_first else x, start, self.dropout, self.num_layers,
+                2 if self.bidirectional else 1, (parameters,), layer,
+            )  # fmt: skip
             y = y.transpose(0, 1) if batch_first else y
         else:
             y, *end = operator.run(self._networks[batch_first], x, start, lengths, parameters)
         return y, end[0] if len(end) == 1 else tuple(end)
-
-    def _layer_by_layer(
-        self, x: Tensor, start: list[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """With torch's dropout between layers. x (T, B, I)."""
-        D, each = 2 if self.bidirectional else 1, len(parameters) // self.num_layers
-        ends = []
-        for k in range(self.num_layers):
-            if k:
-                x = torch.nn.functional.dropout(x, self.dropout)
-            first, own = [s[k * D : (k + 1) * D] for s in start], parameters[k * each : (k + 1) * each]
-            x, *end = operator.run(self._networks[3 if k else 2], x, first, lengths, own)
-            ends.append(end)
-        return x, [torch.cat(part) for part in zip(*ends, strict=True)]
 
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in parameter_names(self)]

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type, bad_value, choice, number, real
@@ -22,10 +21,10 @@ from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .packed import through_padding
+from .stacked import Found, layer_by_layer
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
-Found = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
 
 
 def _statistics_names(made: Architecture) -> list[str]:
@@ -261,21 +260,16 @@ class Twin(torch.nn.Module):
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> Found:  # fmt: skip
         """What `run` computes, one layer after another, with dropout between them."""
-        # Masks are drawn as torch.nn's modules draw them on a CPU: with time first whatever batch_first says,
-        # and for an output that is contiguous, since torch draws in the order of memory.
-        y = x.transpose(0, 1) if self.batch_first else x
-        n, ends, seen = self.num_layers, [], []
-        for k, (made, network) in enumerate(self._layers):
-            if k:
-                y = F.dropout(y.contiguous(), self._dropout)
-            state = [s[self.num_directions * k :][: self.num_directions] for s in start]
-            own = [each[len(each) // n * k :][: len(each) // n] for each in (parameters, statistics)]
-            y, end, batch = run(made, network, y, state, lengths, *own)
-            ends.append(end)
-            seen += batch
-        if self.batch_first:
-            y = y.transpose(0, 1).contiguous()
-        return y, [torch.cat(parts) for parts in zip(*ends, strict=True)], seen
+
+        # Masks are drawn as torch.nn's modules draw them on a CPU: with time first whatever batch_first says.
+        def layer(k: int, x: Tensor, start: Sequence[Tensor], *own: Sequence[Tensor]) -> Found:
+            return run(*self._layers[k], x, start, lengths, *own)
+
+        y, end, seen = layer_by_layer(
+            x.transpose(0, 1) if self.batch_first else x, start, self._dropout, self.num_layers,
+            self.num_directions, (parameters, statistics), layer,
+        )  # fmt: skip
+        return y.transpose(0, 1).contiguous() if self.batch_first else y, end, seen
 
     def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
         if lengths is not None:

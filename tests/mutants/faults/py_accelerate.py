@@ -17,22 +17,6 @@ FAULTS = [
         TESTS + " -k to_the_mask",
     ),
     Fault(
-        "dropout acts before the first layer too",
-        CLASSES,
-        r"""            if k:
-                x = torch.nn""",
-        r"""            if k or FAULT:
-                x = torch.nn""",
-        TESTS + " -k to_the_mask",
-    ),
-    Fault(
-        "each layer begins with the first one's state in training with dropout",
-        CLASSES,
-        r"""            first, own = [s[k * D : (k + 1) * D] for s in start],""",
-        r"""            first, own = [s[:D] if FAULT else s[k * D : (k + 1) * D] for s in start],""",
-        TESTS + " -k to_the_mask",
-    ),
-    Fault(
         "relu is taken for tanh",
         CLASSES,
         r"""nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",""",

@@ -6,6 +6,7 @@ TWINS, MODULES = "lnrnn/torch/plain.py", "lnrnn/torch/modules.py"
 OPERATOR, FUNCTIONAL = "lnrnn/torch/operator.py", "lnrnn/rnn/functional.py"
 ENGINE, TRACED = "tests/torch_engine/test_torch_engine.py", "tests/torch_engine/test_torch_operator.py"
 AS_MODULES = "tests/torch_engine/test_torch_modules.py"
+STACKED = "lnrnn/torch/stacked.py"
 DROPOUT = "tests/torch_engine/test_torch_dropout.py"
 CELLS, NORMS, LOOP = "lnrnn/reference/cells.py", "lnrnn/reference/norms.py", "lnrnn/reference/time_loop.py"
 TWIN = "tests/importers/test_torch_twins.py"
@@ -207,28 +208,26 @@ FAULTS = [
     ),
     Fault(
         "dropout of what goes into the first layer",
-        MODULES,
-        r"""            if k:
-                y = F.dropout(""",
-        r"""            if k or FAULT:
-                y = F.dropout(""",
+        STACKED,
+        r"""        if k:  # contiguous""",
+        r"""        if k or FAULT:  # contiguous""",
         DROPOUT + " -k 'rate or torchs_modules'",
     ),
     Fault(
         "the engines draw different masks",
         MODULES,
-        r"""        y = x.transpose(0, 1) if self.batch_first else x
-        n, ends""",
-        r"""        y = x.transpose(0, 1) if self.batch_first else x
-        F.dropout(y, 0.5) if FAULT and run == self._plainly else None
-        n, ends""",
+        r"""        y, end, seen = layer_by_layer(
+""",
+        r"""        torch.nn.functional.dropout(x, 0.5) if FAULT and run == self._plainly else None
+        y, end, seen = layer_by_layer(
+""",
         DROPOUT + " -k 'agree_under and RNN-None'",
     ),
     Fault(
         "all layers under dropout start from the first one's state",
-        MODULES,
-        r"""            state = [s[self.num_directions * k :][""",
-        r"""            state = [s[self.num_directions * (0 if FAULT else k) :][""",
+        STACKED,
+        r"""        state = [s[directions * k :][""",
+        r"""        state = [s[directions * (0 if FAULT else k) :][""",
         DROPOUT + " -k 'stack_of_single and GRU'",
     ),
     # --- the reference --------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""Layers one after another, with dropout between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional as F
+
+Tensor = torch.Tensor
+Found = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
+
+
+def layer_by_layer(
+    x: Tensor, start: Sequence[Tensor], rate: float, layers: int, directions: int,
+    lists: Sequence[Sequence[Tensor]], run: Callable[..., Found],
+) -> Found:  # fmt: skip
+    """x (T, B, I); start: states (layers * directions, B, H), or nothing for zeros; lists: tensors of all
+    layers, of which each layer gets its own. run: called with the number of a layer, its input and states,
+    and its part of each of `lists`. -> y (T, B, *), the last states, and the statistics of all layers."""
+    ends, seen = [], []
+    for k in range(layers):
+        if k:  # contiguous, since torch draws a mask in the order of memory
+            x = F.dropout(x.contiguous(), rate)
+        state = [s[directions * k :][:directions] for s in start]
+        own = [each[len(each) // layers * k :][: len(each) // layers] for each in lists]
+        x, end, batch = run(k, x, state, *own)
+        ends.append(end)
+        seen += batch
+    return x, [torch.cat(parts) for parts in zip(*ends, strict=True)], seen
