@@ -392,7 +392,9 @@ cdef added(a, b):
 
 
 cdef inline const uint32_t *words(object array) except? NULL:
-    return NULL if array is None else <const uint32_t *>floats(array, array.size)
+    if array is None:
+        return NULL
+    return <const uint32_t *>floats(array, array.size)
 
 
 cdef turned(w):

@@ -78,13 +78,6 @@ FAULTS = [
         r"job->w + j * job->lines + o - (FAULT && o ? V32_LANES : 0) + (size_t)v * V32_LANES",
         "tests/rnn/test_training.py -k reads_weights",
     ),
-    Fault(
-        "weights are read as they stand whatever their width",
-        "pyx/rnn/weights.c",
-        r"lnrnn_active()->product->width(k) == k",
-        r"(FAULT || lnrnn_active()->product->width(k) == k)",
-        "tests/rnn/test_training.py -k 'every_size and tanh and None'",
-    ),
     # --- matmul_float.h
     Fault(
         "the last of an odd number of bfloat16 inputs is left out",
