@@ -123,17 +123,17 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 
 /* The tables of products differ in the products themselves alone: the panels are the same. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
-    {                                                      \
-        .unit = of_unit,                                   \
-        .panels = mm_panels,                               \
-        .start = mm_start,                                 \
-        .width = mm_width,                                 \
-        .size = mm_size,                                   \
-        .scratch = of_scratch,                             \
-        .pack = mm_pack,                                   \
-        .pack_rows = mm_pack_rows,                         \
-        .matmul = function,                                \
-        .matmul_columns = of_columns,                      \
+    {                                                                  \
+        .unit = of_unit,                                               \
+        .panels = mm_panels,                                           \
+        .start = mm_start,                                             \
+        .width = mm_width,                                             \
+        .size = mm_size,                                               \
+        .scratch = of_scratch,                                         \
+        .pack = mm_pack,                                               \
+        .pack_rows = mm_pack_rows,                                     \
+        .matmul = function,                                            \
+        .matmul_columns = of_columns,                                  \
     }
 
 #ifndef LNRNN_UNIT
@@ -143,8 +143,9 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #ifdef LNRNN_PART_PRODUCT
 #include "lnrnn/kernels/matmul_float.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) =
-    LNRNN_PRODUCT_TABLE(NULL, matmul_float, matmul_columns, matmul_float_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_float,
+                                                                                      matmul_columns,
+                                                                                      matmul_float_scratch);
 #endif
 
 /* Only for instruction sets with a unit, which say what it is; the others have bfloat16 in the part before. */
@@ -157,15 +158,16 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) =
 #define LNRNN_BF16_PRODUCT matmul_bf16
 #endif
 
-const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) =
-    LNRNN_PRODUCT_TABLE(LNRNN_UNIT, LNRNN_BF16_PRODUCT, NULL, short_rows_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
+                                                                                   LNRNN_BF16_PRODUCT, NULL,
+                                                                                   short_rows_scratch);
 #endif
 
 #ifdef LNRNN_PART_INT8
 #include "lnrnn/kernels/matmul_int8.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) =
-    LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8, NULL, mm_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
+                                                                                   NULL, mm_scratch);
 #endif
 
 #endif
