@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-SHAPES = [(1, 64), (8, 64), (64, 512), (512, 1024), (16384, 512)]  # the last: 32 MiB each of input and output
+SHAPES = [
+    (1, 64),
+    (8, 64),
+    (8, 512),
+    (64, 1024),
+    (512, 1024),
+    (16384, 512),
+]  # the last: 32 MiB each of input and output
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))

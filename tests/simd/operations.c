@@ -131,7 +131,8 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_prefetch, 0, prefetch_anywhere(in[0]), V32)                                               \
     OPERATION(LNRNN_LOADED, V32, loaded(in[0], out), V32)                                                   \
     OPERATION(v32_round, V32, RESULT(v32_round(v32_of(in[0]))), V32)                                        \
-    OPERATION(v32_pow2, V32, RESULT(v32_pow2(v32_of(in[0]))), V32)                                          \
+    BINARY(v32, scale, V32)                                                                                 \
+    OPERATION(v32_lookup16, V32, RESULT(v32_lookup16((const float *)in[1], v32_of(in[0]))), V32, 64)        \
     OPERATION(v32_abs, V32, RESULT(v32_abs(v32_of(in[0]))), V32)                                            \
     BINARY(v32, copysign, V32)                                                                              \
     OPERATION(v32_select_lt, V32,                                                                           \

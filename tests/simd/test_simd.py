@@ -151,9 +151,25 @@ def test_round(unit, rng):
     np.testing.assert_array_equal(unit.map("v32_round", x), np.rint(x))  # which sign a 0 has is not said
 
 
-def test_pow2(unit):
-    n = np.arange(-126, 128)
-    assert_bits(unit.map("v32_pow2", n.astype(F32)), np.ldexp(F32(1), n))
+def test_scale(unit, rng):
+    """Subnormal results are rounded once."""
+    n = np.tile(np.arange(-252, 255), 20)
+    v = np.concatenate(
+        [np.repeat([1, 0.5, -2, np.nextafter(F32(2), F32(0))], 507), rng.uniform(0.5, 2, 16 * 507)]
+    )
+    v = v.astype(F32)
+    v[len(v) // 2 :] *= -1
+    assert_bits(unit.map("v32_scale", v, n.astype(F32)), np.ldexp(v.astype(F64), n).astype(F32))
+    assert np.isnan(unit.map("v32_scale", np.full(507, np.nan, F32), n[:507].astype(F32))).all()
+
+
+def test_lookup16(unit, rng):
+    """By the bits of any float, NaN too."""
+    lanes = unit.lanes["v32"]
+    table, v = any_bits(rng, 16 * 400, F32), np.resize(any_bits(rng, 1601, F32), 400 * lanes)
+    got = np.frombuffer(unit.run("v32_lookup16", v, table, count=400), F32)
+    want = table.reshape(400, 16)[np.arange(400)[:, None], v.view(U32).reshape(400, lanes) & U32(15)]
+    assert_bits(got, want.ravel())
 
 
 def test_abs_and_copysign(unit, rng):
@@ -432,8 +448,8 @@ TESTED = {
         for v in DTYPES
         for name in (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
     ),
-    *(f"v32_{name}" for name in ("round", "pow2", "abs", "copysign", "select_lt", "bf16_pair", "prefetch")),
-    *(f"v32_{name}" for name in ("larger", "largest", "store_s14", "store_s8")),
+    *(f"v32_{name}" for name in ("round", "scale", "lookup16", "abs", "copysign", "select_lt", "bf16_pair")),
+    *(f"v32_{name}" for name in ("prefetch", "larger", "largest", "store_s14", "store_s8")),
     *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "shifted", "to_v32", "less")),
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),

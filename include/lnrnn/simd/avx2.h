@@ -47,10 +47,22 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-LNRNN_INLINE v32 v32_pow2(v32 v)
+/* Multiplied by two powers of two, for one alone may be out of range. */
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 {
-    __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+    const __m256i e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), bias = _mm256_set1_epi32(127);
+    const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+
+/* A permutation looks at the low three bits, a blend at the highest one. */
+LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
+{
+    const __m256i k = _mm256_castps_si256(v);
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(p), k),
+                            _mm256_permutevar8x32_ps(_mm256_loadu_ps(p + 8), k),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(k, 28)));
 }
 
 LNRNN_INLINE v32 v32_abs(v32 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }

@@ -50,7 +50,11 @@ LNRNN_INLINE v32 v32_round(v32 v)
 {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-LNRNN_INLINE v32 v32_pow2(v32 v) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), v); }
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n) { return _mm512_scalef_ps(v, n); }
+LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
+{
+    return _mm512_permutexvar_ps(_mm512_castps_si512(v), _mm512_loadu_ps(p));
+}
 LNRNN_INLINE v32 v32_abs(v32 v) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), v); }
 
 LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)

@@ -51,9 +51,23 @@ LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b)
 LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
 LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
 
-LNRNN_INLINE v32 v32_pow2(v32 v)
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)), 23));
+    const int32x4_t e = vcvtq_s32_f32(n), half = vshrq_n_s32(e, 1), bias = vdupq_n_s32(127);
+    const int32x4_t a = vshlq_n_s32(vaddq_s32(half, bias), 23);
+    const int32x4_t b = vshlq_n_s32(vaddq_s32(vsubq_s32(e, half), bias), 23);
+    return vmulq_f32(vmulq_f32(v, vreinterpretq_f32_s32(a)), vreinterpretq_f32_s32(b));
+}
+
+/* A lookup of bytes: those of entry k are 4 k .. 4 k + 3. */
+LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
+{
+    const uint8_t *const bytes = (const uint8_t *)p;
+    const uint32x4_t k = vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(15));
+    const uint32x4_t at = vmlaq_u32(vdupq_n_u32(0x03020100u), k, vdupq_n_u32(0x04040404u));
+    const uint8x16x4_t table = {
+        {vld1q_u8(bytes), vld1q_u8(bytes + 16), vld1q_u8(bytes + 32), vld1q_u8(bytes + 48)}};
+    return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(at)));
 }
 
 LNRNN_INLINE v32 v32_abs(v32 v) { return vabsq_f32(v); }

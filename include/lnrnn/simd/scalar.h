@@ -40,13 +40,21 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return (v + big) - big;
 }
 
-LNRNN_INLINE v32 v32_pow2(v32 v)
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 {
-    /* Converting a NaN is undefined in C. Any power will do: the caller's other factor is NaN too. */
-    int32_t bits = v == v ? ((int32_t)v + 127) << 23 : 0;
-    float r;
-    memcpy(&r, &bits, sizeof r);
-    return r;
+    /* Converting a NaN is undefined in C. */
+    const int32_t e = n == n ? (int32_t)n : 0, half = e >> 1;
+    const int32_t bits[2] = {(half + 127) << 23, (e - half + 127) << 23};
+    float r[2];
+    memcpy(r, bits, sizeof r);
+    return v * r[0] * r[1];
+}
+
+LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return p[bits & 15];
 }
 
 LNRNN_INLINE v32 v32_abs(v32 v) { return fabsf(v); }

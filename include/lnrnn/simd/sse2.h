@@ -59,9 +59,19 @@ LNRNN_INLINE float v32_sum(v32 v)
 
 LNRNN_INLINE v32 v32_round(v32 v) { return _mm_cvtepi32_ps(_mm_cvtps_epi32(v)); }
 
-LNRNN_INLINE v32 v32_pow2(v32 v)
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 {
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(_mm_cvtps_epi32(v), _mm_set1_epi32(127)), 23));
+    const __m128i e = _mm_cvtps_epi32(n), half = _mm_srai_epi32(e, 1), bias = _mm_set1_epi32(127);
+    const __m128i a = _mm_slli_epi32(_mm_add_epi32(half, bias), 23);
+    const __m128i b = _mm_slli_epi32(_mm_add_epi32(_mm_sub_epi32(e, half), bias), 23);
+    return _mm_mul_ps(_mm_mul_ps(v, _mm_castsi128_ps(a)), _mm_castsi128_ps(b));
+}
+
+LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
+{
+    const __m128i k = _mm_and_si128(_mm_castps_si128(v), _mm_set1_epi32(15));
+    return _mm_setr_ps(p[_mm_extract_epi16(k, 0)], p[_mm_extract_epi16(k, 2)], p[_mm_extract_epi16(k, 4)],
+                       p[_mm_extract_epi16(k, 6)]);
 }
 
 LNRNN_INLINE v32 v32_abs(v32 v) { return _mm_andnot_ps(_mm_set1_ps(-0.0f), v); }

@@ -1,8 +1,9 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set,
- * subnormal results, infinities and NaN included (tests/simd/test_vmath.py).
+ * subnormal results, infinities and NaN included (tests/simd/test_vmath.py; tests/ulp tries all floats).
  *
- * All three use the reduction x = n ln2 + r with |r| <= ln2/2, and p = expm1(r) = r + r^2 P(r). P is a
- * minimax polynomial of degree 4; the relative error of p is below 6e-9, a tenth of half an ULP.
+ * exp and sigmoid use the reduction x = n ln2 + r with |r| <= ln2/2 and a minimax polynomial of degree 6 for exp(r)
+ * or exp(-r), whose relative error is below 4e-9, a sixteenth of half an ULP. tanh uses a table and the addition theorem.
+ * They divide: a reciprocal that an instruction approximates is another one on another CPU.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -10,65 +11,85 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* -> p = expm1(r), and n in *n_out. For |x| <= 105. */
-LNRNN_INLINE v32 v32_expm1_reduced(v32 x, v32 *n_out)
+/* 1.5 * 2^23: a sum with it has no digits below 1, so that it is rounded to an integer, whose low bits are the last
+ * ones of its representation. */
+#define LNRNN_TO_INTEGER 0x1.8p23f
+
+/* |x| <= 105 -> r, and n in *n_out. */
+LNRNN_INLINE v32 v32_reduced(v32 x, v32 *n_out)
 {
-    /* Cody-Waite: the high part of ln2 has 9 bits and n at most 8, so that their product is exact without fma
-     * too. */
-    const v32 n = v32_round(v32_mul(x, v32_set1(0x1.715476p+0f)));
-    v32 r = v32_fma(n, v32_set1(-0x1.63p-1f), x);
-    r = v32_fma(n, v32_set1(0x1.bd0106p-13f), r);
-    v32 q = v32_set1(0x1.6d99e4p-10f);
-    q = v32_fma(q, r, v32_set1(0x1.1228bep-7f));
-    q = v32_fma(q, r, v32_set1(0x1.555488p-5f));
-    q = v32_fma(q, r, v32_set1(0x1.5554b0p-3f));
-    q = v32_fma(q, r, v32_set1(0.5f));
+    const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
+    const v32 n = v32_sub(v32_fma(x, v32_set1(0x1.715476p+0f), to_integer), to_integer);
+    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without fma too.
+     */
     *n_out = n;
-    return v32_fma(v32_mul(r, r), q, r);
+    return v32_fma(n, v32_set1(-0x1.0bfbe8p-15f), v32_fma(n, v32_set1(-0x1.62ep-1f), x));
 }
 
 LNRNN_INLINE v32 v32_exp(v32 x)
 {
+    /* Beyond these bounds the result is 0 or infinity. min and max return their second argument if that is NaN. */
     v32 n;
-    /* Beyond these bounds the result is 0 or infinity, which the two multiplications by powers of two
-     * give. */
-    x = v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x));
-    v32 p = v32_add(v32_expm1_reduced(x, &n), v32_set1(1.0f));
-    const v32 half = v32_round(v32_mul(n, v32_set1(0.5f)));
-    return v32_mul(v32_mul(p, v32_pow2(half)), v32_pow2(v32_sub(n, half)));
+    const v32 one = v32_set1(1.0f);
+    const v32 r = v32_reduced(v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x)), &n);
+    v32 q = v32_set1(0x1.6b69fcp-10f);
+    q = v32_fma(q, r, v32_set1(0x1.122f2ep-7f));
+    q = v32_fma(q, r, v32_set1(0x1.55568cp-5f));
+    q = v32_fma(q, r, v32_set1(0x1.5554a4p-3f));
+    q = v32_fma(q, r, v32_set1(0.5f));
+    q = v32_fma(q, r, one);
+    return v32_scale(v32_fma(q, r, one), n);
 }
+
+/* tanh(b + d) = T + (1 - T^2) t / (1 + T t), T = tanh(b), t = tanh(d). The tables are b, T and 1 - T^2; b is near
+ * k * 32/55, such that T and 1 - T^2 are almost floats. The first b is lower, for the result's relative error is largest
+ * where T is nearly twice as large as it. */
+static const float lnrnn_tanh_at[16] = {0x0p+0f,        0x1.1b46c0p-1f, 0x1.2a0f2ap+0f, 0x1.bd826ap+0f,
+                                        0x1.29aa22p+1f, 0x1.74f1eep+1f, 0x1.be86dap+1f, 0x1.05b17ap+2f,
+                                        0x1.2ba0f0p+2f, 0x1.4f24cep+2f, 0x1.74516ap+2f, 0x1.997976p+2f,
+                                        0x1.bec3a6p+2f, 0x1.e434e0p+2f, 0x1.03ae5ap+3f, 0x1.154246p+3f};
+static const float lnrnn_tanh_of[16] = {0x0p+0f,        0x1.01854cp-1f, 0x1.a5161cp-1f, 0x1.e16982p-1f,
+                                        0x1.f64fb4p-1f, 0x1.fcfdf6p-1f, 0x1.ff0b9ep-1f, 0x1.ffb66ap-1f,
+                                        0x1.ffe982p-1f, 0x1.fff896p-1f, 0x1.fffdaep-1f, 0x1.ffff46p-1f,
+                                        0x1.ffffc6p-1f, 0x1.ffffeep-1f, 0x1.fffffap-1f, 0x1.fffffep-1f};
+static const float lnrnn_tanh_slope[16] = {
+    0x1p+0f,         0x1.7e798cp-1f,  0x1.4b5e46p-2f,  0x1.dac968p-4f,  0x1.331a8ap-5f,  0x1.7fe378p-7f,
+    0x1.e84f5ap-9f,  0x1.2642d8p-10f, 0x1.67d812p-12f, 0x1.da7c86p-14f, 0x1.28ff5ap-15f, 0x1.73ffc8p-17f,
+    0x1.cfffe4p-19f, 0x1.1ffffep-20f, 0x1.800012p-22f, 0x1.ffffecp-24f};
 
 LNRNN_INLINE v32 v32_tanh(v32 x)
 {
-    v32 n;
-    /* tanh(9.02) rounds to 1. min returns its second argument if that is NaN. */
-    const v32 one = v32_set1(1.0f), a = v32_min(v32_set1(9.5f), v32_abs(x));
-    /* a >= 5/8: 1 - 2 / (e^2a + 1), whose error is at most half that of the quotient */
-    const v32 p = v32_expm1_reduced(v32_add(a, a), &n);
-    const v32 two_n = v32_pow2(n);
-    const v32 above = v32_sub(one, v32_div(v32_set1(2.0f), v32_fma(p, two_n, v32_add(two_n, one))));
-    /* a < 5/8: a + a^3 P(a^2), minimax, relative error 4e-9 */
-    const v32 z = v32_mul(a, a);
-    v32 q = v32_set1(-0x1.76ec98p-8f);
-    q = v32_fma(q, z, v32_set1(0x1.5267a0p-6f));
-    q = v32_fma(q, z, v32_set1(-0x1.b8475cp-5f));
-    q = v32_fma(q, z, v32_set1(0x1.110786p-3f));
-    q = v32_fma(q, z, v32_set1(-0x1.555534p-2f));
-    const v32 below = v32_fma(v32_mul(a, z), q, a);
-    return v32_copysign(v32_select_lt(a, v32_set1(0.625f), below, above), x);
+    /* tanh(9.011) rounds to 1. */
+    const v32 a = v32_min(v32_set1(9.015f), v32_abs(x));
+    const v32 k = v32_fma(a, v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
+    const v32 at = v32_lookup16(lnrnn_tanh_at, k), of = v32_lookup16(lnrnn_tanh_of, k);
+    const v32 d = v32_sub(a, at); /* exact */
+    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error 2e-8 */
+    const v32 z = v32_mul(d, d);
+    v32 q = v32_set1(-0x1.99e6dcp-5f);
+    q = v32_fma(q, z, v32_set1(0x1.109d2cp-3f));
+    q = v32_fma(q, z, v32_set1(-0x1.555466p-2f));
+    const v32 t = v32_fma(v32_mul(d, z), q, d);
+    const v32 quotient = v32_div(t, v32_fma(of, t, v32_set1(1.0f)));
+    return v32_copysign(v32_fma(v32_lookup16(lnrnn_tanh_slope, k), quotient, of), x);
 }
 
+/* With x = n ln2 + r and p = 2^n it is p / (p + exp(-r)), where p is exact and the sum is 1 + p and r times a
+ * polynomial, rounded once. All is multiplied by 5/3: then 1 + p too is rounded by at most a third of the last place,
+ * while 1 + 2^-24 would be halfway between two floats, and the sum is smallest where its rounding counts least. */
 LNRNN_INLINE v32 v32_sigmoid(v32 x)
 {
-    /* 1/(1+e) for x >= 0, e/(1+e) below: exp(-|x|) cannot overflow, and small results keep their digits. */
-    const v32 one = v32_set1(1.0f);
-    const v32 e = v32_exp(v32_copysign(x, v32_set1(-1.0f)));
-    const v32 s = v32_add(one, e);
-    /* The rounding error of s, which is known exactly, changes the quotient by up to one ULP. */
-    const v32 y = v32_div(v32_select_lt(x, v32_zero(), e, one), s);
-    const v32 error = v32_sub(v32_sub(s, one), e);
-    const v32 reciprocal = v32_select_lt(x, v32_zero(), v32_sub(one, y), y); /* 1/s */
-    return v32_fma(v32_mul(y, error), reciprocal, y);
+    v32 n;
+    const v32 scale = v32_set1(0x1.aaaaaap+0f);
+    const v32 r = v32_reduced(v32_max(v32_set1(-105.0f), v32_min(v32_set1(30.0f), x)), &n);
+    const v32 p = v32_scale(scale, n);
+    v32 q = v32_set1(0x1.2da66ep-9f);
+    q = v32_fma(q, r, v32_set1(-0x1.c8f8d4p-7f));
+    q = v32_fma(q, r, v32_set1(0x1.1c7526p-4f));
+    q = v32_fma(q, r, v32_set1(-0x1.1c7118p-2f));
+    q = v32_fma(q, r, v32_set1(0x1.aaaaa0p-1f));
+    q = v32_fma(q, r, v32_set1(-0x1.aaaaaap+0f));
+    return v32_div(p, v32_fma(q, r, v32_add(p, scale)));
 }
 
 LNRNN_INLINE v32 v32_relu(v32 x) { return v32_max(v32_zero(), x); }
