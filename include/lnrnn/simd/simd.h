@@ -21,10 +21,9 @@
  *
  *   (v32)   prefetch(p)       prefetches the cache line at p, which may be any address
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
- *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in [-252, 254]; anything
- *                             if n is NaN, and NaN if v is
- *           lookup16(p, v)    p[k], lane by lane, of 16 floats; k: the last four bits of the lane, a float, as it is
- *                             stored
+ *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in
+ *                             [-252, 254]; anything if n is NaN, and NaN if v is
+ *           lookup16(p, v)    p[k], lane by lane, of 16 floats; k: the last four bits of the lane's float
  *           abs(v)            sign bit cleared
  *           copysign(v, s)    magnitude of v, sign of s
  *           select_lt(a, b, x, y)   a < b ? x : y, lane by lane (y where a or b is NaN)

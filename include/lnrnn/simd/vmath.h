@@ -1,9 +1,9 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set,
  * subnormal results, infinities and NaN included (tests/simd/test_vmath.py; tests/ulp tries all floats).
  *
- * exp and sigmoid use the reduction x = n ln2 + r with |r| <= ln2/2 and a minimax polynomial of degree 6 for exp(r)
- * or exp(-r), whose relative error is below 4e-9, a sixteenth of half an ULP. tanh uses a table and the addition theorem.
- * They divide: a reciprocal that an instruction approximates is another one on another CPU.
+ * exp and sigmoid use the reduction x = n ln2 + r with |r| <= ln2/2 and a minimax polynomial of degree 6 for
+ * exp(r) or exp(-r), whose relative error is below 4e-9, a sixteenth of half an ULP. tanh uses tables and the
+ * addition theorem. They divide: a reciprocal that an instruction approximates is another one on another CPU.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -11,8 +11,8 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* 1.5 * 2^23: a sum with it has no digits below 1, so that it is rounded to an integer, whose low bits are the last
- * ones of its representation. */
+/* 1.5 * 2^23: a sum with it has no digits below 1, so that it is rounded to an integer, whose low bits are
+ * the last ones of its representation. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
 /* |x| <= 105 -> r, and n in *n_out. */
@@ -20,15 +20,16 @@ LNRNN_INLINE v32 v32_reduced(v32 x, v32 *n_out)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
     const v32 n = v32_sub(v32_fma(x, v32_set1(0x1.715476p+0f), to_integer), to_integer);
-    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without fma too.
-     */
+    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without
+     * fma too. */
     *n_out = n;
     return v32_fma(n, v32_set1(-0x1.0bfbe8p-15f), v32_fma(n, v32_set1(-0x1.62ep-1f), x));
 }
 
 LNRNN_INLINE v32 v32_exp(v32 x)
 {
-    /* Beyond these bounds the result is 0 or infinity. min and max return their second argument if that is NaN. */
+    /* Beyond these bounds the result is 0 or infinity. min and max return their second argument if that is
+     * NaN. */
     v32 n;
     const v32 one = v32_set1(1.0f);
     const v32 r = v32_reduced(v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x)), &n);
@@ -41,9 +42,9 @@ LNRNN_INLINE v32 v32_exp(v32 x)
     return v32_scale(v32_fma(q, r, one), n);
 }
 
-/* tanh(b + d) = T + (1 - T^2) t / (1 + T t), T = tanh(b), t = tanh(d). The tables are b, T and 1 - T^2; b is near
- * k * 32/55, such that T and 1 - T^2 are almost floats. The first b is lower, for the result's relative error is largest
- * where T is nearly twice as large as it. */
+/* tanh(b + d) = T + (1 - T^2) t / (1 + T t), T = tanh(b), t = tanh(d). The tables are b, T and 1 - T^2; b is
+ * near k * 32/55, such that T and 1 - T^2 are almost floats. For k = 1 it is lower, for the result's relative
+ * error is largest where T is nearly twice as large as it. */
 static const float lnrnn_tanh_at[16] = {0x0p+0f,        0x1.1b46c0p-1f, 0x1.2a0f2ap+0f, 0x1.bd826ap+0f,
                                         0x1.29aa22p+1f, 0x1.74f1eep+1f, 0x1.be86dap+1f, 0x1.05b17ap+2f,
                                         0x1.2ba0f0p+2f, 0x1.4f24cep+2f, 0x1.74516ap+2f, 0x1.997976p+2f,
@@ -64,7 +65,8 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
     const v32 k = v32_fma(a, v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
     const v32 at = v32_lookup16(lnrnn_tanh_at, k), of = v32_lookup16(lnrnn_tanh_of, k);
     const v32 d = v32_sub(a, at); /* exact */
-    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error 2e-8 */
+    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error
+     * 2e-8 */
     const v32 z = v32_mul(d, d);
     v32 q = v32_set1(-0x1.99e6dcp-5f);
     q = v32_fma(q, z, v32_set1(0x1.109d2cp-3f));
@@ -75,8 +77,9 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
 }
 
 /* With x = n ln2 + r and p = 2^n it is p / (p + exp(-r)), where p is exact and the sum is 1 + p and r times a
- * polynomial, rounded once. All is multiplied by 5/3: then 1 + p too is rounded by at most a third of the last place,
- * while 1 + 2^-24 would be halfway between two floats, and the sum is smallest where its rounding counts least. */
+ * polynomial, rounded once. All is multiplied by 5/3: then 1 + p too is rounded by at most a third of the
+ * last place, while 1 + 2^-24 would be halfway between two floats; and where the quotient is nearly twice a
+ * power of two the sum is 1.67 of one, so that its rounding counts less. */
 LNRNN_INLINE v32 v32_sigmoid(v32 x)
 {
     v32 n;
