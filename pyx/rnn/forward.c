@@ -274,13 +274,18 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
 
 /* --- groups ----------------------------------------------------------------------------------------- */
 
+/* No more than a thread's part at a time: a thread whose steps cost more than that would else take what is left of the
+ * others' parts, and they would wait for it (rnn and lstm B32-H2048 with two threads). */
 size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
     const double cost = step_cost(r, (double)rows, r->config->D + r->config->H);
-    const double budget = (double)remaining(left);
+    double budget = (double)remaining(left);
+    if (r->part > 0 && budget > r->part)
+        budget = r->part;
     if (budget < cost * (double)(t1 - t0))
         t1 = t0 + 1 + (size_t)((budget > 0 ? budget : 0) / cost);
-    spend(left, cost * (double)(t1 - t0));
+    const double spent = cost * (double)(t1 - t0);
+    spend(left, spent < budget ? spent : budget);
     return t1;
 }
 
