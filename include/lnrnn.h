@@ -215,8 +215,8 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* Offsets into the scratch memory of a call, in floats: what all workers share, then each worker's memory,
- * then positions. forward.c and split.c say what the parts hold. */
+/* Offsets into the scratch memory of a call, in floats: what the workers of each group share, then each worker's
+ * memory, then positions. forward.c and split.c say what the parts hold. */
 typedef struct {
     /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
      * there. */
@@ -225,7 +225,7 @@ typedef struct {
     size_t old_h, old_c; /* zoneout: the states before a step, where the step overwrites them */
     size_t masked;       /* masks.state: h as W_hh takes it */
     size_t worker;       /* the size of a worker's memory */
-    size_t shared;       /* the size of what all workers share; 0 without divide_units */
+    size_t shared;       /* the size of what the workers of a group share; 0 without divide_units */
     size_t positions;    /* the steps that each group has taken */
     size_t floats;       /* the size of all */
 } lnrnn_rnn_scratch;
@@ -236,7 +236,8 @@ typedef struct {
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
     int brief;            /* little work: one thread does it while the cores are oversubscribed */
-    int divide_units;     /* threads divide the units of a step instead of the sequences */
+    int divide_units;     /* so many threads divide the units of each group; 0: a group has one thread */
+    int divide_rows;      /* of these each makes the states of some of the rows; 0: each makes all of them */
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
     size_t chunk;         /* steps whose W x is computed by one product */
     size_t wide, narrow;  /* row strides of what has G*H values, of what has H */

@@ -188,6 +188,43 @@ def set_caches(size_t l1, size_t l2, size_t l3):
     lnrnn_set_caches(lnrnn_caches(l1, l2, l3))
 
 
+def set_figures(*figures):
+    """For tests: multiply-adds a ns, bytes a ns of L2, L3 and memory of one core, and of memory of all cores; ns of a barrier
+    and for each further thread. None: returns those in use."""
+    cdef lnrnn_figures f = lnrnn_get_figures()
+    if figures:
+        (f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread) = figures
+        lnrnn_set_figures(f)
+    return f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread
+
+
+cdef lnrnn_step_work step_work(size_t B, size_t D, size_t H, size_t gates, int sides, int dtype):
+    cdef lnrnn_step_work w
+    w.rows, w.inputs, w.units, w.outputs, w.dtype, w.sides = B, D, H, gates * H, dtype, sides
+    w.panels = lnrnn_panels_of(dtype, gates * H)
+    return w
+
+
+def partition(threads, B, D, H, gates=1, sides=1, dtype=LNRNN_WEIGHT_F32):
+    """What the cost model chooses for a step of this shape, on the caches and figures in use: groups of sequences at a time,
+    threads that divide the units of each, whether these divide the rows of the states too; and its ns."""
+    cdef lnrnn_step_work w = step_work(B, D, H, gates, sides, dtype)
+    cdef lnrnn_partition p = lnrnn_choose_partition(&w, lnrnn_get_caches(), threads)
+    return p.groups, p.units, bool(p.rows), lnrnn_step_time(&w, lnrnn_get_caches(), p)
+
+
+def step_time(groups, units, rows, B, D, H, gates=1, sides=1, dtype=LNRNN_WEIGHT_F32):
+    """The ns that the cost model says of one partition."""
+    cdef lnrnn_step_work w = step_work(B, D, H, gates, sides, dtype)
+    return lnrnn_step_time(&w, lnrnn_get_caches(), lnrnn_partition(groups, units, rows))
+
+
+def set_partition(int groups=0, int units=0, bint rows=False):
+    """For tests: what threads divide from now on, wherever a call may have so many threads; without arguments, what
+    takes the least."""
+    lnrnn_set_partition(lnrnn_partition(groups, units, rows))
+
+
 def set_barrier_mode(str mode):
     lnrnn_set_barrier_mode({"normal": LNRNN_BARRIER_NORMAL, "together": LNRNN_BARRIER_TOGETHER, "staggered": LNRNN_BARRIER_STAGGERED, "slow": LNRNN_BARRIER_SLOW}[mode])
 

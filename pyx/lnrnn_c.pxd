@@ -75,6 +75,26 @@ cdef extern from "rnn/stream.h" nogil:
     int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_stream_run(lnrnn_handle *s, float *y)
 
+cdef extern from "runtime/figures.h" nogil:
+    ctypedef struct lnrnn_figures:
+        double multiply_adds, l2, l3, memory, all_memory, barrier, barrier_thread
+
+    lnrnn_figures lnrnn_get_figures()
+    void lnrnn_set_figures(lnrnn_figures figures)
+
+cdef extern from "rnn/cost_model.h" nogil:
+    ctypedef struct lnrnn_step_work:
+        size_t rows, inputs, units, outputs, panels
+        int dtype, sides
+
+    ctypedef struct lnrnn_partition:
+        int groups, units, rows
+
+    size_t lnrnn_panels_of(int dtype, size_t outputs)
+    double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_partition partition)
+    lnrnn_partition lnrnn_choose_partition(const lnrnn_step_work *work, lnrnn_caches caches, int threads)
+    void lnrnn_set_partition(lnrnn_partition partition)
+
 cdef extern from "runtime/threads.h" nogil:
     int lnrnn_cores_of(int cpus, const char *groups, const char *root)
 

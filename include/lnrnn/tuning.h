@@ -43,14 +43,13 @@ enum { LNRNN_LINE_BYTES = 2048 };
 static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
 enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
 
-/* Multiply-adds that are worth waking another thread for, some 50 us of one core; those, some 10 ms, from
- * which on a lost time slice no longer decides; and those of a step that are worth a barrier (rnn, lstm and
- * gru with two threads). */
-enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30, LNRNN_BARRIER_WORK = 1 << 15 };
+/* Multiply-adds that are worth waking another thread for, some 50 us of one core; and those, some 10 ms, from
+ * which on a lost time slice no longer decides (rnn, lstm and gru with two threads). What threads divide follows from
+ * what a step takes: rnn/cost_model.c. */
+enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30 };
 
-/* Fewer sequences than this to a thread, and threads divide the units of a step instead of the sequences (rnn
- * B1 to B8 with two threads). */
-enum { LNRNN_DIVIDE_UNITS_BELOW = 4 };
+/* The most groups of sequences, each of several threads that divide the units: they have barriers of their own. */
+enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 

@@ -15,8 +15,7 @@
  *     5. with zoneout, keeps some of the states before the step (zoneout.c).
  * Where the batch has to give statistics, they are taken before each of 2, 3 and 4.
  *
- * With few sequences there are not enough groups for all threads: these divide the units instead, see
- * split.c. */
+ * Where a step takes less that way, some threads divide the units of a group: see split.c. */
 #include <string.h>
 
 #include "lnrnn.h"
@@ -329,10 +328,8 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
     size_t *const positions = group_positions(r);
     if (!r->resumed)
         memset(positions, 0, p->groups * sizeof *positions);
-    if (p->divide_units) {
-        lnrnn_forward_split(r);
-        return *positions == LNRNN_DONE;
-    }
+    if (p->divide_units)
+        return lnrnn_forward_split(r);
     return lnrnn_limited_tasks(p->groups, lnrnn_threads_now(p), positions,
                                all_steps_cost(r, r->config->D + r->config->H), r->part, forward_group,
                                (void *)r);

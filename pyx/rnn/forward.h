@@ -41,8 +41,8 @@ void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 /* After the last step: hn of these rows, each at its own end, and zeros in y past that end. */
 void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 
-/* split.c: the whole call, by threads that divide the units. */
-void lnrnn_forward_split(const lnrnn_rnn_call *r);
+/* split.c: lnrnn_rnn_forward by threads that divide the units of groups. */
+int lnrnn_forward_split(const lnrnn_rnn_call *r);
 
 /* plan.c: how many threads a call may use now. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p);

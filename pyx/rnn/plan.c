@@ -1,12 +1,13 @@
 /* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and the layout of the
  * memory. forward.c says what a group and a chunk are.
  *
- * Groups are independent, and each is done by one thread. With few sequences threads divide the units
- * instead: see split.c. Batch norm with the statistics of the batch needs all rows of a step at once: then
+ * Groups are independent, and each is done by one thread, or by some that divide the units (split.c), as
+ * cost_model.c finds it. Batch norm with the statistics of the batch needs all rows of a step at once: then
  * there is one group. */
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
+#include "rnn/cost_model.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
@@ -49,13 +50,22 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     if (p->threads > 1 + multiply_adds / LNRNN_THREAD_WORK)
         p->threads = 1 + (int)(multiply_adds / LNRNN_THREAD_WORK);
     p->brief = multiply_adds < LNRNN_LARGE_WORK;
-    /* With few sequences to a thread a step's time is that of reading the weights: dividing these among the
-     * threads saves more than the barrier of each step costs, if the step is long enough (tests/benchmarks,
-     * rnn with two threads). */
-    p->divide_units = p->threads > 1 && !p->synchronous && !r->tape && !r->masks.state
-                      && r->B < (size_t)p->threads * LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE
-                      && r->B * c->outputs * c->H >= LNRNN_BARRIER_WORK
-                      && p->kernels->product->panels(c->outputs) >= (size_t)p->threads;
+    /* Steps with statistics of the batch need all rows at once; a tape and masks are of whole groups. */
+    if (p->threads < 2 || p->synchronous || r->tape || r->masks.state)
+        return;
+    const lnrnn_step_work work = {.rows = r->B,
+                                  .inputs = c->D,
+                                  .units = c->H,
+                                  .outputs = c->outputs,
+                                  .panels = lnrnn_panels_of(c->dtype, c->outputs),
+                                  .dtype = c->dtype,
+                                  .sides = 1 + c->separate_products};
+    const lnrnn_partition best = lnrnn_choose_partition(&work, p->caches, p->threads);
+    if (best.units < 2)
+        return;
+    p->threads = best.groups * best.units;
+    p->divide_units = best.units, p->divide_rows = best.rows;
+    p->group = (r->B + (size_t)best.groups - 1) / (size_t)best.groups;
 }
 
 /* Asked in every call and not once for a plan: a stream keeps its plan. */
@@ -66,7 +76,8 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p)
 
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
-    p->group = p->synchronous || p->divide_units ? r->B : TILE;
+    if (!p->divide_units)
+        p->group = p->synchronous ? r->B : TILE;
     /* Fewer sequences to a group where that gives every thread a group; with a tape whole blocks of sums. */
     if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
@@ -84,8 +95,9 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Threads that divide the units share W x of a chunk and, with separate products, W h of two steps; each has
- * states of its own. Threads that divide the sequences share nothing. With a tape W h is in the tape. */
+/* Threads that divide the units of a group share its W x of a chunk and, with separate products, W h of two steps;
+ * where each makes the states of all rows, it has states of its own. Threads that divide the sequences share nothing. With
+ * a tape W h is in the tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -94,9 +106,9 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     p->scratch.hidden = p->chunk * rows;
     if (p->divide_units) {
         p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
-        const size_t states = r->B * p->narrow;
-        p->scratch.own_c = states;
-        p->scratch.old_h = p->scratch.own_c + (c->cell_state ? states : 0);
+        const size_t states = p->group * p->narrow, own = p->divide_rows ? 0 : states;
+        p->scratch.own_c = own;
+        p->scratch.old_h = p->scratch.own_c + (c->cell_state ? own : 0);
         p->scratch.old_c = p->scratch.old_h + (c->zoneout_h > 0 ? states : 0);
         p->scratch.cell = p->scratch.old_c + (c->zoneout_c > 0 ? states : 0);
     } else {
@@ -109,7 +121,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     }
     p->scratch.product = p->scratch.cell + c->cell_scratch;
     p->scratch.worker = p->scratch.product + product;
-    p->scratch.positions = p->scratch.shared + (size_t)p->threads * p->scratch.worker;
+    p->scratch.positions = (p->divide_units ? p->groups : 0) * p->scratch.shared + (size_t)p->threads * p->scratch.worker;
     p->scratch.floats = p->scratch.positions + 2 * p->groups + 2;
 }
 

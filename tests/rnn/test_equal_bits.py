@@ -14,7 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import available_isas, layouts, on_every_isa, several_threads, using_isa, using_threads
+from helpers import (
+    available_isas,
+    layouts,
+    on_every_isa,
+    several_threads,
+    using_isa,
+    using_partition,
+    using_threads,
+)
 from networks import CELLS, NORMS, drawn_state, network, normal, parts, spec, taken
 
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
@@ -123,9 +131,9 @@ def test_padding(family, rng, model, padding):
         equal(rnn, rnn(x[:n, b : b + 1], taken(rnn, h0, [b])), (y[:n, b : b + 1], taken(rnn, h, [b])))
 
 
-# What threads divide, inputs, units, sequences, steps. Four million multiply-adds are worth a second thread,
-# these are worth four: first of many sequences, which threads divide, then of few, where they divide the
-# units and meet at every step, for more steps than are projected at once.
+# What threads shall divide (test_partitions.py has grids of both), inputs, units, sequences, steps. Four million
+# multiply-adds are worth a second thread, these are worth four: first of many sequences, then of few, for more steps than
+# are projected at once.
 BUSY = (
     ("tasks", 65, 193, 70, 9),
     ("tasks", 1, 255, 33, 12),
@@ -164,7 +172,8 @@ def test_threads(family, rng, model, case):
     for threads in (
         (2, 3, 4) if model == "layer" else (3,)
     ):  # on two cores the last two lose one sooner or later
-        with several_threads(threads, divide=case[0]):
+        grid = (1, threads) if case[0] == "units" else (threads, 1)
+        with using_partition(*grid), several_threads(threads, divide=case[0]):
             got = rnn(x, h0, ends)
         equal(rnn, got, want, f"{threads} threads")
 
@@ -179,7 +188,7 @@ def test_threads_out_of_step(family, rng, model, barrier):
     with using_threads(1):
         want = rnn(x, h0, ends)
     for threads in (2, 3) if barrier == "slow" else (2,):
-        with several_threads(threads, divide="units"):
+        with using_partition(1, threads), several_threads(threads, divide="units"):
             lnrnn._core.set_barrier_mode(barrier)
             got = rnn(x, h0, ends)
         equal(rnn, got, want, f"{threads} threads")
@@ -198,13 +207,14 @@ def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
     equal(rnn, got, want)
 
 
-def test_more_threads_than_sequences_to_a_tile(family, rng):
-    """They divide the sequences: the units are divided where all sequences fit a tile of 64."""
+@pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
+def test_units_of_more_sequences_than_a_tile(family, rng):
+    """Of a tile of 64 the pointers to rows are gathered."""
     rnn = network(7, 900)
     x, h0 = normal(rng, 3, 66, 7), drawn_state(rng, rnn, 66)
     with using_threads(1):
         want = rnn(x, h0)
-    with several_threads(17):
+    with using_partition(1, 17, True), several_threads(17, divide="units"):
         got = rnn(x, h0)
     equal(rnn, got, want)
 

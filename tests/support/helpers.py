@@ -108,6 +108,19 @@ def using_caches(sizes: tuple[int, int, int] | None):
 
 
 @contextmanager
+def using_partition(groups: int, units: int = 1, rows: bool = False):
+    """Run the body with so many groups of sequences at a time and so many threads to each, which divide the units of a
+    step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
+    from lnrnn import _core
+
+    _core.set_partition(groups, units, rows)
+    try:
+        yield
+    finally:
+        _core.set_partition()
+
+
+@contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
     of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or

@@ -1,0 +1,242 @@
+"""What threads divide: the cost model's choice on paper, for machines with 2 to 64 cores, and the same bits for every choice."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import several_threads, using_caches, using_partition, using_threads
+from lnrnn import _core
+from networks import drawn_state, network, normal, parts, spec
+
+same = np.testing.assert_array_equal
+
+# Multiply-adds a ns; bytes a ns of L2, of L3, of memory, of all cores' memory; ns of a barrier, and of each thread more.
+FAST_L3 = (57, 105, 60, 20, 200, 150, 60), (32 << 10, 1 << 20, 32 << 20)
+SLOW_L3 = (86, 210, 28, 12, 250, 250, 80), (48 << 10, 2 << 20, 260 << 20)
+MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
+each_machine = pytest.mark.parametrize("machine", MACHINES)
+
+# Gates, and the rows of G*H that the cell reads.
+RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
+THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
+
+
+@contextmanager
+def on_machine(name):
+    figures, caches = MACHINES[name]
+    before = _core.set_figures()
+    with using_caches(caches):
+        _core.set_figures(*figures)
+        try:
+            yield
+        finally:
+            _core.set_figures(*before)
+
+
+# --- on paper -----------------------------------------------------------------------------------------------
+
+
+@each_machine
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
+def test_the_choice_takes_the_least(machine, threads, cell):
+    """Of all grids of sequences and units that the threads allow."""
+    with on_machine(machine):
+        for batch in (1, 2, 8, 17, 24, 64, 200):
+            for units in (64, 384, 1536):
+                groups, each, rows, took = _core.partition(threads, batch, units, units, *cell)
+                assert groups * each <= threads and groups <= batch
+                assert not rows or each > 1
+                for e in range(1, threads + 1):
+                    g = min(batch, threads // e)
+                    if e > 1 and (e > cell[0] * units // 64 or g > 64):
+                        continue
+                    for r in (False, True) if e > 1 else (False,):
+                        if e > 1 and not r and -(-batch // g) > 64:
+                            continue
+                        assert took <= _core.step_time(g, e, r, batch, units, units, *cell)
+
+
+@each_machine
+@pytest.mark.parametrize("threads", THREADS)
+def test_one_sequence_has_units_to_divide_alone(machine, threads):
+    with on_machine(machine):
+        for units in (256, 512, 1024, 2048):
+            groups, each, rows, took = _core.partition(threads, 1, units, units, *LSTM)
+            assert (groups, rows) == (1, False) and 2 <= each <= threads
+            assert took < _core.step_time(1, 1, False, 1, units, units, *LSTM)
+
+
+@each_machine
+@pytest.mark.parametrize("threads", THREADS)
+def test_many_sequences_are_divided_themselves(machine, threads):
+    """Whole tiles of sequences for each thread: enough arithmetic for each byte, and nothing to meet for."""
+    with on_machine(machine):
+        for units in (128, 384, 512):
+            assert _core.partition(threads, 128 * threads, units, units, *RNN)[:3] == (threads, 1, False)
+
+
+def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
+    """L3 too slow for 12 sequences to a thread; with 640 it does not matter."""
+    with on_machine("slow L3"):
+        for cell in (RNN, LSTM, GRU):
+            assert _core.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
+            assert _core.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
+
+
+def test_a_grid_of_both():
+    """More threads than panels are worth, and more than sequences: some of each."""
+    for machine in MACHINES:
+        with on_machine(machine):
+            groups, units, _, took = _core.partition(64, 64, 1024, 1024, *LSTM)
+            assert groups > 1 and units > 1
+            assert took < _core.step_time(64, 1, False, 64, 1024, 1024, *LSTM)
+
+
+@each_machine
+def test_small_steps_do_not_have_all_threads_meet(machine):
+    """A barrier of 64 threads takes longer than a step of 64 units."""
+    with on_machine(machine):
+        groups, units, _, _ = _core.partition(64, 1, 64, 64, *RNN)
+        assert groups * units <= 4
+
+
+@each_machine
+def test_more_threads_never_take_longer(machine):
+    with on_machine(machine):
+        for cell in (RNN, LSTM, GRU):
+            for batch in (1, 8, 17, 64, 256):
+                for units in (256, 512, 1024):
+                    took = [_core.partition(n, batch, units, units, *cell)[3] for n in (1, *THREADS)]
+                    assert all(b <= a * 1.0000001 for a, b in zip(took, took[1:], strict=False))
+
+
+# --- bits ---------------------------------------------------------------------------------------------------
+
+# Groups of sequences, threads to each, whether these divide the rows; and how many threads a call may have.
+GRIDS = [
+    ((1, 2, False), 2),
+    ((1, 2, True), 2),
+    ((2, 1, False), 2),
+    ((1, 3, True), 3),
+    ((2, 2, False), 4),
+    ((2, 2, True), 4),
+    ((3, 2, True), 6),
+]
+NETWORKS = {
+    "RNN": dict(cell="RNN"),
+    "RNN none": dict(cell="RNN", norm=None),
+    "LSTM": dict(cell="LSTM"),
+    "LSTM joint": dict(cell="LSTM", norm=spec("joint", "carry")),
+    "LSTM batch": dict(cell="LSTM", norm="batch"),
+    "GRU": dict(cell="GRU"),
+    "GRU gate": dict(cell="GRU", norm=spec("gate")),
+}
+
+
+def drawn(rng, name, batch=70, units=145, steps=24):
+    """(network, x, states, lengths), some of them 0."""
+    rnn = network(33, units, trained=steps, **NETWORKS[name])
+    ends = rng.integers(0, steps + 1, batch)
+    ends[: batch // 2] = rng.integers(steps // 2, steps + 1, batch // 2)
+    ends[0] = steps
+    return rnn, normal(rng, steps, batch, 33), drawn_state(rng, rnn, batch), ends
+
+
+def equal(rnn, got, want, about=""):
+    same(got[0], want[0], err_msg=f"y, {about}")
+    for a, b in zip(parts(rnn, got[1]), parts(rnn, want[1]), strict=True):
+        same(a, b, err_msg=f"the state, {about}")
+
+
+needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
+
+
+@needs_threads
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_grid_gives_the_same_bits(rng, name):
+    for batch in (7, 70, 133):
+        rnn, x, h0, ends = drawn(rng, name, batch, 145 if batch > 7 else 400)
+        with using_threads(1):
+            want = rnn(x, h0, ends), rnn(x, h0)
+        for grid, threads in GRIDS if batch > 7 else GRIDS[:2] + GRIDS[4:6]:
+            if not grid[2] and grid[1] > 1 and batch > 64 * grid[0]:
+                continue
+            with using_partition(*grid), several_threads(threads, "units" if grid[1] > 1 else "tasks"):
+                equal(rnn, rnn(x, h0, ends), want[0], f"{batch} in {grid}")
+                equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
+
+
+@needs_threads
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("mode", ["slow", "staggered"])
+def test_grids_out_of_step(rng, name, mode):
+    """slow: a thread of each group has lost its core. staggered: one is slower from one barrier to the next."""
+    rnn, x, h0, ends = drawn(rng, name)
+    with using_threads(1):
+        want = rnn(x, h0, ends)
+    for grid, threads in GRIDS[1:2] + (GRIDS[5:6] if mode == "slow" else []):
+        with using_caches((1024, 4096, 4096)), using_partition(*grid), several_threads(threads, "units"):
+            _core.set_barrier_mode(mode)
+            equal(rnn, rnn(x, h0, ends), want, f"{grid}")
+
+
+@needs_threads
+@pytest.mark.parametrize("name", ["RNN", "LSTM"])
+def test_grids_in_parts(rng, name):
+    rnn, x, h0, ends = drawn(rng, name)
+    with using_threads(1):
+        want = rnn(x, h0, ends)
+    for grid, threads in GRIDS:
+        if not grid[2] and grid[1] > 1 and 70 > 64 * grid[0]:
+            continue
+        for part in (1, 2e6):
+            with using_partition(*grid), several_threads(threads, "either"):
+                _core.set_part(part)
+                try:
+                    got = rnn(x.astype(np.float64), h0, ends)  # a short call of float32 has no parts
+                finally:
+                    _core.set_part(0)
+            equal(rnn, got, want, f"{grid}, parts of {part}")
+
+
+@needs_threads
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_zoneout_where_rows_are_using_partition(rng, cell):
+    rnn = network(33, 145, cell=cell)
+    rnn.zoneout = (0.3, 0.2) if cell == "LSTM" else 0.3
+    x, h0 = normal(rng, 24, 70, 33), drawn_state(rng, rnn, 70)
+    with using_threads(1):
+        want = rnn(x, h0)
+    for grid, threads in (GRIDS[1], GRIDS[5]):
+        with using_partition(*grid), several_threads(threads, "units"):
+            equal(rnn, rnn(x, h0), want, f"{grid}")
+
+
+@needs_threads
+def test_resets_where_rows_are_using_partition(rng):
+    rnn, x, h0, _ = drawn(rng, "LSTM")
+    resets = rng.random(x.shape[:2]) < 0.1
+    with using_threads(1):
+        want = rnn(x, h0, resets=resets)
+    with using_partition(2, 2, True), several_threads(4, "units"):
+        equal(rnn, rnn(x, h0, resets=resets), want)
+
+
+@needs_threads
+def test_fewer_threads_than_planned_take_all_groups(rng):
+    """As while cores are oversubscribed: a plan for six threads, done by one."""
+    rnn, x, h0, ends = drawn(rng, "LSTM")
+    with using_threads(1):
+        want = rnn(x, h0, ends)
+    with using_partition(3, 2, True), several_threads(6, "either", had=1):
+        _core.set_back_off(60)
+        try:
+            got = rnn(x, h0, ends)
+        finally:
+            _core.set_back_off(0)
+    equal(rnn, got, want)
