@@ -76,10 +76,10 @@ static double group_time(const lnrnn_step_work *w, lnrnn_caches caches, size_t r
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,
                  input = size * outputs * (double)w->inputs;
     const thread_rates rates = rates_of(share * hidden, hidden, caches, w->dtype, n);
-    double time =
-        product_time(rows, share * outputs * (double)w->units, share * hidden, &rates)
-        /* W_ih x is computed for the rows of many steps at once. */
-        + product_time(TILE, share * outputs * (double)w->inputs, share * input, &rates) * (double)rows / TILE;
+    double time = product_time(rows, share * outputs * (double)w->units, share * hidden, &rates)
+                  /* W_ih x is computed for the rows of many steps at once. */
+                  + product_time(TILE, share * outputs * (double)w->inputs, share * input, &rates)
+                        * (double)rows / TILE;
     time += (double)own * outputs * of_an_output;
     if (units > 1) {
         const lnrnn_figures f = lnrnn_get_figures();
@@ -122,7 +122,7 @@ lnrnn_partition lnrnn_choose_partition(const lnrnn_step_work *work, lnrnn_caches
         const int groups = (size_t)(threads / units) < rows ? threads / units : (int)rows;
         for (int divided = 0; divided < 2; divided++) {
             const lnrnn_partition p = {.groups = groups, .units = units, .rows = divided};
-            if (groups > LNRNN_MOST_SHARED || (!divided && parts_of(rows, (size_t)groups) > TILE))
+            if (groups > LNRNN_MOST_SHARED)
                 continue;
             const double time = lnrnn_step_time(work, caches, p);
             if (time < least)

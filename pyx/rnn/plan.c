@@ -121,7 +121,8 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     }
     p->scratch.product = p->scratch.cell + c->cell_scratch;
     p->scratch.worker = p->scratch.product + product;
-    p->scratch.positions = (p->divide_units ? p->groups : 0) * p->scratch.shared + (size_t)p->threads * p->scratch.worker;
+    p->scratch.positions =
+        (p->divide_units ? p->groups : 0) * p->scratch.shared + (size_t)p->threads * p->scratch.worker;
     p->scratch.floats = p->scratch.positions + 2 * p->groups + 2;
 }
 

@@ -53,7 +53,8 @@ typedef struct {
     const lnrnn_rnn_call *r;
     split_group *group;
     int index, team;
-    size_t r0, rows, first_step; /* the first step of this part of the call, which starts from the caller's h */
+    size_t r0, rows,
+        first_step; /* the first step of this part of the call, which starts from the caller's h */
     lnrnn_panels panels;
     split_memory m;
 } split_thread;
@@ -103,7 +104,8 @@ static void begin(const split_thread *w, size_t active, size_t t0)
     const lnrnn_rnn_call *r = w->r;
     const size_t H = r->config->H;
     for (size_t i = 0; keeps_own(w) && r->cn && i < active; i++)
-        memcpy(w->m.c + i * r->plan->narrow, (t0 ? r->cn : r->c0) + state_at(r, w->r0 + i), H * sizeof(float));
+        memcpy(w->m.c + i * r->plan->narrow, (t0 ? r->cn : r->c0) + state_at(r, w->r0 + i),
+               H * sizeof(float));
     if (r->cn) /* before thread 0 changes them */
         wait_for_all(w);
     if (!w->index && t0 == 0)
@@ -137,7 +139,8 @@ static void remember_states(const split_thread *w, size_t first, const lnrnn_ste
 
 /* The states of rows first .. first + n - 1 of the group after step t, n <= TILE. x, hidden (n, G*H): of these
  * rows; x NULL: hidden is the sum of both products. */
-static void make_states(const split_thread *w, size_t first, size_t n, size_t t, const float *x, float *hidden)
+static void make_states(const split_thread *w, size_t first, size_t n, size_t t, const float *x,
+                        float *hidden)
 {
     const lnrnn_rnn_call *r = w->r;
     const size_t narrow = r->plan->narrow;
@@ -232,7 +235,8 @@ static void split_units(void *ctx, int worker, int team)
     const lnrnn_rnn_call *r = job->r;
     const lnrnn_rnn_plan *p = r->plan;
     const int groups = (int)p->groups, most = team / groups < 1 ? 1 : team / groups,
-              each = most < p->divide_units ? most : p->divide_units, at_a_time = team < groups ? team : groups;
+              each = most < p->divide_units ? most : p->divide_units,
+              at_a_time = team < groups ? team : groups;
     const size_t count = lnrnn_all_panels(r).end, index = (size_t)(worker % each);
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
     if (worker / each >= at_a_time) /* more threads than can be divided evenly */

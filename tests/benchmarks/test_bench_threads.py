@@ -1,13 +1,14 @@
-"""Cells with layer norm by threads: batches between one sequence and many, weights from those that L2 holds to those that
-no cache holds. What pyx/rnn/cost_model.c chooses is judged here, against the peers and against the limit of as many
-cores. With --bench-quick a corner of each kind."""
+"""Cells with layer norm by threads: batches between one sequence and many, weights from those that L2 holds
+to those that no cache holds. What pyx/rnn/cost_model.c chooses is judged here, against the peers and against the
+limit of as many cores. With --bench-quick a corner of each kind."""
 
 from __future__ import annotations
 
 from recurrent import STEPS
 
 BATCHES, HIDDENS = (1, 8, 17, 32, 48, 64, 128), (384, 512, 640, 1024, 2048)
-KNOWN = ((24, 1536),)  # where threads that divided the sequences were slower than the best peer on a Sapphire Rapids
+# Where threads that divide the sequences are slower than the best peer on a Sapphire Rapids.
+KNOWN = ((24, 1536),)
 GRID = [(b, h) for h in HIDDENS for b in BATCHES] + list(KNOWN)
 CORNERS = [(1, 512), (17, 384), (24, 1536), (64, 640)]
 

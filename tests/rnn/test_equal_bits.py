@@ -131,9 +131,9 @@ def test_padding(family, rng, model, padding):
         equal(rnn, rnn(x[:n, b : b + 1], taken(rnn, h0, [b])), (y[:n, b : b + 1], taken(rnn, h, [b])))
 
 
-# What threads shall divide (test_partitions.py has grids of both), inputs, units, sequences, steps. Four million
-# multiply-adds are worth a second thread, these are worth four: first of many sequences, then of few, for more steps than
-# are projected at once.
+# What threads shall divide (test_partitions.py has grids of both), inputs, units, sequences, steps. Four
+# million multiply-adds are worth a second thread, these are worth four: first of many sequences, then of few,
+# for more steps than are projected at once.
 BUSY = (
     ("tasks", 65, 193, 70, 9),
     ("tasks", 1, 255, 33, 12),

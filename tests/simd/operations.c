@@ -60,6 +60,9 @@ static void prefetch_anywhere(const char *p)
     v32_prefetch((const float *)p);
     v32_prefetch((const float *)(p + sysconf(_SC_PAGESIZE))); /* may not be read */
     v32_prefetch(NULL);
+    v32_prefetch_l2((const float *)p);
+    v32_prefetch_l2((const float *)(p + sysconf(_SC_PAGESIZE)));
+    v32_prefetch_l2(NULL);
 }
 
 static void loaded(const char *p, char *out)
@@ -129,6 +132,7 @@ static void bf16_pair(const char *p, char *out)
     MEMORY(v16, uint16_t, V16)                                                                              \
     OPERATION(stream_end, 0, stream_end())                                                                  \
     OPERATION(v32_prefetch, 0, prefetch_anywhere(in[0]), V32)                                               \
+    OPERATION(v32_prefetch_l2, 0, prefetch_anywhere(in[0]), V32)                                            \
     OPERATION(LNRNN_LOADED, V32, loaded(in[0], out), V32)                                                   \
     OPERATION(v32_round, V32, RESULT(v32_round(v32_of(in[0]))), V32)                                        \
     BINARY(v32, scale, V32)                                                                                 \

@@ -436,7 +436,8 @@ def test_stream_end_and_prefetch(unit):
     """Prefetching what may not be read ends nothing."""
     assert unit.run("stream_end") == b""
     for place in (END, 0):
-        assert unit.run("v32_prefetch", np.zeros(unit.lanes["v32"], F32), place=place) == b""
+        for name in ("v32_prefetch", "v32_prefetch_l2"):
+            assert unit.run(name, np.zeros(unit.lanes["v32"], F32), place=place) == b""
 
 
 # --- completeness -------------------------------------------------------------------------------------------
@@ -449,7 +450,7 @@ TESTED = {
         for name in (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
     ),
     *(f"v32_{name}" for name in ("round", "scale", "lookup16", "abs", "copysign", "select_lt", "bf16_pair")),
-    *(f"v32_{name}" for name in ("prefetch", "larger", "largest", "store_s14", "store_s8")),
+    *(f"v32_{name}" for name in ("prefetch", "prefetch_l2", "larger", "largest", "store_s14", "store_s8")),
     *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "shifted", "to_v32", "less")),
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),

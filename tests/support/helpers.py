@@ -109,8 +109,8 @@ def using_caches(sizes: tuple[int, int, int] | None):
 
 @contextmanager
 def using_partition(groups: int, units: int = 1, rows: bool = False):
-    """Run the body with so many groups of sequences at a time and so many threads to each, which divide the units of a
-    step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
+    """Run the body with so many groups of sequences at a time and so many threads to each, which divide the
+    units of a step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
     from lnrnn import _core
 
     _core.set_partition(groups, units, rows)

@@ -44,8 +44,10 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
             const uint32_t *p = layout == MM_LINES ? job->w + j * job->lines + o + (size_t)v * V32_LANES
                                                    : mm_at(job, o, wide, tail, v, j);
             b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-            if (prefetch == MM_PREFETCH_WEIGHTS)
-                v32_prefetch((const float *)p + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
+            if (prefetch == MM_PREFETCH_WEIGHTS && rows == 1)
+                v32_prefetch((const float *)p + LNRNN_PREFETCH_ROW);
+            else if (prefetch == MM_PREFETCH_WEIGHTS)
+                v32_prefetch_l2((const float *)p + job->ahead[v]);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {

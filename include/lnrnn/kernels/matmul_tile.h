@@ -33,6 +33,8 @@ typedef struct {
     int each_tile;     /* and a panel not in L1: each tile prefetches it */
     int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
+    /* MM_PREFETCH_WEIGHTS of several rows: words from each vector of a panel to what it prefetches */
+    ptrdiff_t ahead[NR_VECS];
     ptrdiff_t columns; /* MM_COLUMNS: from the values of one input to those of the next */
     lnrnn_caches caches;
     const float *scale;  /* int8: of the outputs */

@@ -13,6 +13,7 @@
 #define mm_row LNRNN_CAT(LNRNN_WEIGHTS, _row)
 #define mm_tile_of LNRNN_CAT(LNRNN_WEIGHTS, _tile_of)
 #define mm_rows LNRNN_CAT(LNRNN_WEIGHTS, _rows)
+#define mm_prefetch_panel LNRNN_CAT(LNRNN_WEIGHTS, _prefetch_panel)
 #define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
 #endif
 
@@ -117,6 +118,17 @@ static void mm_rows(int prefetch, const mm_job *job, int rows, int vecs, activat
     }
 }
 
+/* What tile t of `tiles` of a panel prefetches of weights that do not stay in L2 -> whether it does. next: words from
+ * this panel to the next one, of which each of the first tiles takes some vectors, so that its bytes come over the time
+ * of several tiles. next 0: the first tile takes the panel itself, as it goes. */
+LNRNN_INLINE int mm_prefetch_panel(mm_job *job, size_t t, size_t tiles, ptrdiff_t next)
+{
+    const size_t turns = tiles < NR_VECS ? tiles : NR_VECS;
+    for (int v = 0; v < NR_VECS; v++)
+        job->ahead[v] = !next ? LNRNN_PREFETCH_TILE : (size_t)v % turns == t ? next : 0;
+    return next ? t < turns : t == 0;
+}
+
 /* Panels p0 .. p1 - 1 of the n outputs of (rows, k). */
 static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t n, size_t p0, size_t p1,
                     float *c, ptrdiff_t cs)
@@ -128,21 +140,29 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
             mm_row(MM_PREFETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
-    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. Of weights that do not stay
-     * in L2 the first tile of a panel prefetches the panel's. In the first panel each tile prefetches the
-     * rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
-    const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
+     * prefetches the rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
+    const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, panel = NR * job->words;
+    const int spread =
+        MAY_PREFETCH_ROWS && tiles > 1 && lnrnn_prefetch_panels(job->caches, panel * sizeof(uint32_t));
+    mm_job own = *job; /* with what a tile prefetches */
     for (size_t i = p0; i < p1; i++) {
         const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
                      m = mm_start(n, p + 1) - o;
         for (size_t t = 0, r = 0; t < tiles; t++) {
             const size_t height = (rows - r) / (tiles - t);
             int prefetch = MM_PREFETCH_NONE;
-            if (job->prefetch && (t == 0 || job->each_tile))
+            /* In the second panel, of which the first one has prefetched nothing, the first tile does it. */
+            const size_t late = i == p0 + 1;
+            const ptrdiff_t next = !spread || i == p0 || t < late || i + 1 == p1 ? 0
+                                   : job->from_end                               ? -(ptrdiff_t)panel
+                                                                                 : (ptrdiff_t)panel;
+            if (job->prefetch
+                && (mm_prefetch_panel(&own, next ? t - late : t, tiles - late, next) || job->each_tile))
                 prefetch = MM_PREFETCH_WEIGHTS;
             else if (i == p0 && t + 1 < tiles)
                 prefetch = MM_PREFETCH_ROWS;
-            mm_rows(prefetch, job, (int)height, (int)(m / V32_LANES), a + r, o,
+            mm_rows(prefetch, &own, (int)height, (int)(m / V32_LANES), a + r, o,
                     c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
             r += height;
         }

@@ -26,6 +26,7 @@ LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm256_stream_ps(p, v); }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm256_maskstore_ps(p, v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm256_and_ps(v, _mm256_castsi256_ps(v32_mask_n(n))); }
 LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm256_add_ps(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm256_sub_ps(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm256_mul_ps(a, b); }

@@ -29,6 +29,7 @@ LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm512_stream_ps(p, v); }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm512_mask_storeu_ps(p, v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm512_maskz_mov_ps(v32_mask_n(n), v); }
 LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm512_add_ps(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm512_sub_ps(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm512_mul_ps(a, b); }

@@ -39,6 +39,7 @@ LNRNN_INLINE v32 v32_load(const float *p) { return vld1q_f32(p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { vst1q_f32(p, v); }
 LNRNN_INLINE void v32_stream(float *p, v32 v) { vst1q_f32(p, v); }
 LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return vaddq_f32(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return vsubq_f32(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }

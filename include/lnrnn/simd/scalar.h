@@ -24,6 +24,7 @@ LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
 }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return n ? v : 0.0f; }
 LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return a + b; }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return a - b; }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return a * b; }

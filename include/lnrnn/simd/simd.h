@@ -20,6 +20,7 @@
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
  *   (v32)   prefetch(p)       prefetches the cache line at p, which may be any address
+ *   (v32)   prefetch_l2(p)    the same, into L2: what is used after more than L1 holds
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
  *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in
  *                             [-252, 254]; anything if n is NaN, and NaN if v is

@@ -42,6 +42,7 @@ LNRNN_INLINE v32 v32_load(const float *p) { return _mm_loadu_ps(p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { _mm_storeu_ps(p, v); }
 LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm_stream_ps(p, v); }
 LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
 LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm_add_ps(a, b); }
 LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm_sub_ps(a, b); }
 LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm_mul_ps(a, b); }

@@ -5,7 +5,7 @@ from fault import Fault
 FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward_rnn.py"
 BITS, PARTS = "tests/rnn/test_equal_bits.py", "tests/runtime/test_interrupts.py"
 TRAINING, STEPS = "tests/rnn/test_training.py", "tests/rnn/test_step_statistics.py"
-GATED = "tests/rnn/test_step_statistics_gated.py"
+GATED, GRIDS = "tests/rnn/test_step_statistics_gated.py", "tests/rnn/test_partitions.py"
 
 FAULTS = [
     # --- config.c
@@ -71,16 +71,38 @@ FAULTS = [
     Fault(
         "threads divide the units of a step that needs the statistics of the batch",
         "pyx/rnn/plan.c",
-        r"p->divide_units = p->threads > 1 && !p->synchronous && !r->tape",
-        r"p->divide_units = p->threads > 1 && (FAULT || !p->synchronous) && !r->tape",
+        r"if (p->threads < 2 || p->synchronous || r->tape",
+        r"if (p->threads < 2 || (p->synchronous && !FAULT) || r->tape",
         f"{BITS} -k 'few_sequences and avx2'",
     ),
     Fault(
-        "threads divide the units of more sequences than a tile holds",
+        "groups whose units are divided share the memory of one",
         "pyx/rnn/plan.c",
-        r"LNRNN_DIVIDE_UNITS_BELOW && r->B <= TILE",
-        r"LNRNN_DIVIDE_UNITS_BELOW && (FAULT || r->B <= TILE)",
-        f"{BITS} -k 'more_threads and avx2'",
+        r"(p->divide_units ? p->groups : 0) * p->scratch.shared",
+        r"(p->divide_units && !FAULT ? p->groups : 0) * p->scratch.shared",
+        f"{GRIDS} -k 'same_bits and LSTM'",
+    ),
+    # --- cost_model.c
+    Fault(
+        "a partition whose threads divide units costs no barrier",
+        "pyx/rnn/cost_model.c",
+        r"(p.rows ? 2 : 1) * (f.barrier",
+        r"(FAULT ? 0 : p.rows ? 2 : 1) * (f.barrier",
+        f"{GRIDS} -k 'small_steps'",
+    ),
+    Fault(
+        "memory gives every thread as much as it gives one",
+        "pyx/rnn/cost_model.c",
+        r"f.all_memory / n < f.memory ?",
+        r"!FAULT && f.all_memory / n < f.memory ?",
+        f"{GRIDS} -k 'shared_by_all'",
+    ),
+    Fault(
+        "a share of weights is read as if all of them were",
+        "pyx/rnn/cost_model.c",
+        r"rates_of(share * hidden, hidden, caches",
+        r"rates_of((FAULT ? 1 : share) * hidden, hidden, caches",
+        f"{GRIDS} -k 'share_that_l2_holds'",
     ),
     Fault(
         "a group of no sequences is divided by",
@@ -168,16 +190,16 @@ FAULTS = [
     Fault(
         "calls in parts spend nothing, and never stop within a group",
         "pyx/rnn/forward.c",
-        "    spend(left, cost * (double)(t1 - t0));\n    return t1;",
-        "    spend(left, FAULT ? 0 : cost * (double)(t1 - t0));\n    return t1;",
+        "    spend(left, spent < budget ? spent : budget);\n    return t1;",
+        "    spend(left, FAULT ? 0 : spent < budget ? spent : budget);\n    return t1;",
         f"{PARTS} -k 'signals_are_handled and call'",
     ),
     # --- split.c
     Fault(
         "the last thread leaves out its last panel",
         "pyx/rnn/split.c",
-        r"count * ((size_t)worker + 1) / (size_t)team};",
-        r"count * ((size_t)worker + 1) / (size_t)team - (FAULT && team > 1 && worker == team - 1)};",
+        r"count * (index + 1) / (size_t)each},",
+        r"count * (index + 1) / (size_t)each - (FAULT && each > 1 && (int)index == each - 1)},",
         f"{BITS} -k 'threads and avx2 and units'",
     ),
     Fault(
@@ -190,8 +212,8 @@ FAULTS = [
     Fault(
         "threads that divide the units begin a part of a call with their own old h",
         "pyx/rnn/split.c",
-        r"if (t > first_step)",
-        r"if (FAULT ? t > 0 : t > first_step)",
+        r"if (t > w->first_step)",
+        r"if (FAULT ? t > 0 : t > w->first_step)",
         f"{PARTS} -k lost_its",
     ),
     Fault(
@@ -205,39 +227,68 @@ FAULTS = [
     Fault(
         "inputs are normalised while other threads still multiply them",
         "pyx/rnn/split.c",
-        "    if (r->config->input_side) {\n        wait_for_all(job, team);",
-        "    if (r->config->input_side) {\n        if (!FAULT)\n            wait_for_all(job, team);",
+        "    if (r->config->input_side) {\n        wait_for_all(w);",
+        "    if (r->config->input_side) {\n        if (!FAULT)\n            wait_for_all(w);",
         f"{BITS} -k 'out_of_step and avx2'",
     ),
     Fault(
         "a step's hidden product is read before all threads have theirs",
         "pyx/rnn/split.c",
-        "panels, hidden, stride, m->product);\n        wait_for_all(job, team);",
-        "panels, hidden, stride, m->product);\n        if (!FAULT)\n            wait_for_all(job, team);",
+        "        own_columns(w, active, t, hidden);\n        wait_for_all(w);",
+        "        own_columns(w, active, t, hidden);\n        if (!FAULT)\n            wait_for_all(w);",
         f"{BITS} -k 'out_of_step and avx2'",
     ),
     Fault(
         "two steps have one buffer for the hidden product",
         "pyx/rnn/split.c",
-        r"m->hidden + t % 2 * r->B * wide : x;",
-        r"m->hidden + (FAULT ? 0 : t % 2) * r->B * wide : x;",
+        r"w->m.hidden + t % 2 * r->plan->group * wide : x;",
+        r"w->m.hidden + (FAULT ? 0 : t % 2) * r->plan->group * wide : x;",
         f"{BITS} -k 'out_of_step and avx2'",
     ),
     Fault(
         "a chunk is overwritten while other threads still read it",
         "pyx/rnn/split.c",
-        "                job->alone = __atomic_load_n(&job->barrier.oversubscribed, __ATOMIC_RELAXED);\n"
-        "            wait_for_all(job, team);",
-        "                job->alone = !FAULT && __atomic_load_n(&job->barrier.oversubscribed,"
-        " __ATOMIC_RELAXED);\n            if (!FAULT)\n                wait_for_all(job, team);",
+        "                w->group->alone = __atomic_load_n(&w->group->barrier.oversubscribed,"
+        " __ATOMIC_RELAXED);\n"
+        "            wait_for_all(w);",
+        "                w->group->alone = !FAULT && __atomic_load_n(&w->group->barrier.oversubscribed,"
+        " __ATOMIC_RELAXED);\n            if (!FAULT)\n                wait_for_all(w);",
         f"{BITS} -k 'out_of_step and avx2 and staggered'",
     ),
     Fault(
         "who goes on alone computes its own panels only",
         "pyx/rnn/split.c",
-        r"team = 1, panels = lnrnn_all_panels(r);",
-        r"team = 1, panels = FAULT ? panels : lnrnn_all_panels(r);",
+        r"w->team = 1, w->panels = lnrnn_all_panels(r);",
+        r"w->team = 1, w->panels = FAULT ? w->panels : lnrnn_all_panels(r);",
         f"{BITS} -k 'out_of_step and avx2 and slow'",
+    ),
+    Fault(
+        "where rows are divided, a step begins before all states of the last one are there",
+        "pyx/rnn/split.c",
+        r"if (divided && t + 1 < t1) /* a chunk",
+        r"if (divided && t + 1 < t1 && !FAULT) /* a chunk",
+        f"{GRIDS} -k 'out_of_step and staggered'",
+    ),
+    Fault(
+        "where rows are divided, the last row of each thread is nobody's",
+        "pyx/rnn/split.c",
+        r"end = divided ? active * (index + 1) / team : active;",
+        r"end = divided ? active * (index + 1) / team - (FAULT && team > 1 && active > team) : active;",
+        f"{GRIDS} -k 'same_bits and RNN'",
+    ),
+    Fault(
+        "the rows of the second group are those of the first",
+        "pyx/rnn/split.c",
+        r"state_rows(w->r, w->r0 + first, n, t, h_prev, c, h);",
+        r"state_rows(w->r, (FAULT ? 0 : w->r0) + first, n, t, h_prev, c, h);",
+        f"{GRIDS} -k 'same_bits and RNN'",
+    ),
+    Fault(
+        "fewer threads than groups leave the last groups out",
+        "pyx/rnn/split.c",
+        r"g < groups && left > 0; g += at_a_time)",
+        r"g < groups && left > 0; g += FAULT ? groups : at_a_time)",
+        f"{GRIDS} -k 'fewer_threads'",
     ),
     # --- step.c
     Fault(
