@@ -1,6 +1,6 @@
 """Cells with layer norm by threads: batches between one sequence and many, weights from those that L2 holds
-to those that no cache holds. What pyx/rnn/cost_model.c chooses is judged here, against the peers and against the
-limit of as many cores. With --bench-quick a corner of each kind."""
+to those that no cache holds. What pyx/rnn/cost_model.c chooses is judged here, against the peers and
+against the limit of as many cores. With --bench-quick a corner of each kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KNOWN = ((24, 1536),)
 GRID = [(b, h) for h in HIDDENS for b in BATCHES] + list(KNOWN)
 CORNERS = [(1, 512), (17, 384), (24, 1536), (64, 640)]
 
-# Multiply-adds of a call: enough steps for the start of a call not to count, few enough for all peers to race.
+# Multiply-adds of a call: enough for the start of a call not to count, and few enough for all peers to race.
 WORK = 2e9
 
 
