@@ -97,6 +97,18 @@ def test_a_grid_of_both():
             assert took < _core.step_time(64, 1, False, 64, 1024, 1024, *LSTM)
 
 
+def test_barriers_are_counted():
+    """One a step, two where rows are divided, each dearer by the threads that meet; none between groups."""
+    with on_machine("fast L3"):
+        before = _core.set_figures()
+        for grid, barriers, more in (((4, 1, False), 0, 0), ((1, 5, False), 1, 3), ((2, 4, True), 2, 4)):
+            took = _core.step_time(*grid, 16, 512, 512)
+            _core.set_figures(*before[:5], before[5] + 1000, before[6] + 100)
+            dearer = _core.step_time(*grid, 16, 512, 512)
+            _core.set_figures(*before)
+            np.testing.assert_allclose(dearer - took, barriers * 1000 + more * 100, atol=1e-6)
+
+
 @each_machine
 def test_small_steps_do_not_have_all_threads_meet(machine):
     """A barrier of 64 threads takes longer than a step of 64 units."""

@@ -88,7 +88,7 @@ FAULTS = [
         "pyx/rnn/cost_model.c",
         r"(p.rows ? 2 : 1) * (f.barrier",
         r"(FAULT ? 0 : p.rows ? 2 : 1) * (f.barrier",
-        f"{GRIDS} -k 'small_steps'",
+        f"{GRIDS} -k 'barriers_are_counted'",
     ),
     Fault(
         "memory gives every thread as much as it gives one",
