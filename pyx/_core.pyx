@@ -14,7 +14,7 @@ from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint32_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset, strcpy
 
 from lnrnn cimport *
@@ -303,6 +303,7 @@ include "elementwise.pxi"
 include "layer_norm.pxi"
 include "batch_norm.pxi"
 include "recurrent.pxi"
+include "together.pxi"
 include "stream.pxi"
 include "short_call.pxi"
 include "c_api.pxi"

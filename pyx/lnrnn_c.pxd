@@ -60,6 +60,29 @@ cdef extern from "lnrnn.h" nogil:
     size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
     int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)
 
+cdef extern from "rnn/network.h" nogil:
+    ctypedef struct lnrnn_line:
+        lnrnn_rnn_call call
+        lnrnn_rnn_plan plan
+
+    ctypedef struct lnrnn_network:
+        lnrnn_line *line
+        size_t layers, directions
+        float *scratch
+        double part
+        int resumed
+        size_t groups, floats
+
+    int lnrnn_network_plan(lnrnn_network *, int threads)
+    int lnrnn_network_forward(lnrnn_network *)
+
+    enum:
+        LNRNN_NETWORK_FASTEST
+        LNRNN_NETWORK_IN_TURN
+        LNRNN_NETWORK_SIDE_BY_SIDE
+
+    void lnrnn_set_network_way(int way)
+
 cdef extern from "rnn/stream.h" nogil:
     ctypedef struct lnrnn_handle "lnrnn_stream": # as this module sees it
         size_t inputs, units, layers, lanes, rows

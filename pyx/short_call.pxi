@@ -27,6 +27,24 @@ cdef class Layers:
         layer = layers[0]
         self.inputs, self.units = layer.config.D, layer.config.H
 
+    def together(self, rows, int threads):
+        """rows (R, 6): lnrnn_row of lnrnn.h, longest first. threads: the most that are used; 0: as set for all calls. -> all
+        layers and directions, to be computed side by side; or None where one after the other takes no longer."""
+        cdef Together found = together_of(self.layers, self.directions, table_of(rows), axis(rows, 0),
+                                          threads or allowed_threads())
+        cdef lnrnn_rnn_call *r
+        cdef size_t k
+        if found is None:
+            return None
+        found.table = rows
+        r = found.call_of(0)
+        if found.net.groups > 1 and r.rows[0].length != r.rows[r.B - 1].length:
+            other = dealt(rows, found.net.line[0].plan.group)
+            found.kept.append(other)
+            for k in range(<size_t>len(self.layers)):
+                found.call_of(k).rows = table_of(other)
+        return found
+
     def call(self, x, h0, lengths, int threads):
         """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c): what Network.__call__ gives. threads: 0: as
         set. Or None, for much to compute, arguments that are not plain arrays of the right types and shapes, and
@@ -114,10 +132,12 @@ cdef class Layers:
     cdef object run(self, x, int64_t T, int64_t B, const lnrnn_row *rows, const float **given, int threads, list runs):
         """-> y, and h or (h, c). runs: None, or a list that gets of each layer what `train` says; then there are h0 and
         c0."""
-        cdef lnrnn_rnn_call r
+        cdef lnrnn_rnn_call one
+        cdef lnrnn_rnn_call *r = &one
         cdef int states = 1 + (<Layer>self.layers[0]).config.cell_state
         cdef lnrnn_rnn_plan plan
         cdef Layer layer
+        cdef Together beside = None
         cdef Py_ssize_t k, count = len(self.layers)
         cdef size_t H = self.units, wide = self.directions * H, from_wide = self.inputs
         cdef cnp.npy_intp dims[3]
@@ -125,7 +145,6 @@ cdef class Layers:
         cdef float *end[2]
         cdef size_t of_one = B * H
         cdef tuple kept
-        cdef const lnrnn_row *table = rows
         dims[0], dims[1], dims[2] = count, B, H
         ends = []
         for s in range(states):
@@ -139,6 +158,8 @@ cdef class Layers:
         with cython.critical_section(self):
             scratch = self.spare
             self.spare = None
+        if runs is None:
+            beside = together_of(self.layers, self.directions, rows, B, threads)
         for k in range(count):
             layer, d = self.layers[k], k % self.directions
             if d == 0:
@@ -146,8 +167,12 @@ cdef class Layers:
                 from_wide = layer.config.D
                 y = empty_of(3, dims, cnp.NPY_FLOAT32, T * B * wide * sizeof(float))
             kept = layer.pack()
-            memset(&r, 0, sizeof(r))
-            r.config, r.T, r.B = &layer.config, rows[0].length, B
+            if beside is not None:
+                beside.kept.append((kept, y))
+                r = beside.call_of(k)
+            else:
+                memset(r, 0, sizeof(one))
+                r.config, r.T, r.B, r.rows, r.last_step_end = &layer.config, rows[0].length, B, rows, rows[0].length
             r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
             r.x, r.y = <const float *>data(source), <float *>data(y) + d * H
             if self.batch_first:
@@ -159,20 +184,23 @@ cdef class Layers:
             if states == 2:
                 r.c0 = <const float *>data(zeros) if zeros is not None else given[1] + k * of_one
                 r.cn = end[1] + k * of_one
-            r.rows, r.last_step_end = table, rows[0].length
+            if beside is not None:
+                continue
             if runs is not None:
-                record = layer.tape(active_steps(&r))
+                record = layer.tape(active_steps(r))
                 r.tape = <float *>data(record)
                 runs.append((layer, read_only(record), source, y))
-            lnrnn_rnn_make_plan(&r, threads, &plan)
+            lnrnn_rnn_make_plan(r, threads, &plan)
             if scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>scratch) < plan.scratch.floats:
                 scratch = aligned(plan.scratch.floats)
             r.plan, r.scratch = &plan, <float *>data(scratch)
             if self.work * <double>T * <double>B < WORTH_RELEASING:
-                lnrnn_rnn_forward(&r)
+                lnrnn_rnn_forward(r)
             else:
                 with nogil:
-                    lnrnn_rnn_forward(&r)
+                    lnrnn_rnn_forward(r)
+        if beside is not None:
+            scratch = beside.run(scratch)
         with cython.critical_section(self):
             self.spare = scratch
         return y, ends[0] if states == 1 else tuple(ends)

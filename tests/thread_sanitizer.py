@@ -29,6 +29,7 @@ TESTS = (
     "tests/rnn/test_equal_bits.py",
     "tests/rnn/test_lanes.py",
     "tests/rnn/test_short_calls.py",
+    "tests/rnn/test_side_by_side.py",
     "tests/capi/test_c_stream.py",
 )
 # The sanitizer does not support threads that a child of a fork starts, and has a thread of its own.

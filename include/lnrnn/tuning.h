@@ -55,6 +55,26 @@ enum { LNRNN_THREAD_WORK = 4 << 20, LNRNN_LARGE_WORK = 1 << 30 };
 /* The most groups of sequences, each of several threads that divide the units: they have barriers of their own. */
 enum { LNRNN_MOST_SHARED = 64 };
 
+/* --- several layers at once: network_plan.c ------------------------------------------------------------------
+ *
+ * A model of a core, of which only ratios matter: bytes of weights that it reads in a ns from L2, from L3 and from
+ * memory; multiply-adds and values of gates in a ns; ns for threads to meet. They are those of a Zen 4
+ * (rnn, lstm and gru B1 to B8 with one thread, H from 64 to 1024). */
+enum {
+    LNRNN_L2_RATE = 100,
+    LNRNN_L3_RATE = 72,
+    LNRNN_MEMORY_RATE = 30,
+    LNRNN_PRODUCT_RATE = 40,
+    LNRNN_CELL_RATE = 1,
+    LNRNN_MEETING = 800
+};
+/* How much of a cache weights that are read again and again have to themselves; how much of reading is not hidden
+ * behind computing; and of the time of one layer after the other how much it may take to compute them at once: a model
+ * is not that exact. */
+#define LNRNN_KEPT_IN_CACHE 0.75
+#define LNRNN_NOT_HIDDEN 0.25
+#define LNRNN_SIDE_BY_SIDE_BELOW 0.98
+
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 
 /* Below SERIAL elements a second thread costs more than it brings; below LARGE it is not worth it where cores

@@ -63,6 +63,10 @@ def run(
     directions, H = made.directions, made.hidden_size
     end = [np.empty_like(s) for s in start]
     statistics = tape = None
+    beside = None  # in training each layer runs before the next is prepared
+    if note is None and masks is None:
+        beside = snapshot.compiled().together(rows.table, threads)
+    ends = []
     y = x
     for k, layer in enumerate(snapshot.layers()):
         d = k % directions
@@ -81,8 +85,11 @@ def run(
             statistics, tape = note(layer, x, part)
         before = [rows.begin(s[k], d == 1) for s in start]
         after = [e[k] for e in end] if rows.parts is None else [np.empty_like(s) for s in before]
+        ends.append(after)
         dropped = None if masks is None else masks.of_layer(k)
-        if isinstance(tape, Checkpoints):
+        if beside is not None:
+            beside.set(k, layer, x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1])
+        elif isinstance(tape, Checkpoints):
             tape.forward(
                 layer, d == 1, x=x, y=part, before=before, after=after, rows=rows.table,
                 statistics=statistics, masks=dropped, threads=threads,
@@ -92,9 +99,11 @@ def run(
                 x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
                 statistics=statistics, tape=tape, masks=dropped, threads=threads,
             )  # fmt: skip
-        if rows.parts is not None:
-            for e, found in zip(end, after, strict=True):
-                e[k] = rows.finish(found, d == 1)
+    if beside is not None:
+        beside.run()
+    for k, after in enumerate(ends if rows.parts is not None else ()):
+        for e, found in zip(end, after, strict=True):
+            e[k] = rows.finish(found, k % directions == 1)
     return y, end
 
 

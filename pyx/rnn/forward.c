@@ -138,10 +138,9 @@ typedef struct {
     uint32_t *product;
 } scratch;
 
-static scratch scratch_of(const lnrnn_rnn_call *r, int worker)
+/* base: plan->scratch.worker floats. */
+static scratch scratch_at(const lnrnn_rnn_plan *p, float *base)
 {
-    const lnrnn_rnn_plan *p = r->plan;
-    float *const base = r->scratch + (size_t)worker * p->scratch.worker;
     return (scratch){.chunk = base,
                      .hidden = base + p->scratch.hidden,
                      .input = base + p->scratch.input,
@@ -288,21 +287,21 @@ size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, s
     return t1;
 }
 
-static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
+void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,
+                         int64_t *left)
 {
-    const lnrnn_rnn_call *r = ctx;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t r0 = group * p->group, rows = r->B - r0 < p->group ? r->B - r0 : p->group;
-    const size_t steps = row_length(r, r0);
-    size_t *const position = group_positions(r) + group, t0 = *position, active = rows;
+    const size_t steps = row_length(r, r0), stop = steps < until ? steps : until;
+    size_t t0 = *position, active = rows;
     size_t all = r->B,
            before = r->tape ? rows_until(r, t0) : 0; /* of all rows: where step t0 begins in the tape */
-    const scratch m = scratch_of(r, worker);
+    const scratch m = scratch_at(p, memory);
     if (t0 == 0)
         lnrnn_begin_rows(r, r0, rows);
-    for (size_t t1; t0 < steps && remaining(left) > 0; t0 = t1) {
+    for (size_t t1; t0 < stop && remaining(left) > 0; t0 = t1) {
         active = active_rows(r, r0, active, t0);
-        t1 = lnrnn_affordable_steps(r, active, t0, steps - t0 < p->chunk ? steps : t0 + p->chunk, left);
+        t1 = lnrnn_affordable_steps(r, active, t0, stop - t0 < p->chunk ? stop : t0 + p->chunk, left);
         float *x = m.chunk;
         lnrnn_input_product(r, r0, active, t0, t1, lnrnn_all_panels(r), x, (ptrdiff_t)p->wide, m.product);
         if (r->config->input_side && !p->deferred_input)
@@ -320,6 +319,13 @@ static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
         lnrnn_finish_rows(r, r0, rows);
         *position = LNRNN_DONE;
     }
+}
+
+static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
+{
+    const lnrnn_rnn_call *r = ctx;
+    lnrnn_forward_group(r, group, r->scratch + (size_t)worker * r->plan->scratch.worker,
+                        group_positions(r) + group, SIZE_MAX, left);
 }
 
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r)

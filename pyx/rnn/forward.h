@@ -41,8 +41,16 @@ void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 /* After the last step: hn of these rows, each at its own end, and zeros in y past that end. */
 void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 
+/* Steps of a group from *position on, which it advances, as parts.h says, to LNRNN_DONE after the last: up to step
+ * `until`, and no more than *left allows. memory: plan->scratch.worker floats, which need not keep their values
+ * between two calls. */
+void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,
+                         int64_t *left);
+
 /* split.c: lnrnn_rnn_forward by threads that divide the units of groups. */
 int lnrnn_forward_split(const lnrnn_rnn_call *r);
+/* The same of two calls at once, which share nothing. threads: no more than the plans of both have together. */
+void lnrnn_forward_split_pair(const lnrnn_rnn_call *const r[2], int threads);
 
 /* plan.c: how many threads a call may use now. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p);

@@ -269,3 +269,19 @@ int lnrnn_forward_split(const lnrnn_rnn_call *r)
             return 0;
     return 1;
 }
+
+/* Two directions of a layer, each with half of the threads; one thread alone does one after the other. */
+static void split_both(void *ctx, int worker, int team)
+{
+    split_job *const job = ctx;
+    const int first = team / 2, second = worker >= first;
+    if (!first)
+        split_units(&job[0], 0, 1);
+    split_units(&job[second], second ? worker - first : worker, second ? team - first : first);
+}
+
+void lnrnn_forward_split_pair(const lnrnn_rnn_call *const r[2], int threads)
+{
+    split_job job[2] = {{.r = r[0]}, {.r = r[1]}};
+    lnrnn_team(threads, split_both, job);
+}

@@ -19,8 +19,20 @@ static void yield_core(void)
 #endif
 }
 
-/* For LNRNN_BARRIER_STAGGERED: longer than the other threads need to reach their next barrier. */
-static void stagger(void)
+int64_t lnrnn_long_wait(lnrnn_patience *p)
+{
+    lnrnn_pause_core();
+    if (++p->spins % LNRNN_SPINS)
+        return 0;
+    const int64_t now = lnrnn_nanoseconds();
+    p->since = p->since ? p->since : now;
+    if (now - p->since <= LNRNN_PREEMPTED)
+        return 0;
+    yield_core(); /* not before: a thread that yields gives its core away for a whole time slice */
+    return now - p->since;
+}
+
+void lnrnn_stagger(void)
 {
     for (const int64_t start = lnrnn_nanoseconds(); lnrnn_nanoseconds() - start < 200000;)
         lnrnn_pause_core();
@@ -28,31 +40,23 @@ static void stagger(void)
 
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
-    int64_t since = 0;
     const int mode = lnrnn_barrier_mode();
     const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
         __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
         if (mode == LNRNN_BARRIER_STAGGERED && round % 2)
-            stagger();
+            lnrnn_stagger();
         return;
     }
     if (mode == LNRNN_BARRIER_SLOW)
         __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
-    for (int spins = 1; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round; spins++) {
-        lnrnn_pause_core();
-        if (spins % LNRNN_SPINS)
-            continue;
-        const int64_t now = lnrnn_nanoseconds();
-        since = since ? since : now;
-        /* Not before: a thread that yields gives its core away for a whole time slice. */
-        if (now - since > LNRNN_PREEMPTED) {
+    for (lnrnn_patience patience = {0}; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round;) {
+        if (lnrnn_long_wait(&patience)) {
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
             lnrnn_back_off();
-            yield_core();
         }
     }
     if (mode == LNRNN_BARRIER_STAGGERED && round % 2 == 0)
-        stagger();
+        lnrnn_stagger();
 }

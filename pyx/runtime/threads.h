@@ -36,6 +36,16 @@ typedef struct {
     char more_padding[56];
 } lnrnn_barrier;
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
+/* A wait for what another thread is to change, which the caller looks at after each call of lnrnn_long_wait;
+ * zero-initialise. -> 0; or, from LNRNN_PREEMPTED on, how long it has been, in ns: then others have been offered the
+ * core. */
+typedef struct {
+    int64_t since;
+    unsigned spins;
+} lnrnn_patience;
+int64_t lnrnn_long_wait(lnrnn_patience *p);
+/* For LNRNN_BARRIER_STAGGERED: longer than the other threads need to reach their next barrier. */
+void lnrnn_stagger(void);
 
 /* Between two looks at what another thread is to change. */
 static inline void lnrnn_pause_core(void)

@@ -121,6 +121,19 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 
 @contextmanager
+def using_network_way(way: str):
+    """Run the body with layers and directions computed "in turn", "side by side" wherever that can be, or the
+    "fastest" way."""
+    from lnrnn import _core
+
+    _core.set_network_way(way)
+    try:
+        yield
+    finally:
+        _core.set_network_way("fastest")
+
+
+@contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
     of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or

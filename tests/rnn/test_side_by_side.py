@@ -1,0 +1,258 @@
+"""Layers and directions side by side: the two directions of a layer at once, stacked layers one chunk of
+steps behind the other. The bits are those of one layer after the other on one thread; no test here has a
+tolerance."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import several_threads, together, using_caches, using_network_way, using_threads
+from lnrnn import _core
+from networks import VARIANTS, drawn_state, network, normal, parts, said
+
+needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
+DTYPES = ("float32", "bfloat16", "int8")
+SHAPES = [(layers, both) for layers in (1, 2, 3, 4, 5) for both in (False, True)]
+D, H, KNOWN = 7, 33, 5
+
+
+def made(variant, k=0, **options):
+    """Batch norm knows fewer steps than calls have, and repeats the last one."""
+    rnn = network(D, H, trained=KNOWN, **VARIANTS[variant], **options)
+    if rnn.known_steps is not None:
+        rnn.overrun = "last"
+    return rnn.to_dtype(DTYPES[k % 3])
+
+
+def drawn(rng, rnn, T, B, ragged=False):
+    """x, h0 and lengths, some of them 0."""
+    x = normal(rng, *((B, T, rnn.input_size) if rnn.batch_first else (T, B, rnn.input_size)))
+    return x, drawn_state(rng, rnn, B), rng.integers(0, T + 1, B) if ragged else None
+
+
+def result(rnn, *arguments, **named):
+    y, h = rnn(*arguments, **named)
+    return [y, *parts(rnn, h)]
+
+
+def in_turn(rnn, *arguments, **named):
+    with using_network_way("in turn"), using_threads(1):
+        return result(rnn, *arguments, **named)
+
+
+def same(got, want, message=""):
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=message)
+
+
+@pytest.mark.parametrize("layers, both", SHAPES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_bits_of_one_thread(rng, variant, layers, both):
+    """In as many threads as there is something to do for at once. A short call goes straight to C."""
+    for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
+        turn = list(VARIANTS).index(variant) + k
+        rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
+        arguments = drawn(rng, rnn, T, B, ragged)
+        want = in_turn(rnn, *arguments)
+        groups = (B + 63) // 64
+        at_once = 2 * groups if both else layers * groups if layers > 1 else 1
+        for n in (1, 2, 3, 5):
+            had = min(n, at_once)
+            with using_network_way("side by side"), several_threads(n, "either", had):
+                for x in (arguments[0], arguments[0].astype(np.float64)):
+                    got = result(rnn, x, *arguments[1:], threads=n)
+                    same(got, want, f"{n} threads, {T} steps, {B} sequences, {x.dtype}")
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("T, B", [(0, 0), (0, 3), (4, 0)])
+def test_nothing_to_compute(rng, T, B, both):
+    rnn = made("LSTM none", num_layers=3, bidirectional=both)
+    x, h0, _ = drawn(rng, rnn, T, B)
+    with using_network_way("side by side"), using_threads(3):
+        y, *end = result(rnn, x, h0, threads=3)
+    assert y.shape == (T, B, H * (1 + both))
+    same(end, h0)
+
+
+@pytest.mark.parametrize("layers, both", SHAPES[2:8])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_resets_zoneout_and_states(rng, cell, layers, both):
+    rnn = network(D, H, cell=cell, num_layers=layers, bidirectional=both)
+    rnn.zoneout = 0.2
+    x, h0, ends = drawn(rng, rnn, 40, 6, True)
+    resets = rng.random((40, 6)) < 0.1
+    want = in_turn(rnn, x, h0, ends, resets)
+    for n in (2, 3):
+        with using_network_way("side by side"), several_threads(n, "either", min(n, 2 if both else layers)):
+            same(result(rnn, x, h0, ends, resets, threads=n), want)
+
+
+@needs_threads
+@pytest.mark.parametrize("mode", ["slow", "staggered"])
+@pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
+def test_threads_out_of_step(rng, layers, both, mode):
+    """Now this thread is late and now the other."""
+    rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
+    x, h0, ends = drawn(rng, rnn, 200, 2, True)
+    want = in_turn(rnn, x, h0, ends)
+    for n in (2, 3):
+        with using_network_way("side by side"), several_threads(n, "either", min(n, 2 if both else layers)):
+            _core.set_barrier_mode(mode)
+            same(result(rnn, x, h0, ends, threads=n), want, f"{n} threads")
+
+
+@needs_threads
+@pytest.mark.parametrize("threads", [4, 5])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_half_of_the_threads_for_each_direction(rng, cell, threads):
+    """Few sequences: each half divides the units of its direction. Many: their groups."""
+    rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
+    for B, T, divide in ((1, 400, "units"), (33, 60, "tasks")):
+        steps = T if cell == "RNN" else T // 3
+        x, h0, ends = drawn(rng, rnn, steps, B, True)
+        ends[0] = steps
+        want = in_turn(rnn, x, h0, ends)
+        assert steps * B * len(rnn.weight_hh_l0) * 290 > 2 * 2**22
+        for size in (0, 2e6):
+            _core.set_part(size)
+            try:
+                with using_network_way("side by side"), several_threads(threads, divide):
+                    got = result(rnn, x.astype(np.float64), h0, ends)
+            finally:
+                _core.set_part(0)
+            same(got, want, f"{B} sequences, parts of {size}")
+
+
+@needs_threads
+@pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_in_parts(rng, cell, layers, both):
+    """Each chunk a part of its own, and some chunks."""
+    rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
+    x, h0, ends = drawn(rng, rnn, 50, 3, True)
+    want = in_turn(rnn, x, h0, ends)
+    for n in (2, 3):
+        for size in (1, 2e5):
+            _core.set_part(size)
+            try:
+                with using_network_way("side by side"), using_threads(n):
+                    same(result(rnn, x.astype(np.float64), h0, ends), want, f"{n} threads, parts of {size}")
+            finally:
+                _core.set_part(0)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@needs_threads
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
+@pytest.mark.parametrize("both", [False, True])
+def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
+    rnn = network(64, 128, cell="LSTM", num_layers=3, bidirectional=both)
+    x, h0, _ = drawn(rng, rnn, 600, 4)
+    want = in_turn(rnn, x, h0)
+
+    def raise_it(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    _core.set_part(2e6)
+    try:
+        with using_network_way("side by side"), using_threads(2):
+            signal.setitimer(signal.ITIMER_REAL, 0.003)
+            with pytest.raises(Interrupted):
+                while True:
+                    result(rnn, x, h0)
+            same(result(rnn, x, h0), want)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        _core.set_part(0)
+
+
+def test_callers_in_several_threads(rng):
+    rnn = network(D, H, cell="GRU", num_layers=3)
+    calls = [drawn(rng, rnn, 30, 1 + k, k % 2 > 0) for k in range(6)]
+    want = [in_turn(rnn, *arguments) for arguments in calls]
+
+    def work(k):
+        for _ in range(10):
+            same(result(rnn, *calls[k], threads=3), want[k])
+
+    with using_network_way("side by side"), using_threads(3):
+        together(work, len(calls))
+
+
+# A caller with more threads than cores; and one that has forked, where OpenMP has no team.
+APART = """
+import os, sys
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import numpy as np, lnrnn
+rng = np.random.default_rng(0)
+nets = [lnrnn.LSTM(20, 150, 4, seed=0), lnrnn.GRU(20, 150, 2, bidirectional=True, seed=0)]
+x = rng.standard_normal((60, 2, 20)).astype(np.float32)
+lnrnn._core.set_network_way("in turn")
+want = [rnn(x, threads=1)[0] for rnn in nets]
+lnrnn._core.set_network_way("side by side")
+def right():
+    tries = [(rnn, y, n) for rnn, y in zip(nets, want) for n in (2, 3, 7)] * 5
+    return all(np.array_equal(rnn(x, threads=n)[0], y) for rnn, y, n in tries)
+print(right(), end=" ", flush=True)
+child = os.fork()
+if not child:
+    os._exit(0 if right() else 1)
+print(os.waitpid(child, 0)[1], right())
+"""
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs an affinity mask, and forks beside threads"
+)
+@pytest.mark.parametrize("kind", _core.team_list())
+def test_on_one_core_and_in_a_fork(kind):
+    assert said(APART, LNRNN_TEAM=kind) == "True 0 True"
+
+
+# --- which way ----------------------------------------------------------------------------------------------
+
+
+@needs_threads
+@pytest.mark.parametrize(
+    "cell, hidden, layers, both, B, T, beside",
+    [
+        ("LSTM", 256, 4, False, 1, 200, True),
+        ("GRU", 256, 2, True, 4, 200, True),
+        ("LSTM", 128, 4, False, 1, 200, True),
+        ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit a faster cache
+        ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin when the first has ended
+        ("LSTM", 256, 1, False, 1, 200, False),
+    ],
+)
+def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, beside):
+    """Where not, two threads divide the units of each layer."""
+    rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
+    x = normal(rng, T, B, hidden)
+    with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
+        _core.teams_had()
+        got = result(rnn, x)
+    same(got, in_turn(rnn, x))
+
+
+def test_memory_is_not_shared_with_the_caller(rng):
+    """States and outputs are the caller's own, also where layers keep theirs until the end."""
+    rnn = network(D, H, cell="LSTM", num_layers=3)
+    x, h0, _ = drawn(rng, rnn, 20, 2)
+    kept = [a.copy() for a in h0]
+    with using_network_way("side by side"), using_threads(2):
+        first, second = (result(rnn, x, h0, threads=2) for _ in range(2))
+    same(first, second)
+    same(h0, kept)
+    for k, a in enumerate(first):
+        assert not any(np.shares_memory(a, b) for b in (*first[k + 1 :], *second, x, *h0))
