@@ -30,17 +30,26 @@ typedef struct {
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-/* The time to read weights of so many bytes again and again. */
-static double reading(lnrnn_caches c, double bytes, double at_once)
-{
-    const double near = least(bytes, (double)c.l2 * LNRNN_KEPT_IN_CACHE),
-                 middle = least(bytes - near, (double)c.l3 * LNRNN_KEPT_IN_CACHE / at_once);
-    return near / LNRNN_L2_RATE + middle / LNRNN_L3_RATE + (bytes - near - middle) / LNRNN_MEMORY_RATE;
-}
-
 static double bytes_of(const lnrnn_rnn_config *c, size_t inputs)
 {
     return 4 * (double)lnrnn_packed_size(c->dtype, c->outputs, inputs);
+}
+
+/* How much of what a line reads and L2 does not hold is not in L3 either. */
+static double far_part(const lnrnn_line *l, double at_once)
+{
+    const lnrnn_rnn_config *c = l->call.config;
+    const double bytes = bytes_of(c, c->H) + bytes_of(c, c->D),
+                 kept = (double)l->plan.caches.l3 * LNRNN_KEPT_IN_L3 / at_once;
+    return bytes > kept ? 1 - kept / bytes : 0;
+}
+
+/* The time to read weights of a line, so many bytes, again and again. */
+static double reading(const lnrnn_line *l, double bytes, double at_once)
+{
+    const double near = least(bytes, (double)l->plan.caches.l2 * LNRNN_KEPT_IN_L2),
+                 far = far_part(l, at_once);
+    return near / LNRNN_L2_RATE + (bytes - near) * ((1 - far) / LNRNN_L3_RATE + far / LNRNN_MEMORY_RATE);
 }
 
 /* A step's product with so many inputs, whose weights are read once for `steps` steps: reading and computing overlap,
@@ -48,7 +57,7 @@ static double bytes_of(const lnrnn_rnn_config *c, size_t inputs)
 static double product_time(const lnrnn_line *l, size_t inputs, double steps, const step_shape *s)
 {
     const lnrnn_rnn_config *c = l->call.config;
-    const double read = reading(l->plan.caches, bytes_of(c, inputs) / s->threads, s->at_once) / steps,
+    const double read = reading(l, bytes_of(c, inputs) / s->threads, s->at_once) / steps,
                  compute = s->rows * (double)c->outputs * (double)inputs / s->threads / LNRNN_PRODUCT_RATE;
     return most(read, compute) + least(read, compute) * LNRNN_NOT_HIDDEN;
 }
@@ -100,7 +109,7 @@ static double as_a_wave(lnrnn_network *n)
         const double of_step = step_time(l, &s);
         time += (double)n->groups * T * of_step;
         step = most(step, of_step);
-        read = most(read, reading(l->plan.caches, bytes_of(l->call.config, l->call.config->D), at_once));
+        read = most(read, reading(l, bytes_of(l->call.config, l->call.config->D), at_once));
     }
     if (at_once < 2)
         return time / threads;

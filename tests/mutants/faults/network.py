@@ -1,0 +1,44 @@
+"""Faults of layers and directions that are computed side by side."""
+
+from fault import Fault
+
+NETWORK, PLAN = "pyx/rnn/network.c", "pyx/rnn/network_plan.c"
+TESTS = "tests/rnn/test_side_by_side.py"
+
+FAULTS = [
+    Fault(
+        "a layer does not wait for the one before it",
+        NETWORK,
+        r"return position_of(&j->run[run - layer]) >= stop;",
+        r"return FAULT || position_of(&j->run[run - layer]) >= stop;",
+        f"{TESTS} -k out_of_step",
+    ),
+    Fault(
+        "a layer in two directions waits for one of those before it",
+        NETWORK,
+        r"for (size_t d = 0; d < n->directions; d++)",
+        r"for (size_t d = 0; d < n->directions - (FAULT ? 1 : 0); d++)",
+        f"{TESTS} -k out_of_step",
+    ),
+    Fault(
+        "a call in parts that goes on begins anew",
+        NETWORK,
+        "    if (!n->resumed)\n        memset(j.run, 0,",
+        "    if (!n->resumed || FAULT)\n        memset(j.run, 0,",
+        f"{TESTS} -k in_parts",
+    ),
+    Fault(
+        "all threads have one thread's memory",
+        NETWORK,
+        r"j->n->scratch + (size_t)worker * j->n->worker;",
+        r"j->n->scratch + (FAULT ? 0 : (size_t)worker) * j->n->worker;",
+        f"{TESTS} -k out_of_step",
+    ),
+    Fault(
+        "layers are computed one after the other whatever the model says",
+        PLAN,
+        r"time < before * LNRNN_SIDE_BY_SIDE_BELOW",
+        r"time < (FAULT ? 0 : before) * LNRNN_SIDE_BY_SIDE_BELOW",
+        f"{TESTS} -k what_is_computed",
+    ),
+]
