@@ -57,17 +57,11 @@ enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- several layers at once: network_plan.c ------------------------------------------------------------------
  *
- * A model of a core, of which only ratios matter: bytes of weights that it reads in a ns from L2, from L3 and from
- * memory; multiply-adds and values of gates in a ns; ns for threads to meet. They are those of a Zen 4
- * (rnn, lstm and gru B1 to B8 with one thread, H from 64 to 1024). */
-enum {
-    LNRNN_L2_RATE = 100,
-    LNRNN_L3_RATE = 72,
-    LNRNN_MEMORY_RATE = 30,
-    LNRNN_PRODUCT_RATE = 40,
-    LNRNN_CELL_RATE = 1,
-    LNRNN_MEETING = 800
-};
+ * Beside the figures of the CPU (runtime/figures.h): what is left of its multiply-adds with few rows to a product;
+ * values of gates in a ns; ns for threads to meet, one of which comes later than the others. They are those of a
+ * Zen 4 (rnn, lstm and gru B1 to B8 with one thread, H from 64 to 1024). */
+#define LNRNN_FEW_ROWS 0.7
+enum { LNRNN_CELL_RATE = 1, LNRNN_MEETING = 800 };
 /* How much of L2 and of L3, which other cores use too, is there for weights that are read again and again; how much
  * of reading is not hidden behind computing; and of the time of one layer after the other how much it may take to compute
  * them at once: a model is not that exact. */

@@ -18,11 +18,13 @@
 #include "rnn/network.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
+#include "runtime/figures.h"
 
 /* What a step of a line does. */
 typedef struct {
     double rows;    /* active ones, in the mean */
     double threads; /* that divide the units */
+    int divided;    /* and the rows of the states */
     double chunk;   /* steps for which W_ih is read once */
     double at_once; /* lines whose weights are read at the same time */
 } step_shape;
@@ -49,7 +51,8 @@ static double reading(const lnrnn_line *l, double bytes, double at_once)
 {
     const double near = least(bytes, (double)l->plan.caches.l2 * LNRNN_KEPT_IN_L2),
                  far = far_part(l, at_once);
-    return near / LNRNN_L2_RATE + (bytes - near) * ((1 - far) / LNRNN_L3_RATE + far / LNRNN_MEMORY_RATE);
+    const lnrnn_figures f = lnrnn_get_figures();
+    return near / f.l2 + (bytes - near) * ((1 - far) / f.l3 + far / f.memory);
 }
 
 /* A step's product with so many inputs, whose weights are read once for `steps` steps: reading and computing overlap,
@@ -58,15 +61,18 @@ static double product_time(const lnrnn_line *l, size_t inputs, double steps, con
 {
     const lnrnn_rnn_config *c = l->call.config;
     const double read = reading(l, bytes_of(c, inputs) / s->threads, s->at_once) / steps,
-                 compute = s->rows * (double)c->outputs * (double)inputs / s->threads / LNRNN_PRODUCT_RATE;
+                 compute = s->rows * (double)c->outputs * (double)inputs / s->threads
+                           / (lnrnn_get_figures().multiply_adds * LNRNN_FEW_ROWS);
     return most(read, compute) + least(read, compute) * LNRNN_NOT_HIDDEN;
 }
 
 static double step_time(const lnrnn_line *l, const step_shape *s)
 {
     const lnrnn_rnn_config *c = l->call.config;
+    const double meetings = s->threads > 1 ? 1 + s->divided : 0;
     return product_time(l, c->H, 1, s) + product_time(l, c->D, s->chunk, s)
-           + s->rows * (double)c->outputs / LNRNN_CELL_RATE + (s->threads > 1 ? LNRNN_MEETING : 0);
+           + s->rows * (double)c->outputs / (s->divided ? s->threads : 1) / LNRNN_CELL_RATE
+           + meetings * LNRNN_MEETING;
 }
 
 static double mean_rows(const lnrnn_line *l) { return (double)all_rows(&l->call) / (double)l->call.T; }
@@ -76,13 +82,17 @@ static step_shape shape_of(const lnrnn_line *l, double at_once)
 {
     const lnrnn_rnn_plan *p = &l->plan;
     return (step_shape){.rows = mean_rows(l) / (double)p->groups,
-                        .threads = p->divide_units ? p->threads : 1,
+                        .threads = p->divide_units ? p->divide_units : 1,
+                        .divided = p->divide_rows,
                         .chunk = (double)p->chunk,
                         .at_once = at_once};
 }
 
-/* How often threads go through time until all groups have. */
-static double rounds(double groups, double threads) { return ceil(groups / threads); }
+/* How often threads go through time until all groups of a plan have, `lines` times as many at once. */
+static double rounds(const lnrnn_rnn_plan *p, double lines, double threads)
+{
+    return ceil(lines * (double)p->groups / (p->divide_units ? threads / p->divide_units : threads));
+}
 
 /* Makes the lines' plans for so many threads. -> the time of all layers, one after the other. */
 static double one_after_the_other(lnrnn_network *n, int threads)
@@ -92,7 +102,7 @@ static double one_after_the_other(lnrnn_network *n, int threads)
         lnrnn_line *l = &n->line[k];
         lnrnn_rnn_make_plan(&l->call, threads, &l->plan);
         const step_shape s = shape_of(l, 1);
-        time += rounds((double)l->plan.groups, l->plan.threads) * (double)l->call.T * step_time(l, &s);
+        time += rounds(&l->plan, 1, l->plan.threads) * (double)l->call.T * step_time(l, &s);
     }
     return time;
 }
@@ -136,8 +146,7 @@ static double as_pairs(lnrnn_network *n)
     for (size_t k = 0; k < 2 * n->layers; k += 2) {
         const lnrnn_line *l = &n->line[k];
         const step_shape s = shape_of(l, 2);
-        time += rounds(2 * (double)l->plan.groups, n->halves ? 2 : n->threads) * (double)l->call.T
-                * step_time(l, &s);
+        time += rounds(&l->plan, 2, n->threads) * (double)l->call.T * step_time(l, &s);
     }
     return time;
 }
@@ -151,7 +160,7 @@ static int plan_lines(lnrnn_network *n, int share)
         lnrnn_rnn_make_plan(&l->call, share, &l->plan);
         const lnrnn_rnn_plan *p = &l->plan, *first = &n->line[0].plan;
         if (p->synchronous || p->group != first->group || p->threads != first->threads
-            || p->divide_units != first->divide_units)
+            || p->divide_units != first->divide_units || (p->divide_units && p->groups > 1))
             return 0;
         l->call.plan = p;
         n->worker = p->scratch.worker > n->worker ? p->scratch.worker : n->worker;
@@ -168,7 +177,7 @@ static double side_by_side(lnrnn_network *n, int threads)
         return INFINITY;
     const lnrnn_rnn_plan *const p = &n->line[0].plan;
     n->groups = p->groups;
-    n->halves = p->divide_units;
+    n->halves = p->divide_units > 0;
     n->chunk = SIZE_MAX;
     n->flexible = lines;
     const size_t useful = n->halves ? 2 * (size_t)p->threads : wide * n->groups;

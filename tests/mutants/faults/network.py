@@ -14,13 +14,6 @@ FAULTS = [
         f"{TESTS} -k out_of_step",
     ),
     Fault(
-        "a layer in two directions waits for one of those before it",
-        NETWORK,
-        r"for (size_t d = 0; d < n->directions; d++)",
-        r"for (size_t d = 0; d < n->directions - (FAULT ? 1 : 0); d++)",
-        f"{TESTS} -k out_of_step",
-    ),
-    Fault(
         "a call in parts that goes on begins anew",
         NETWORK,
         "    if (!n->resumed)\n        memset(j.run, 0,",
