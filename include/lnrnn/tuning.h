@@ -65,7 +65,7 @@ enum { LNRNN_CELL_RATE = 1, LNRNN_MEETING = 800 };
 /* How much of L2 and of L3, which other cores use too, is there for weights that are read again and again; how much
  * of reading is not hidden behind computing; and of the time of one layer after the other how much it may take to compute
  * them at once: a model is not that exact. */
-#define LNRNN_KEPT_IN_L2 0.75
+#define LNRNN_KEPT_IN_L2 0.85
 #define LNRNN_KEPT_IN_L3 0.4
 #define LNRNN_NOT_HIDDEN 0.25
 #define LNRNN_SIDE_BY_SIDE_BELOW 0.98

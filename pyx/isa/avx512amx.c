@@ -9,8 +9,9 @@
 #define LNRNN_UNIT "amx"
 #endif
 #define LNRNN_TILES
-#ifndef LNRNN_PART_BF16
+#if !defined(LNRNN_PART_BF16) && !defined(LNRNN_PART_INT8)
 #define LNRNN_PART_BF16
+#define LNRNN_PART_INT8
 #endif
 #include "lnrnn/kernels/all.h"
 #endif

@@ -94,11 +94,14 @@ static double group_time(const lnrnn_step_work *w, lnrnn_caches caches, size_t r
 double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_partition p)
 {
     const int n = p.groups * p.units;
-    size_t rows = parts_of(work->rows, (size_t)p.groups);
+    const size_t rows = parts_of(work->rows, (size_t)p.groups);
     if (p.units > 1 || rows <= TILE)
         return group_time(work, caches, rows, p, n);
-    /* Groups of a whole tile, one after the other. */
-    return (double)parts_of(rows, TILE) * group_time(work, caches, TILE, p, n);
+    /* Each thread takes one group of a whole tile after the other, and some a last one, which may have fewer rows. */
+    const size_t whole = work->rows / TILE, threads = (size_t)p.groups, rest = work->rows % TILE;
+    const double of_tile = group_time(work, caches, TILE, p, n);
+    const double last = whole % threads ? of_tile : rest ? group_time(work, caches, rest, p, n) : 0;
+    return (double)(whole / threads) * of_tile + last;
 }
 
 size_t lnrnn_panels_of(int dtype, size_t outputs)

@@ -22,7 +22,7 @@ TABLES(sse2)
 TABLES(avx2)
 TABLES(avx512)
 extern const lnrnn_product lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16, lnrnn_bf16_avx512bf16_emulated,
-    lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated;
+    lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx, lnrnn_int8_avx512amx_emulated;
 #elif defined(__aarch64__)
 #include "runtime/cpu_arm.h"
 
@@ -43,13 +43,14 @@ static const struct {
     int (*runs)(void), (*chosen)(void);
 } sets[] = {
 #if defined(__x86_64__)
-    {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512vnni), lnrnn_has_amx, always},
+    {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512amx), lnrnn_has_amx, always},
     {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
     {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni), lnrnn_has_avx512vnni, always},
     {SET(avx512, avx512, product_avx512, int8_avx512), lnrnn_has_avx512, always},
     {SET(avx2, avx2, product_avx2, int8_avx2), lnrnn_has_avx2, always},
     {SET(sse2, sse2, product_sse2, int8_sse2), always, always},
-    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512), lnrnn_has_avx512, NULL},
+    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512amx_emulated), lnrnn_has_avx512,
+     NULL},
     {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512, NULL},
 #elif defined(__aarch64__)
     {SET(neonbf16, neon, bf16_neonbf16, int8_neon), lnrnn_has_neonbf16, always},

@@ -211,7 +211,7 @@ def test_threads_may_change_between_steps(rng, norm):
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
-        with several_threads(1 + t % 4):
+        with several_threads(1 + t % 4, divide="either"):
             got.append(np.array(stream(row)))
     np.testing.assert_array_equal(got, rnn(x)[0])
 

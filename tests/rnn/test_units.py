@@ -159,3 +159,17 @@ def test_what_rounding_the_rows_costs(with_unit, rng):
     error = np.abs(product(x, w) - exact)
     assert (error <= 2.0**-7.9 * size).all()
     assert error.max() > 2.0**-14 * size.max()  # rounded they are
+
+
+@pytest.mark.parametrize("bits", [14, 8])
+@pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
+def test_int8_has_the_bits_of_every_other_set(with_unit, rng, hidden, inputs, bits):
+    """Sums of whole numbers are exact: one row or many, on tiles or not. Rows of NaN and of 0 too."""
+    rnn = network(inputs, hidden).to_dtype("int8", activation_bits=bits)
+    x = normal(rng, 4, 70, inputs)
+    x[2, 3], x[1, 5] = np.nan, 0
+    with using_isa("avx512"):
+        want = rnn(x)[0]
+    for batch in (1, 2, 9, 15, 16, 17, 31, 33, 40, 48, 49, 64, 65):
+        who = rng.permutation(70)[:batch]
+        same(rnn(x[:, who])[0], want[:, who])

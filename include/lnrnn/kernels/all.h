@@ -164,10 +164,17 @@ const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TAB
 #endif
 
 #ifdef LNRNN_PART_INT8
+#ifdef LNRNN_TILES
+#include "lnrnn/kernels/matmul_int8_tiles.h"
+#define LNRNN_INT8_PRODUCT matmul_int8_tiles
+#else
 #include "lnrnn/kernels/matmul_int8.h"
+#define LNRNN_INT8_PRODUCT matmul_int8
+#endif
 
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
-                                                                                   NULL, mm_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
+                                                                                   LNRNN_INT8_PRODUCT, NULL,
+                                                                                   mm_scratch);
 #endif
 
 #endif

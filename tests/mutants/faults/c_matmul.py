@@ -4,6 +4,7 @@ from fault import Fault
 
 KERNELS = "include/lnrnn/kernels"
 PACKED, FLOAT, INT8 = f"{KERNELS}/packed.h", f"{KERNELS}/matmul_float.h", f"{KERNELS}/matmul_int8.h"
+INT8_ROWS = f"{KERNELS}/int8_rows.h"
 WALK = f"{KERNELS}/matmul_walk.h"
 DTYPES, PRODUCTS = "tests/rnn/test_weight_dtypes.py", "tests/rnn/test_matmul.py"
 
@@ -96,35 +97,35 @@ FAULTS = [
     # --- matmul_int8.h
     Fault(
         "a row of activations with a NaN gets a scale",
-        INT8,
+        INT8_ROWS,
         r"top < INFINITY ? scale : NAN};",
         r"top < INFINITY || FAULT ? (FAULT ? 1.0f : scale) : NAN};",
         f"{DTYPES} -k 'nan_and_zeros and int8 and avx2'",
     ),
     Fault(
         "tiny rows of activations get a scale whose inverse overflows",
-        INT8,
+        INT8_ROWS,
         r"top < 0x1p-100f ? 0 : top / (parts",
         r"top < (FAULT ? 0 : 0x1p-100f) ? 0 : top / (parts",
         f"{DTYPES} -k 'tiny_and_huge and int8 and avx2'",
     ),
     Fault(
         "all rows of a tile share the scale of the first",
-        INT8,
+        INT8_ROWS,
         r"const v32 scale = v32_mul(scales, v32_set1(a[i].scale));",
         r"const v32 scale = v32_mul(scales, v32_set1(a[FAULT ? 0 : i].scale));",
         f"{DTYPES} -k 'int8 and avx2'",
     ),
     Fault(
         "the largest activation of the last inputs does not count",
-        INT8,
+        INT8_ROWS,
         r"most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);",
         r"most = FAULT ? most : v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);",
         f"{DTYPES} -k 'int8 and avx2'",
     ),
     Fault(
         "of 8 bits the offset of unsigned activations stays in the sums",
-        INT8,
+        INT8_ROWS,
         r"parts == 2 || S8_OFFSET != 0 ? vi32_shifted",
         r"parts == 2 || (S8_OFFSET != 0 && !FAULT) ? vi32_shifted",
         f"{DTYPES} -k 'int8_sums and vnni'",

@@ -88,6 +88,13 @@ FAULTS = [
         f"{TESTS} -k alone_and_in_every_batch",
     ),
     Fault(
+        "int8 on tiles: outputs of rows that two blocks have are made twice",
+        f"{KERNELS}/matmul_int8_tiles.h",
+        r"had = k * height - r;",
+        r"had = FAULT ? 0 : k * height - r;",
+        f"{TESTS} -k int8_has_the_bits",
+    ),
+    Fault(
         "an emulation is the default",
         "pyx/runtime/dispatch.c",
         r"if (sets[i].chosen && sets[i].runs() && sets[i].chosen())",

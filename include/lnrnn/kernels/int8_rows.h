@@ -1,0 +1,115 @@
+/* Rows for products with int8 weights: they become whole numbers before the product, and its sums become floats after
+ * it. Sums of integers are exact: any order gives the same bits.
+ *
+ * Activations have 14 bits, in two parts of 7, so that accuracy is lost to the 8 bits of the weights
+ * (LNRNN_WEIGHT_I8); or 8 bits, in one part, for half of the products (LNRNN_WEIGHT_I8A8). */
+#ifndef LNRNN_INT8_ROWS_H
+#define LNRNN_INT8_ROWS_H
+
+#include "lnrnn/kernels/matmul_tile.h"
+
+/* Rows that are quantized before their product: the weights are read once for so many. Matrix tiles are done with weights
+ * before the next ones have come, unless they have more rows. */
+#ifdef LNRNN_TILES
+enum { MM_I8_BLOCK = 64 };
+#else
+enum { MM_I8_BLOCK = 16 };
+#endif
+
+/* A row of activations, a = scale * n, four to a word. Two parts: n = 128 part[0] + part[1] - 8192; one: part[0] is n,
+ * as v32_store_s8 writes it. */
+typedef struct {
+    const uint32_t *part[2];
+    float scale;
+} quantized_row;
+
+/* Bytes of a part of a quantized row: whole vectors are written, and a cache line more keeps rows of 1024 inputs from
+ * falling on the same lines of L1. */
+static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
+
+/* Words of scratch that a product needs for rows of k activations. */
+static size_t mm_scratch(int dtype, size_t rows, size_t k)
+{
+    const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
+    return (rows < MM_I8_BLOCK ? rows : MM_I8_BLOCK) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
+}
+
+/* x (k) -> its parts in scratch, int8_part_bytes(k) each. A row with a NaN or an infinity becomes NaN, for it has no
+ * scale. */
+LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, uint32_t *scratch)
+{
+    const size_t words = int8_part_bytes(k) / sizeof *scratch;
+    uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
+    v32 most = v32_zero();
+    size_t i = 0;
+    for (; i + V32_LANES <= k; i += V32_LANES)
+        most = v32_larger(v32_abs(v32_load(x + i)), most);
+    if (i < k)
+        most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);
+    const float top = v32_largest(most);
+    const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale must be finite */
+    const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
+    if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
+        scratch[k / 4] = scratch[(size_t)(parts - 1) * words + k / 4] = 0;
+    for (i = 0; i < k; i += V32_LANES) {
+        const v32 v = i + V32_LANES <= k ? v32_load(x + i) : v32_load_n(x + i, k - i);
+        if (parts == 2)
+            v32_store_s14(first + i, second + i, v32_mul(v, inverse));
+        else
+            v32_store_s8(first + i, v32_mul(v, inverse));
+    }
+    return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
+}
+
+/* m rows of activations -> quantized. */
+LNRNN_INLINE void int8_quantize_rows(int parts, size_t k, size_t m, const float *const *a, uint32_t *scratch,
+                                     quantized_row *quantized)
+{
+    const size_t words = (size_t)parts * (int8_part_bytes(k) / sizeof *scratch);
+    for (size_t i = 0; i < m; i++)
+        quantized[i] = int8_quantize(parts, k, a[i], scratch + i * words);
+}
+
+/* Where the outputs of a tile go: those from o on of the rows a -> c, row stride cs. */
+typedef struct {
+    const mm_job *job;
+    const quantized_row *a;
+    size_t o;
+    float *c;
+    ptrdiff_t cs;
+} int8_target;
+
+/* sums (rows, parts, vecs vectors) of a tile -> its outputs. */
+LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const int8_target *to, const int32_t *sums)
+{
+    const mm_job *const job = to->job;
+    const quantized_row *const a = to->a;
+    float *c = to->c;
+    size_t o = to->o;
+    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES;
+    for (int v = 0; v < vecs; v++, o += V32_LANES, sums += V32_LANES, c += V32_LANES) {
+        /* What 8192 or S8_OFFSET has added. Without it the upper parts are small: exact as floats. */
+        const vi32 added =
+            parts == 2 || S8_OFFSET != 0 ? vi32_shifted(job->sums + o, parts == 2 ? 6 : 7) : vi32_zero();
+        const v32 scales = v32_load(job->scale + o);
+        for (int i = 0; i < rows; i++) {
+            const int32_t *const of_row = sums + i * parts * part;
+            const v32 scale = v32_mul(scales, v32_set1(a[i].scale));
+            v32 sum = vi32_less(vi32_load(of_row), added);
+            if (parts == 2)
+                sum = v32_fma(sum, v32_set1(128.0f), vi32_to_v32(vi32_load(of_row + part)));
+            float *const y = c + i * to->cs;
+            v32_store(y, job->add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
+        }
+    }
+}
+
+LNRNN_INLINE mm_job int8_job_of(const lnrnn_matmul *m)
+{
+    mm_job job = mm_job_of(m);
+    job.scale = (const float *)(m->w + mm_width(m->n) * job.words);
+    job.sums = (const int32_t *)(job.scale + mm_width(m->n));
+    return job;
+}
+
+#endif
