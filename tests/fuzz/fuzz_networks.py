@@ -13,8 +13,8 @@ import numpy as np
 import lnrnn
 from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
-from fuzz_truth import compare, forward, int8_step, rounded
-from helpers import using_caches
+from fuzz_truth import compare, forward, rounded, short_step
+from helpers import rounds_bfloat16_rows, using_caches
 from networks import drawn_state, parts, taken, whole
 
 KNOWN = 4
@@ -75,20 +75,23 @@ def case(rng, judge) -> None:
 
 
 def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
-    """Against the reference: of bfloat16 a network of rounded weights, to the bit; of int8 step by step."""
+    """Against the reference: of bfloat16 a network of rounded weights, to the bit; step by step where what
+    weights meet is rounded too, as by int8."""
     found = [got[0], *parts(rnn, got[1])]
-    if rnn.dtype == "int8":
+    if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
         if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
             state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
                      for s in parts(rnn, h0)]  # fmt: skip
             for row in x:
                 there = rnn(row[:, None] if rnn.batch_first else row[None], whole(rnn, state))
                 found = [there[0].swapaxes(0, 1) if rnn.batch_first else there[0], *parts(rnn, there[1])]
-                want = int8_step(rnn, row[None], state)
+                want = short_step(rnn, row[None], state)
                 judge.counts["call"] += 1
                 for k, (g, w) in enumerate(zip(found, want, strict=True)):
                     size = np.abs(w).max(initial=1)
-                    judge.within(g, w, 3e-6 * size, f"{what}, int8 step, result {k}", "int8 step")
+                    judge.within(
+                        g, w, 3e-6 * size, f"{what}, {rnn.dtype} step, result {k}", f"{rnn.dtype} step"
+                    )
                 state = parts(rnn, there[1])
         return
     if rnn.dtype == "bfloat16":
@@ -191,7 +194,7 @@ def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
         other.load_state_dict(rnn.state_dict())
         if rnn.overrun:
             other.overrun = rnn.overrun
-        other = other.to_dtype(rnn.dtype)
+        other = other.to_dtype(rnn.dtype, rnn.activation_bits)
     else:
         name, path = "file", FILE
         rnn.save(path)

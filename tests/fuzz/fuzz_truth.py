@@ -8,7 +8,7 @@ import numpy as np
 
 from lnrnn import reference as ref
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
-from short_weights import to_bfloat16, to_bits, to_int8
+from short_weights import flushed, to_bfloat16, to_bits, to_int8
 
 # As in tests/rnn/test_forward.py: relative to the largest number of its kind, at least 1.
 WHOLE = 3e-6
@@ -71,27 +71,31 @@ def rounded(rnn):
     return other
 
 
-def quantised(w):
-    """The rows of w as int8 holds them, in double precision."""
+def held(rnn, w):
+    """The rows of w as int8, or a unit for bfloat16, holds them, in double precision."""
+    if rnn.dtype == "bfloat16":
+        return to_bfloat16(flushed(np.asarray(w, np.float32))).astype(float)
     numbers, scale = to_int8(np.asarray(w, np.float32))
     return numbers * scale.astype(float)
 
 
 def taken(rnn, a):
-    """Rows of what an int8 product takes, in double precision."""
+    """Rows of what such a product takes, in double precision."""
+    if rnn.dtype == "bfloat16":
+        return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
     numbers, step = to_bits(np.asarray(a, np.float32), rnn.activation_bits)
     return numbers * step.astype(float)
 
 
-def int8_step(rnn, x, state):
-    """One step of a network of one layer and direction with weights of int8: x (1, B, D) and the state's
-    arrays (1, B, H) -> y and the state's arrays, in double precision.
+def short_step(rnn, x, state):
+    """One step of a network of one layer and direction with weights of int8, or of bfloat16 on a unit:
+    x (1, B, D) and the state's arrays (1, B, H) -> y and the state's arrays, in double precision.
 
     The reference gets what the products get, rounded. In a GRU the old h stands beside the products too, not
     rounded: z of the difference is added.
     """
     p, options = options_of(rnn, "_l0")
-    p = dict(p) | {name: quantised(p[name]) for name in ("weight_ih", "weight_hh")}
+    p = dict(p) | {name: held(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
     start = dict(zip(("h0", "c0"), [taken(rnn, state[0][0]), *(s[0] for s in state[1:])], strict=False))
     if cell_of(rnn) == "RNN":
         y, h, _ = ref.rnn(taken(rnn, x), **p, **options, **start)

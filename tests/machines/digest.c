@@ -138,7 +138,7 @@ static void products(int dtype, const char *type, size_t rows, size_t n, size_t 
                             .w = packed(dtype, n, k, w, (ptrdiff_t)k, 1),
                             .p1 = product->panels(n),
                             .caches = lnrnn_get_caches(),
-                            .scratch = zeros(product->scratch(dtype, k), sizeof(uint32_t))};
+                            .scratch = zeros(product->scratch(dtype, rows, k), sizeof(uint32_t))};
     product->matmul(&m, rows, row, c, (ptrdiff_t)wide);
     for (size_t i = 0; i < rows; i++)
         memcpy(y + i * n, c + i * wide, n * sizeof *y);
