@@ -11,7 +11,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from helpers import available_isas, isa_families, using_isa  # noqa: E402
+from helpers import isa_families, tested_isas, using_isa  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
 # No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_generate_tests(metafunc):
     if "isa" in metafunc.fixturenames:
-        metafunc.parametrize("isa", available_isas(), indirect=True)
+        metafunc.parametrize("isa", tested_isas(), indirect=True)
     if "family" in metafunc.fixturenames:
         metafunc.parametrize("family", isa_families(), indirect=True)
     if "unit" in metafunc.fixturenames:
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def isa(request):
-    """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
+    """The test runs once on the kernels of every ISA of this machine; the ISA chosen at import is restored afterwards."""
     with using_isa(request.param) as name:
         yield name
 

@@ -34,6 +34,12 @@ def available_isas() -> list[str]:
     return list(lnrnn.cpu_info()["available"])
 
 
+def tested_isas() -> list[str]:
+    """Of these as many as have all kernels of all: of avx512vnni avx512 and avx512bf16 have every one."""
+    available = available_isas()
+    return [name for name in available if name != "avx512vnni" or "avx512bf16" not in available]
+
+
 def isa_families() -> list[str]:
     """The ISAs of this machine that differ in more than the products of bfloat16 and int8, which are all that
     avx512vnni, avx512bf16 and avx512amx add to avx512."""
