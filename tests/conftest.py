@@ -47,7 +47,8 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def isa(request):
-    """The test runs once on the kernels of every ISA of this machine; the ISA chosen at import is restored afterwards."""
+    """The test runs once on the kernels of every ISA of this machine; the ISA chosen at import is restored
+    afterwards."""
     with using_isa(request.param) as name:
         yield name
 

@@ -71,7 +71,7 @@ def using_isa(name: str):
 def on_every_isa(compute) -> dict[str, object]:
     """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
     results = {}
-    for name in available_isas():
+    for name in tested_isas():
         with using_isa(name):
             results[name] = compute()
     return results
