@@ -26,9 +26,10 @@ extern "C" {
 
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
+/* No list of instruction sets is longer. */
+enum { LNRNN_ISAS = 8 };
 /* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
  * n-1]. */
-enum { LNRNN_ISAS = 8 };
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
 /* Sets of which this machine lacks a unit, emulated in plain C: the same bits, slowly. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);

@@ -1,7 +1,7 @@
 /* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, LNRNN_ISA_SUFFIX, and
- * where its products are for a unit LNRNN_UNIT, and includes this one; that defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>,
- * lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c collects; a unit for bfloat16 has
- * lnrnn_bf16_<suffix>.
+ * where its products are for a unit of the CPU LNRNN_UNIT, and includes this one; that defines the tables
+ * lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c
+ * collects; a unit for bfloat16 has lnrnn_bf16_<suffix>.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -11,8 +11,8 @@
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* The file is compiled once for each of four parts, or once for all of them: a change of a header compiles
- * only the parts that include it. */
+/* The file is compiled once for each part of a set (build_flags.py), or once for the four that every complete set has: a
+ * change of a header compiles only the parts that include it. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -174,7 +174,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TAB
 
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
                                                                                    LNRNN_INT8_PRODUCT, NULL,
-                                                                                   mm_scratch);
+                                                                                   int8_scratch);
 #endif
 
 #endif

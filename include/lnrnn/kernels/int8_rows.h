@@ -28,7 +28,7 @@ typedef struct {
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
 /* Words of scratch that a product needs for rows of k activations. */
-static size_t mm_scratch(int dtype, size_t rows, size_t k)
+static size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
     return (rows < MM_I8_BLOCK ? rows : MM_I8_BLOCK) * parts * (int8_part_bytes(k) / sizeof(uint32_t));

@@ -81,7 +81,7 @@ LNRNN_INLINE void i8a8_tile(int rows, int wide, int tails, int tail, int prefetc
 #undef activations
 #undef MAY_PREFETCH_ROWS
 
-/* As matmul_float, of int8 weights. m->scratch: mm_scratch(dtype, rows, k) words. */
+/* As matmul_float, of int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     mm_job job = int8_job_of(m);
