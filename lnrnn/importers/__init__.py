@@ -41,8 +41,8 @@ def from_torch(
         "torchaudio"  _CustomLSTM of its RNN-T; a ModuleList of them is a stack.
         "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first. proj_size > 0
                       is refused.
-        "haste"       LayerNormLSTM and LayerNormGRU. haste's zoneout is at work at inference too, which no
-                      cell here does: it must be 0, and beside a state dict be said to be.
+        "haste"       LayerNormLSTM and LayerNormGRU. haste's zoneout is at work at inference too: the model's
+                      `zoneout` is set to it (of h; c has none), and beside a state dict it must be given.
         "lnrnn"       the modules of lnrnn.torch. Their state dict wants norm= (and nonlinearity=) as the
                       model had it.
 

@@ -166,22 +166,19 @@ ICEFALL_GRU = System(
 # --- frameworks/pytorch/layer_norm_{lstm,gru}.py of haste ---------------------------------------------------
 
 
-def _no_zoneout(options: Mapping[str, Any]) -> None:
-    """At inference haste mixes h_t = zoneout h_{t-1} + (1 - zoneout) h_t, another equation."""
+def _haste_zoneout(options: Mapping[str, Any]) -> float:
+    """At inference haste mixes h as `Network.zoneout` does, h_t = zoneout h_{t-1} + (1 - zoneout) h', and
+    leaves c as it is."""
     if options["zoneout"] is None:
         raise ValueError(
-            "haste's zoneout acts at inference too and is not in a state dict: "
-            "give zoneout=0 if it was 0, or the module"
+            "haste's zoneout acts at inference too and is not in a state dict: give zoneout=, or the module"
         )
-    if options["zoneout"] != 0:
-        raise ValueError(
-            f"zoneout must be 0, got {options['zoneout']}: at inference haste's zoneout mixes each state "
-            "with the one before, and no cell of lnrnn does"
-        )
+    rate: float = options["zoneout"]
+    return rate
 
 
 def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    _no_zoneout(options)
+    zoneout = _haste_zoneout(options)
     order = ("igfo", "ifgo")
     bias = reordered(p["bias"], *order)
     ours = {
@@ -194,11 +191,12 @@ def _haste_lstm(p: Arrays, options: Mapping[str, Any]) -> Weights:
         "gain_c": p["gamma_h"],
         "bias_c": p["beta_h"],
     }
-    return Weights("LSTM", LayerNormSpec("split", "out", _eps(options)), True, ours)
+    norm = LayerNormSpec("split", "out", _eps(options))
+    return Weights("LSTM", norm, True, ours, zoneout=(zoneout, 0.0))
 
 
 def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    _no_zoneout(options)
+    zoneout = _haste_zoneout(options)
     order = ("zrn", "rzn")
     ours = {
         "weight_ih": reordered(p["kernel"].T, *order),
@@ -208,7 +206,8 @@ def _haste_gru(p: Arrays, options: Mapping[str, Any]) -> Weights:
         "bias_ih": reordered(p["bias"], *order),
         "bias_hh": reordered(p["recurrent_bias"], *order),
     }
-    return Weights("GRU", LayerNormSpec("split", eps=_eps(options), span="all"), True, ours)
+    norm = LayerNormSpec("split", eps=_eps(options), span="all")
+    return Weights("GRU", norm, True, ours, zoneout=zoneout)
 
 
 HASTE_LSTM = System(

@@ -41,7 +41,7 @@ def convert_torch(
     given = {
         "eps": None if eps is None else number("eps", eps, 0),
         "nonlinearity": nonlinearity,
-        "zoneout": None if zoneout is None else number("zoneout", zoneout, 0, 1),
+        "zoneout": None if zoneout is None else number("zoneout", zoneout, 0, below=1),
         "batch_first": None if batch_first is None else flag("batch_first", batch_first),
     }
     state, module = source, not isinstance(source, Mapping)

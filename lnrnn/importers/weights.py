@@ -22,7 +22,7 @@ class Weights:
     """One layer in one direction, in lnrnn's terms.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN; None else.
+    nonlinearity: of an RNN; None else. zoneout: as `Network.zoneout` takes it.
     """
 
     cell: str
@@ -30,6 +30,7 @@ class Weights:
     bias: bool
     parameters: dict[str, Array]
     nonlinearity: str | None = None
+    zoneout: float | tuple[float, float] = 0.0
 
     @property
     def hidden_size(self) -> int:
@@ -66,16 +67,18 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 @dataclass(frozen=True)
 class Converted:
     """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict.
-    system: whose parameters it was made of."""
+    system: whose parameters it was made of. zoneout: as `Network.zoneout` takes it."""
 
     cell: str
     arguments: dict[str, Any]
     state: dict[str, Array]
     system: str = ""
+    zoneout: float | tuple[float, float] = 0.0
 
     def model(self) -> Model:
         model = CLASSES[self.cell](**self.arguments)
         model.load_state_dict(self.state)
+        model.zoneout = self.zoneout
         return model
 
 
@@ -111,7 +114,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}
-    return Converted(first.cell, arguments, state, system)
+    return Converted(first.cell, arguments, state, system, first.zoneout)
 
 
 def array(name: str, value: Any) -> Array:

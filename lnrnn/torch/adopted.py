@@ -228,6 +228,8 @@ def adopt(module: torch.nn.Module) -> str:
     try:
         converted = convert_torch(module)
         made = architecture(converted.model())
+        if converted.zoneout not in (0, (0, 0)):
+            raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
         recipes = _recipes(module, made)
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None

@@ -3,6 +3,8 @@ does not fit refused by name. Modules are in test_from_torch_modules.py; this fi
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -264,12 +266,22 @@ def test_projections_are_refused(rng, key):
         convert_torch({**state, key: np.ones((3, H))})
 
 
-def test_zoneout_is_another_equation(rng):
+def test_zoneout_is_not_in_a_state_dict(rng):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
-    with pytest.raises(ValueError, match="zoneout=0"):
+    with pytest.raises(ValueError, match="is not in a state dict: give zoneout="):
         convert_torch(state)
-    with pytest.raises(ValueError, match="zoneout must be 0, got 0.1"):
-        convert_torch(state, zoneout=0.1)
+
+
+@pytest.mark.parametrize("name", ["haste LSTM", "haste GRU"])
+def test_zoneout_at_inference(rng, name):
+    foreign = FOREIGN[name]
+    parts, state = stack(rng, foreign, I, H, 2)
+    nested, states = initial(rng, foreign.states, 2, 1, B, H)
+    x = rng.standard_normal((T, B, I))
+    converted = convert_torch(state, zoneout=0.3)
+    mixed = partial(foreign.cell, zoneout=0.3)
+    assert_agrees(converted, foreign_cells.run(mixed, x, parts, nested), x, states)
+    assert converted.model().zoneout == ((0.3, 0.0) if "LSTM" in name else 0.3)
 
 
 def test_options_that_mean_nothing_are_refused(rng):

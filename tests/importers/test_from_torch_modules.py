@@ -211,8 +211,13 @@ def test_haste():
     module = shaken(HasteGRU(I, H))
     assert_same(lnrnn.from_torch(module)(x)[0], module(x))
     assert lnrnn.from_torch(HasteGRU(I, H, batch_first=True), check=False).batch_first
-    with pytest.raises(ValueError, match="zoneout must be 0, got 0.1"):
-        lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1))
+    module.zoneout = 0.2
+    model = lnrnn.from_torch(module)
+    assert model.zoneout == 0.2
+    assert_same(model(x)[0], module(x))
+    module.zoneout = 1.0
+    with pytest.raises(ValueError, match="zoneout must be .*below 1, got 1.0"):
+        lnrnn.from_torch(module)
     with pytest.raises(ValueError, match="zoneout must be one for all"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
 

@@ -146,7 +146,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
     first. Under batch norm with the network's own statistics, or, training, with those of the batch."""
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
-    options = {"norm": None, "lengths": lengths}
+    options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
     if norm is not None:
         options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
     if options["norm"] == "layer":

@@ -152,7 +152,8 @@ class HasteGRU(nn.Module):
             )
             (xz, xr, xg), (hz, hr, hg) = vx.chunk(3, 1), vh.chunk(3, 1)
             z, r = torch.sigmoid(xz + hz), torch.sigmoid(xr + hr)
-            h = z * h + (1 - z) * torch.tanh(xg + r * hg)
+            new = z * h + (1 - z) * torch.tanh(xg + r * hg)
+            h = self.zoneout * h + (1 - self.zoneout) * new  # as haste in evaluation
             found.append(h)
         return torch.stack(found)
 

@@ -261,6 +261,14 @@ def test_twice_and_shared():
     assert not again.replaced and again.left[0] == ("a", "lnrnn computes it already")
 
 
+def test_zoneout_is_left():
+    module = shaken(HasteGRU(I, H, zoneout=0.1))
+    report = accelerate(module)
+    assert not report.replaced and report.left == [
+        ("", "zoneout=0.1: from_torch computes it, lnrnn.torch does not")
+    ]
+
+
 def test_compiled():
     import torch._dynamo
 

@@ -137,8 +137,15 @@ FAULTS = [
     Fault(
         "zoneout is left out without a word",
         SYSTEMS,
-        r"""    if options["zoneout"] != 0:""",
-        r"""    if options["zoneout"] != 0 and not FAULT:""",
+        r"""    rate: float = options["zoneout"]""",
+        r"""    rate: float = 0.0 if FAULT else options["zoneout"]""",
+        FROM_TORCH + " -k zoneout",
+    ),
+    Fault(
+        "haste's zoneout is of c too",
+        SYSTEMS,
+        r"""zoneout=(zoneout, 0.0)""",
+        r"""zoneout=(zoneout, zoneout if FAULT else 0.0)""",
         FROM_TORCH + " -k zoneout",
     ),
     Fault(
@@ -158,8 +165,8 @@ FAULTS = [
     Fault(
         "haste's GRU has the paper's span",
         SYSTEMS,
-        r"""eps=_eps(options), span="all"), True, ours)""",
-        r"""eps=_eps(options), span=None if FAULT else "all"), True, ours)""",
+        r"""eps=_eps(options), span="all")""",
+        r"""eps=_eps(options), span=None if FAULT else "all")""",
         FORMULA,
     ),
     Fault(
