@@ -8,6 +8,7 @@ no underscore, but for the compiled _core.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import threadpools
@@ -90,7 +91,9 @@ else:  # not for type checkers, which would take any name for one that is found 
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            raise AttributeError(f"module 'lnrnn' has no attribute {name!r}")
+            # With these two Python's report of the error ends in the nearest name.
+            who = {"name": name, "obj": sys.modules[__name__]}
+            raise AttributeError(f"module 'lnrnn' has no attribute {name!r}", **who)
         module = importlib.import_module(_LATER[name])
         if _LATER[name] == f"lnrnn.{name}":
             return module

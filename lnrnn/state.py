@@ -130,10 +130,17 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         parts = [f"missing {', '.join(missing)}"] * bool(missing) + [
             f"unexpected {', '.join(foreign)}"
         ] * bool(foreign)
-        raise ValueError(f"state does not fit: {'; '.join(parts)}")
+        raise ValueError(f"state does not fit: {'; '.join(parts)}{inner_hint(state)}")
     return {
         name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
     }
+
+
+def inner_hint(state: Mapping[Any, Any]) -> str:
+    """What to add to a message about a state dict: the mappings inside it, one of which may be meant, as in a
+    training program's checkpoint."""
+    inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
+    return f"; what is at {' or '.join(inner)} of it may be meant" if inner else ""
 
 
 def copied(array: np.ndarray) -> np.ndarray:

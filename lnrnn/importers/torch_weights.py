@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, choice, flag, number
+from ..state import inner_hint
 from .systems import KINDS, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
@@ -63,6 +64,9 @@ def convert_torch(
             raise ValueError(f"prefix {prefix!r} begins no key; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
+    inner = inner_hint(state)
+    if inner:
+        raise ValueError(f"a state dict must have arrays as values, got the keys {_shown(state)}{inner}")
     own = (
         kind == "lnrnn"
         or hasattr(source, "lnrnn_arguments")

@@ -284,6 +284,18 @@ def test_zoneout_at_inference(rng, name):
     assert converted.model().zoneout == ((0.3, 0.0) if "LSTM" in name else 0.3)
 
 
+@pytest.mark.parametrize("prefix", ["", "lstm."])
+def test_the_state_dict_inside_a_checkpoint_is_named(rng, prefix):
+    _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
+    checkpoint = {prefix + "epoch": np.ones(1), prefix + "state_dict": state}
+    with pytest.raises(
+        ValueError, match=r"got the keys epoch, state_dict; what is at \['state_dict'\] of it"
+    ):
+        convert_torch(checkpoint, prefix=prefix)
+    with pytest.raises(ValueError, match=r"unexpected .*; what is at \['.*state_dict'\] of it may be meant"):
+        lnrnn.LSTM(I, H, norm=None).load_state_dict(checkpoint)
+
+
 def test_options_that_mean_nothing_are_refused(rng):
     for name, option in (
         ("torch LSTM", {"eps": 1e-5}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,9 @@ def test_help_says_what_every_argument_is(model):
     text = inspect.getdoc(model)
     assert all(re.search(rf"\b{name}\b", text) for name in inspect.signature(model).parameters)
     assert text.count("bidirectional: a second network") == 1
+
+
+def test_a_misspelt_name_is_told_the_nearest():
+    command = [sys.executable, "-c", "import lnrnn; lnrnn.from_pytorch"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert asked.returncode == 1 and "Did you mean: 'from_torch'?" in asked.stderr
