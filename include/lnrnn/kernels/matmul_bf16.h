@@ -8,36 +8,40 @@
 #include "lnrnn/kernels/short_rows.h"
 #include "lnrnn/simd/units.h"
 
+typedef const uint32_t *dot2_weights;
+#define dot2_load mm_words_at
+#define dot2_turns(kind) 1
+#define dot2_step(kind, job, turn, sum, a, i, j, w) v32_dot2(sum, a[i][j], w)
+#define dot2_ahead(kind, rows, a, j) (void)0
+
+#define LNRNN_LOOP dot2
+#define accumulator v32
+#define SUMS 1
+#define activations const uint32_t *const *
+#include "lnrnn/kernels/matmul_loop.h"
+#undef activations
+#undef SUMS
+#undef accumulator
+#undef LNRNN_LOOP
+
 /* a: rows pointers to (words) -> c (rows, the tile's outputs), as float_tile. */
 LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
                             const uint32_t *const *a, size_t o, float *c, ptrdiff_t cs)
 {
     const int vecs = wide * NR_VECS + tails * tail;
-    v32 acc[MR][MM_MOST_VECS];
+    v32 acc[MR][1][MM_MOST_VECS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    for (size_t j = 0; j < job->words; j++) {
-        const uint32_t *w[MM_MOST_VECS];
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
-            w[v] = mm_at(job, o, wide, tail, v, j);
-            if (prefetch == MM_PREFETCH_WEIGHTS)
-                v32_prefetch((const float *)w[v] + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
-                acc[i][v] = v32_dot2(acc[i][v], a[i][j], w[v]);
-    }
+            acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    dot2_sums(0, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
+    LNRNN_ANEW(cs);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+            v32_store(c + i * cs + v * V32_LANES, acc[i][0][v]);
 }
 
 #define TILE_ROWS MR

@@ -8,12 +8,60 @@
  * are not packed: float32 (k, n), row stride job->lines. */
 enum { MM_ROWS, MM_COLUMNS, MM_LINES };
 
+/* The kind of a tile: how its rows are given, and MM_WIDENED with weights of bfloat16. */
+enum { MM_LAYOUT = 3, MM_WIDENED = 4 };
+
 /* Input j of row i in all lanes. */
-LNRNN_INLINE v32 float_input(int layout, const mm_job *job, const void *a, int i, size_t j)
+LNRNN_INLINE v32 float_input(int kind, const mm_job *job, const void *a, int i, size_t j)
 {
-    return v32_set1(layout == MM_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
-                                         : ((const float *const *)a)[i][j]);
+    return v32_set1((kind & MM_LAYOUT) == MM_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
+                                                     : ((const float *const *)a)[i][j]);
 }
+
+/* The weights of an input, or with MM_WIDENED of an even one and of the odd one that follows it. */
+typedef struct {
+    v32 even, odd;
+} float_weights;
+
+LNRNN_INLINE float_weights float_load(int kind, const mm_job *job, size_t o, int wide, int tail, int v,
+                                      size_t j, const uint32_t **p)
+{
+    float_weights w = {.odd = v32_zero()};
+    *p = (kind & MM_LAYOUT) == MM_LINES ? job->w + j * job->lines + o + (size_t)v * V32_LANES
+                                        : mm_at(job, o, wide, tail, v, j);
+    w.even = kind & MM_WIDENED ? v32_bf16_pair(*p, &w.odd) : v32_load((const float *)*p);
+    return w;
+}
+
+LNRNN_INLINE int float_turns(int kind) { return kind & MM_WIDENED ? 2 : 1; }
+
+LNRNN_INLINE v32 float_step(int kind, const mm_job *job, int turn, v32 sum, const void *a, int i, size_t j,
+                            float_weights w)
+{
+    const size_t input = kind & MM_WIDENED ? 2 * j + (size_t)turn : j;
+    return v32_fma(float_input(kind, job, a, i, input), turn ? w.odd : w.even, sum);
+}
+
+LNRNN_INLINE void float_ahead(int kind, int rows, const void *a, size_t j)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        const float *const next = ((const float *const *)a)[rows + i];
+        v32_prefetch(next + (kind & MM_WIDENED ? 2 * j : j));
+        if (kind & MM_WIDENED)
+            v32_prefetch(next + 2 * j + MM_LINE);
+    }
+}
+
+#define LNRNN_LOOP float
+#define accumulator v32
+#define SUMS 1
+#define activations const void *
+#include "lnrnn/kernels/matmul_loop.h"
+#undef activations
+#undef SUMS
+#undef accumulator
+#undef LNRNN_LOOP
 
 /* a: the rows -> c (rows, the tile's outputs), row stride cs, from output o on. layout, bf16, the counts and
  * prefetch are constants where this is called: the loops unroll and acc stays in registers.
@@ -21,51 +69,16 @@ LNRNN_INLINE v32 float_input(int layout, const mm_job *job, const void *a, int i
 LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails, int tail, int prefetch,
                              const mm_job *job, const void *a, size_t o, float *c, ptrdiff_t cs)
 {
-    const int vecs = wide * NR_VECS + tails * tail;
+    const int vecs = wide * NR_VECS + tails * tail, kind = layout | (bf16 ? MM_WIDENED : 0);
     const size_t whole = bf16 ? job->k / 2 : job->words;
-    v32 acc[MR][MM_MOST_VECS];
+    v32 acc[MR][1][MM_MOST_VECS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    for (size_t j = 0; j < whole; j++) {
-        if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++) {
-                const float *const next = ((const float *const *)a)[rows + i];
-                v32_prefetch(next + (bf16 ? 2 * j : j));
-                if (bf16)
-                    v32_prefetch(next + 2 * j + MM_LINE);
-            }
-        v32 b[MM_MOST_VECS], odd[MM_MOST_VECS];
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
-            const uint32_t *p = layout == MM_LINES ? job->w + j * job->lines + o + (size_t)v * V32_LANES
-                                                   : mm_at(job, o, wide, tail, v, j);
-            b[v] = bf16 ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-            if (prefetch == MM_PREFETCH_WEIGHTS && rows == 1)
-                v32_prefetch((const float *)p + LNRNN_PREFETCH_ROW);
-            else if (prefetch == MM_PREFETCH_WEIGHTS)
-                v32_prefetch_l2((const float *)p + job->ahead[v]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            const v32 s = float_input(layout, job, a, i, bf16 ? 2 * j : j);
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
-                acc[i][v] = v32_fma(s, b[v], acc[i][v]);
-        }
-        if (!bf16)
-            continue;
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            const v32 s = float_input(layout, job, a, i, 2 * j + 1);
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
-                acc[i][v] = v32_fma(s, odd[v], acc[i][v]);
-        }
-    }
+            acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    float_sums(kind, rows, wide, tails, tail, prefetch, job, whole, a, o, acc);
+    LNRNN_ANEW(cs);
     if (bf16 && job->k % 2) /* the last input, alone in its word */
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
@@ -73,19 +86,19 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
             const v32 b = v32_bf16_pair(mm_at(job, o, wide, tail, v, whole), &odd);
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++)
-                acc[i][v] = v32_fma(float_input(layout, job, a, i, job->k - 1), b, acc[i][v]);
+                acc[i][0][v] = v32_fma(float_input(kind, job, a, i, job->k - 1), b, acc[i][0][v]);
         }
     if (layout == MM_COLUMNS && job->add == LNRNN_ADD_AFTER)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
             for (int v = 0; v < vecs; v++)
-                acc[i][v] = v32_add(acc[i][v], v32_load(c + i * cs + v * V32_LANES));
+                acc[i][0][v] = v32_add(acc[i][0][v], v32_load(c + i * cs + v * V32_LANES));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
-            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+            v32_store(c + i * cs + v * V32_LANES, acc[i][0][v]);
 }
 
 LNRNN_INLINE void f32_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,

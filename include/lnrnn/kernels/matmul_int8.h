@@ -12,6 +12,28 @@ enum {
     INT8_SUMS = (INT8_ONE_ROW > INT8_ALL_ROWS ? INT8_ONE_ROW : INT8_ALL_ROWS) * V32_LANES
 };
 
+typedef const uint32_t *int8_weights;
+#define int8_load mm_words_at
+#define int8_turns(parts) (parts)
+#define int8_ahead(parts, rows, a, j) (void)0
+
+LNRNN_INLINE vi32 int8_step(int parts, const mm_job *job, int turn, vi32 sum, const quantized_row *a, int i,
+                            size_t j, const uint32_t *w)
+{
+    (void)job;
+    return parts == 2 ? vi32_dot4(sum, a[i].part[turn][j], w) : vi32_dot4_s8(sum, a[i].part[0][j], w);
+}
+
+#define LNRNN_LOOP int8
+#define accumulator vi32
+#define SUMS 2
+#define activations const quantized_row *
+#include "lnrnn/kernels/matmul_loop.h"
+#undef activations
+#undef SUMS
+#undef accumulator
+#undef LNRNN_LOOP
+
 /* a (rows) -> c (rows, the tile's outputs), as float_tile. The sums go through memory, so that one text makes outputs of
  * all tiles: unrolled in each tile it would be most of the code. */
 LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, int prefetch,
@@ -26,23 +48,7 @@ LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, 
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = acc[i][1][v] = vi32_zero();
-    for (size_t j = 0; j < job->words; j++) {
-        const uint32_t *w[MM_MOST_VECS];
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
-            w[v] = mm_at(job, o, wide, tail, v, j);
-            if (prefetch == MM_PREFETCH_WEIGHTS)
-                v32_prefetch((const float *)w[v] + (rows == 1 ? LNRNN_PREFETCH_ROW : LNRNN_PREFETCH_TILE));
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-            for (int p = 0; p < parts; p++)
-#pragma GCC unroll 16
-                for (int v = 0; v < vecs; v++)
-                    acc[i][p][v] = parts == 2 ? vi32_dot4(acc[i][p][v], a[i].part[p][j], w[v])
-                                              : vi32_dot4_s8(acc[i][p][v], a[i].part[p][j], w[v]);
-    }
+    int8_sums(parts, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
     int32_t sums[INT8_SUMS] __attribute__((aligned(64)));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)

@@ -66,4 +66,12 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
     return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
 }
 
+/* As steps take the words where these are read from memory with each step. */
+LNRNN_INLINE const uint32_t *mm_words_at(int kind, const mm_job *job, size_t o, int wide, int tail, int v,
+                                         size_t j, const uint32_t **p)
+{
+    (void)kind;
+    return *p = mm_at(job, o, wide, tail, v, j);
+}
+
 #endif

@@ -117,6 +117,10 @@
 /* Keeps v, a struct, in memory and not in registers. */
 #define LNRNN_STORED(v) __asm__("" : "+m"(v))
 
+/* The compiler no longer knows i, an integer: what follows from it is computed again, and is not kept in registers over
+ * the loop before. */
+#define LNRNN_ANEW(i) __asm__("" : "+r"(i))
+
 /* Loads and stores with conversion, from the conversions and v16. */
 #define LNRNN_NARROW(t)                                                                                     \
     LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \

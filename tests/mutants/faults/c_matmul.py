@@ -5,7 +5,7 @@ from fault import Fault
 KERNELS = "include/lnrnn/kernels"
 PACKED, FLOAT, INT8 = f"{KERNELS}/packed.h", f"{KERNELS}/matmul_float.h", f"{KERNELS}/matmul_int8.h"
 INT8_ROWS = f"{KERNELS}/int8_rows.h"
-WALK = f"{KERNELS}/matmul_walk.h"
+WALK, LOOP = f"{KERNELS}/matmul_walk.h", f"{KERNELS}/matmul_loop.h"
 DTYPES, PRODUCTS = "tests/rnn/test_weight_dtypes.py", "tests/rnn/test_matmul.py"
 
 FAULTS = [
@@ -90,8 +90,16 @@ FAULTS = [
     Fault(
         "the last input of bfloat16 weights is that of the first row",
         FLOAT,
-        r"acc[i][v] = v32_fma(float_input(layout, job, a, i, job->k - 1), b, acc[i][v]);",
-        r"acc[i][v] = v32_fma(float_input(layout, job, a, FAULT ? 0 : i, job->k - 1), b, acc[i][v]);",
+        r"float_input(kind, job, a, i, job->k - 1)",
+        r"float_input(kind, job, a, FAULT ? 0 : i, job->k - 1)",
+        f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
+    ),
+    # --- matmul_loop.h
+    Fault(
+        "a tile's rows meet the first part of words alone",
+        LOOP,
+        r"for (int turn = 0; turn < mm_turns(kind); turn++)",
+        r"for (int turn = 0; turn < (FAULT ? 1 : mm_turns(kind)); turn++)",
         f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
     ),
     # --- matmul_int8.h
