@@ -46,7 +46,7 @@ def untouched(around):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_layer_norm(isa, dtype, shape, rng):
+def test_layer_norm(family, dtype, shape, rng):
     n = shape[1]
     x, gy = (normal(rng, shape, np.float32).astype(dtype) for _ in range(2))
     weight, bias = (normal(rng, n, np.float32).astype(dtype) for _ in range(2))
@@ -69,7 +69,7 @@ def test_layer_norm(isa, dtype, shape, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(70, 1024), (70, 1027), (300, 600), (9, 2100), (5, 3, 700)])
-def test_batch_norm(isa, dtype, shape, rng):
+def test_batch_norm(family, dtype, shape, rng):
     C = shape[1]
     x, gy = (normal(rng, shape, np.float32).astype(dtype) for _ in range(2))
     weight, bias, mean = (normal(rng, C, np.float32) for _ in range(3))

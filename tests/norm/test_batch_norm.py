@@ -20,7 +20,7 @@ from helpers import (
     each_dtype,
     layouts,
     normal,
-    on_every_isa,
+    on_every_family,
     onnx_cases,
     relative_error,
     several_threads,
@@ -88,7 +88,7 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
-def test_forward_at_every_length(isa, dtype, training, affine):
+def test_forward_at_every_length(family, dtype, training, affine):
     rng = np.random.default_rng(0)
     for n in LENGTHS:
         for shape in shapes(n):
@@ -101,7 +101,7 @@ def test_forward_at_every_length(isa, dtype, training, affine):
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("affine", [False, True])
-def test_backward_at_every_length(isa, dtype, training, affine):
+def test_backward_at_every_length(family, dtype, training, affine):
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         for shape in shapes(n):
@@ -112,7 +112,7 @@ def test_backward_at_every_length(isa, dtype, training, affine):
 
 @each_dtype
 @each_mode
-def test_nothing_is_written_behind_the_end(isa, dtype, training):
+def test_nothing_is_written_behind_the_end(family, dtype, training):
     rng = np.random.default_rng(2)
     for n in range(1, 51):
         for shape in shapes(n):
@@ -130,7 +130,7 @@ def test_nothing_is_written_behind_the_end(isa, dtype, training):
 
 @each_dtype
 @each_mode
-def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, training):
+def test_exact_statistics_leave_only_the_last_roundings(family, dtype, training):
     """Integers in pairs centre + d, centre - d: sums are exact in every order."""
     rng = np.random.default_rng(3)
     for samples in (1, 2, 8, 33, 150):
@@ -147,7 +147,7 @@ def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, training):
 
 
 @each_dtype
-def test_mean_far_from_zero(isa, dtype):
+def test_mean_far_from_zero(family, dtype):
     """Channels of mean 1e4 and standard deviation 1, in training and with given statistics."""
     rng = np.random.default_rng(4)
     for shape in ((300, 17), (16, 3, 100), (64, 5, 7, 7)):
@@ -166,7 +166,7 @@ def test_mean_far_from_zero(isa, dtype):
 
 
 @each_dtype
-def test_one_huge_value(isa, dtype):
+def test_one_huge_value(family, dtype):
     """As in test_layer_norm.py: up to 64 roundings one way in the variance, half of that in y."""
     rng = np.random.default_rng(5)
     for shape in ((6, 19), (200, 5), (4, 3, 100)):
@@ -180,7 +180,7 @@ def test_one_huge_value(isa, dtype):
 
 
 @each_dtype
-def test_first_values_far_from_the_others(isa, dtype):
+def test_first_values_far_from_the_others(family, dtype):
     """The statistics are taken about a mean of a few values. Where these are outliers, that costs digits
     unless the sums are taken again: 1e-7 instead of 2e-5 of the variance."""
     rng = np.random.default_rng(16)
@@ -195,7 +195,7 @@ def test_first_values_far_from_the_others(isa, dtype):
 
 
 @each_dtype
-def test_constant_channels_give_the_bias(isa, dtype):
+def test_constant_channels_give_the_bias(family, dtype):
     values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30], dtype)
     c = len(values)
     rng = np.random.default_rng(6)
@@ -214,7 +214,7 @@ def test_constant_channels_give_the_bias(isa, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_nan_stays_in_its_channel_and_in_inference_at_its_place(isa, dtype, poison):
+def test_nan_stays_in_its_channel_and_in_inference_at_its_place(family, dtype, poison):
     rng = np.random.default_rng(7)
     for shape in ((5, 37), (3, 5, 9), (70, 3)):
         x = normal(rng, shape, dtype)
@@ -237,7 +237,7 @@ def test_nan_stays_in_its_channel_and_in_inference_at_its_place(isa, dtype, pois
 
 
 @each_dtype
-def test_threads_change_no_bit(isa, dtype):
+def test_threads_change_no_bit(family, dtype):
     rng = np.random.default_rng(8)
     for shape in ((6000, 37), (70001, 3), (3, 60000), (4, 5, 20000)):
         x, gy = normal(rng, (2, *shape), dtype)
@@ -261,7 +261,7 @@ def test_threads_change_no_bit(isa, dtype):
 
 
 @each_dtype
-def test_outputs_larger_than_the_cache(isa, dtype):
+def test_outputs_larger_than_the_cache(family, dtype):
     """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
     rng = np.random.default_rng(15)
     size = 3 * LARGE_OUTPUT // dtype().itemsize
@@ -280,7 +280,7 @@ def test_outputs_larger_than_the_cache(isa, dtype):
                 assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
-def test_many_values_in_a_channel(isa):
+def test_many_values_in_a_channel(family):
     """The sums of a long channel keep their digits: of 600,000 values, and of the same in a column."""
     x = (100 + np.random.default_rng(9).standard_normal((3, 2, 100_000))).astype(np.float32)
     gy = np.random.default_rng(10).standard_normal(x.shape).astype(np.float32)
@@ -293,7 +293,7 @@ def test_many_values_in_a_channel(isa):
 
 
 @each_dtype
-def test_running_statistics(isa, dtype):
+def test_running_statistics(family, dtype):
     x = normal(np.random.default_rng(11), (6, 5, 3), dtype)
     for momentum in (0, 0.1, 0.5, 1):
         check_forward(x, np.full(5, 2, dtype), np.full(5, 3, dtype), None, None, True, momentum=momentum)
@@ -321,7 +321,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 @each_mode
-def test_layouts(isa, dtype, training):
+def test_layouts(family, dtype, training):
     """Every way to lie in memory gives the bits of the contiguous array."""
     rng = np.random.default_rng(13)
     for shape in ((5, 9), (3, 4, 9), (2, 3, 4, 5)):
@@ -355,7 +355,7 @@ def test_layouts(isa, dtype, training):
 
 @each_dtype
 @each_mode
-def test_out_may_be_x_and_may_overlap(isa, dtype, training):
+def test_out_may_be_x_and_may_overlap(family, dtype, training):
     rng = np.random.default_rng(14)
     n = 23
     room = normal(rng, 10 * n, dtype)
@@ -383,7 +383,7 @@ def test_out_may_be_x_and_may_overlap(isa, dtype, training):
 
 
 @each_dtype
-def test_running_statistics_that_overlap(isa, dtype):
+def test_running_statistics_that_overlap(family, dtype):
     """Both are computed from what they were before the call, and then written, the mean first."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
@@ -396,7 +396,7 @@ def test_running_statistics_that_overlap(isa, dtype):
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 3, 0), (0, 3, 4), (2, 0, 4)])
 @each_dtype
-def test_zero_size_in_inference(isa, dtype, shape):
+def test_zero_size_in_inference(family, dtype, shape):
     x, p = np.zeros(shape, dtype), np.ones(shape[1], dtype)
     for y in (lnrnn.batch_norm(x, p, p, p, p), lnrnn.batch_norm(x, p, p, out=x)):
         assert y.shape == shape and y.dtype == dtype
@@ -426,14 +426,14 @@ def test_any_rank(data):
         check_forward(x, mean, var, weight, bias, training, eps, momentum)
         check_backward(gy, x, mean, var, weight, training, eps)
 
-    on_every_isa(check)
+    on_every_family(check)
 
 
 BN_CASES = onnx_cases("BatchNormalization")
 
 
 @pytest.mark.parametrize("case", BN_CASES, ids=[c["name"].removeprefix("test_") for c in BN_CASES])
-def test_onnx(isa, case):
+def test_onnx(family, case):
     """ONNX's running variance takes the biased batch variance; test_reference.py compares it."""
     x, w, b, mean, var = case["inputs"].values()
     a = case["attributes"]

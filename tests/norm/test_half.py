@@ -32,7 +32,7 @@ def check(norm, x, *arguments):
 
 
 @each_half
-def test_layer_and_rms_norm_at_every_length(isa, dtype):
+def test_layer_and_rms_norm_at_every_length(family, dtype):
     rng = np.random.default_rng(0)
     unit = float(ml_dtypes.finfo(dtype).eps) / 2
     for n in LENGTHS:
@@ -48,7 +48,7 @@ def test_layer_and_rms_norm_at_every_length(isa, dtype):
 
 @each_half
 @pytest.mark.parametrize("training", [False, True])
-def test_batch_norm_at_every_length(isa, dtype, training):
+def test_batch_norm_at_every_length(family, dtype, training):
     rng = np.random.default_rng(1)
     for n in (*range(1, 35), 100, 257, 2049):
         for shape in ((7, n), (3, 4, n), (2, n, 3)):
@@ -63,7 +63,7 @@ def test_batch_norm_at_every_length(isa, dtype, training):
 
 
 @each_half
-def test_gradients(isa, dtype):
+def test_gradients(family, dtype):
     """gx is rounded to x's dtype; gradients of parameters stay in float32."""
     rng = np.random.default_rng(2)
     for n in (1, 5, 16, 33, 300):
@@ -93,7 +93,7 @@ def test_gradients_of_an_empty_batch(dtype):
 
 
 @each_half
-def test_every_number_comes_and_goes(isa, dtype):
+def test_every_number_comes_and_goes(family, dtype):
     """All 65,536 of them in, by a norm that changes nothing; what float32 gives out is rounded to nearest
     even."""
     x = np.arange(65536, dtype=np.uint16).view(dtype).reshape(-1, 16)
@@ -108,7 +108,7 @@ def test_every_number_comes_and_goes(isa, dtype):
 
 
 @each_half
-def test_parameters_of_the_same_dtype(isa, dtype):
+def test_parameters_of_the_same_dtype(family, dtype):
     rng = np.random.default_rng(3)
     x, p = normal(rng, (6, 9), dtype), normal(rng, 9, dtype)
     wide = p.astype(np.float32)
@@ -121,7 +121,7 @@ def test_parameters_of_the_same_dtype(isa, dtype):
 
 
 @each_half
-def test_memory(isa, dtype):
+def test_memory(family, dtype):
     rng = np.random.default_rng(4)
     x = normal(rng, (70, 33), dtype)
     want = lnrnn.layer_norm(x, 33)
@@ -138,7 +138,7 @@ def test_memory(isa, dtype):
 
 
 @each_half
-def test_large_outputs_and_threads(isa, dtype):
+def test_large_outputs_and_threads(family, dtype):
     x = normal(np.random.default_rng(5), (3 * LARGE_OUTPUT // (2 * 1009), 1009), dtype)
     with using_small_caches():
         want = np.concatenate([lnrnn.layer_norm(part, 1009) for part in np.array_split(x, 8)])

@@ -21,7 +21,7 @@ from helpers import (
     elementwise_error,
     layouts,
     normal,
-    on_every_isa,
+    on_every_family,
     onnx_cases,
     relative_error,
     several_threads,
@@ -47,7 +47,7 @@ def true_layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
 
 @each_dtype
 @pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
-def test_forward_at_every_length(isa, dtype, affine):
+def test_forward_at_every_length(family, dtype, affine):
     rng = np.random.default_rng(0)
     for n in LENGTHS:
         x = normal(rng, (3, n), dtype) * dtype(3) + dtype(1)
@@ -60,7 +60,7 @@ def test_forward_at_every_length(isa, dtype, affine):
 
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
-def test_backward_at_every_length(isa, dtype, affine):
+def test_backward_at_every_length(family, dtype, affine):
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         rows = 70 if n == 33 else 3  # more rows than are summed before they go to double precision
@@ -84,7 +84,7 @@ def test_backward_at_every_length(isa, dtype, affine):
 
 
 @each_dtype
-def test_backward_of_many_rows(isa, dtype):
+def test_backward_of_many_rows(family, dtype):
     """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of
     5000 values of mean 1 are as good as short ones."""
     rng = np.random.default_rng(16)
@@ -100,7 +100,7 @@ def test_backward_of_many_rows(isa, dtype):
 
 
 @each_dtype
-def test_nothing_is_written_behind_the_end(isa, dtype):
+def test_nothing_is_written_behind_the_end(family, dtype):
     rng = np.random.default_rng(2)
     for n in range(1, 51):
         room = np.full(3 * n + 32, 7, dtype)
@@ -130,7 +130,7 @@ def exact_rows(rng, n, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
-def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, affine):
+def test_exact_statistics_leave_only_the_last_roundings(family, dtype, affine):
     """What remains is var + eps, root, quotient, product: below 5e-7 of each value by itself."""
     rng = np.random.default_rng(3)
     for n in (*range(2, 51), 64, 100, 127, 256, 1000, 1023, 4096, 16384):
@@ -141,7 +141,7 @@ def test_exact_statistics_leave_only_the_last_roundings(isa, dtype, affine):
 
 
 @each_dtype
-def test_mean_far_from_zero(isa, dtype):
+def test_mean_far_from_zero(family, dtype):
     """Rows of mean 1e4 and standard deviation 1; float32 holds them to 5e-4; that is what counts."""
     rng = np.random.default_rng(4)
     for n in (16, 17, 100, 128, 512, 1000, 4096):
@@ -151,7 +151,7 @@ def test_mean_far_from_zero(isa, dtype):
 
 
 @each_dtype
-def test_gradients_where_the_mean_is_far_from_zero(isa, dtype):
+def test_gradients_where_the_mean_is_far_from_zero(family, dtype):
     """x - mean is exact to the last digit of x, so the gradients are as good as those of rows about 0."""
     rng = np.random.default_rng(17)
     for n in (16, 17, 100, 1000):
@@ -165,7 +165,7 @@ def test_gradients_where_the_mean_is_far_from_zero(isa, dtype):
 
 
 @each_dtype
-def test_one_huge_value(isa, dtype):
+def test_one_huge_value(family, dtype):
     """It sets the scale of its row; its place, the first too, does not matter.
 
     It makes all other terms alike, so that adding one to the sum of squares rounds as adding the next does.
@@ -184,7 +184,7 @@ def test_one_huge_value(isa, dtype):
 
 
 @each_dtype
-def test_constant_rows_give_the_bias(isa, dtype):
+def test_constant_rows_give_the_bias(family, dtype):
     values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30, -3e38], dtype)
     rng = np.random.default_rng(6)
     for n in LENGTHS:
@@ -196,7 +196,7 @@ def test_constant_rows_give_the_bias(isa, dtype):
 
 
 @each_dtype
-def test_powers_of_two_change_no_bit(isa, dtype):
+def test_powers_of_two_change_no_bit(family, dtype):
     x = normal(np.random.default_rng(7), (4, 37), dtype)
     y = lnrnn.layer_norm(x, 37, eps=0)
     for k in (-40, -3, 1, 50):
@@ -204,7 +204,7 @@ def test_powers_of_two_change_no_bit(isa, dtype):
 
 
 @each_dtype
-def test_tiny_values(isa, dtype):
+def test_tiny_values(family, dtype):
     """Denormal rows: the variance vanishes beside eps, and y = (x - mean) / sqrt(eps)."""
     tiny = np.finfo(dtype).smallest_subnormal
     x = (np.random.default_rng(8).integers(-1000, 1000, (3, 21)) * tiny).astype(dtype)
@@ -213,7 +213,7 @@ def test_tiny_values(isa, dtype):
 
 
 @each_dtype
-def test_large_values_whose_squares_are_finite(isa, dtype):
+def test_large_values_whose_squares_are_finite(family, dtype):
     big = 1e17 if dtype is np.float32 else 1e150
     x = normal(np.random.default_rng(9), (3, 100), dtype) * dtype(big)
     assert relative_error(lnrnn.layer_norm(x, 100), true_layer_norm(x, 100)) < FORWARD * SCALE[dtype]
@@ -224,7 +224,7 @@ def test_large_values_whose_squares_are_finite(isa, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_stay_in_their_row(isa, dtype, poison):
+def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
     rng = np.random.default_rng(10)
     for n in (*range(1, 36), 64, 100):
         x, gy = normal(rng, (2, 5, n), dtype)
@@ -243,7 +243,7 @@ def test_nan_and_infinity_stay_in_their_row(isa, dtype, poison):
 
 
 @each_dtype
-def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
+def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
     rng = np.random.default_rng(11)
     for rows, n in ((4000, 37), (3, 70001), (100, 2501), (70001, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)
@@ -265,7 +265,7 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(isa, dtype):
 
 
 @each_dtype
-def test_outputs_larger_than_the_cache(isa, dtype):
+def test_outputs_larger_than_the_cache(family, dtype):
     """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
     rng = np.random.default_rng(15)
     size = 3 * LARGE_OUTPUT // dtype().itemsize
@@ -284,7 +284,7 @@ def test_outputs_larger_than_the_cache(isa, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
-def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
+def test_parameters_and_outputs_larger_than_the_cache(family, dtype):
     """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
     dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     rng, n = np.random.default_rng(18), 1009
@@ -306,7 +306,7 @@ def test_parameters_and_outputs_larger_than_the_cache(isa, dtype):
                 np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
 
 
-def test_a_huge_row_and_many_rows(isa):
+def test_a_huge_row_and_many_rows(family):
     x = (100 + np.random.default_rng(12).standard_normal((1, 1_000_003))).astype(np.float32)
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
@@ -317,7 +317,7 @@ def test_a_huge_row_and_many_rows(isa):
 
 
 @each_dtype
-def test_layouts(isa, dtype):
+def test_layouts(family, dtype):
     """Every way to lie in memory gives the bits of the contiguous array."""
     rng = np.random.default_rng(13)
     x, gy = normal(rng, (2, 3, 4, 9), dtype)
@@ -344,7 +344,7 @@ def test_layouts(isa, dtype):
 
 
 @each_dtype
-def test_out_may_be_x_and_may_overlap(isa, dtype):
+def test_out_may_be_x_and_may_overlap(family, dtype):
     rng = np.random.default_rng(14)
     n = 23
     room = normal(rng, 10 * n, dtype)
@@ -380,7 +380,7 @@ def test_out_may_be_x_and_may_overlap(isa, dtype):
     ],
 )
 @each_dtype
-def test_zero_size(isa, dtype, shape, normalized):
+def test_zero_size(family, dtype, shape, normalized):
     x, weight, bias = np.zeros(shape, dtype), np.ones(normalized, dtype), np.ones(normalized, dtype)
     for y in (lnrnn.layer_norm(x, normalized, weight, bias), lnrnn.layer_norm(x, normalized, out=x)):
         assert y.shape == shape and y.dtype == dtype
@@ -404,7 +404,7 @@ def test_any_rank(data):
     weight, bias = normal(rng, (2, *normalized), dtype)
     want = true_layer_norm(x, normalized, weight, bias, eps)
     gradients = ref.layer_norm_backward(*wide(gy, x), normalized, *wide(weight, bias), eps)
-    for isa, (y, got) in on_every_isa(
+    for isa, (y, got) in on_every_family(
         lambda: (
             lnrnn.layer_norm(x, normalized, weight, bias, eps),
             lnrnn.layer_norm_backward(gy, x, normalized, weight, bias, eps),
@@ -421,7 +421,7 @@ LN_CASES = onnx_cases("LayerNormalization")
 
 
 @pytest.mark.parametrize("case", LN_CASES, ids=[c["name"].removeprefix("test_") for c in LN_CASES])
-def test_onnx(isa, case):
+def test_onnx(family, case):
     x, w, b = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
     y = lnrnn.layer_norm(x, x.shape[axis:], w, b, case["attributes"].get("epsilon", 1e-5))

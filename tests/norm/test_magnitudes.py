@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import FLOATS, SCALE, absolute_error, each_dtype, normal, on_every_isa, relative_error, wide
+from helpers import FLOATS, SCALE, absolute_error, each_dtype, normal, on_every_family, relative_error, wide
 from lnrnn import reference as ref
 from networks import VARIANTS, calm, parts, reference_forward
 from networks import normal as normal32
@@ -50,7 +50,7 @@ def rows_agree(got, want, most):
 # --- layer norm and RMS norm --------------------------------------------------------------------------------
 
 
-def test_what_went_wrong_once(isa):
+def test_what_went_wrong_once(family):
     rng = np.random.default_rng(0)
     assert (
         absolute_error(lnrnn.rms_norm(np.full((1, 1000), 3e38, np.float32), 1000), np.ones((1, 1000)))
@@ -65,7 +65,7 @@ def test_what_went_wrong_once(isa):
 
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
-def test_layer_and_rms_norm(isa, dtype, affine):
+def test_layer_and_rms_norm(family, dtype, affine):
     """The ordinary row among them has the bits that it has alone."""
     rng = np.random.default_rng(1)
     for n in LENGTHS:
@@ -81,7 +81,7 @@ def test_layer_and_rms_norm(isa, dtype, affine):
 
 
 @each_dtype
-def test_layer_norm_backward(isa, dtype):
+def test_layer_norm_backward(family, dtype):
     rng = np.random.default_rng(2)
     for n in LENGTHS[1:]:
         x = np.delete(extremes(rng, n, dtype), 4, 0)  # gradients beyond the largest number
@@ -97,7 +97,7 @@ def test_layer_norm_backward(isa, dtype):
             assert absolute_error(g, w) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(0).max(), n
 
 
-def test_bfloat16(isa):
+def test_bfloat16(family):
     """It has float32's range, and is computed there."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     rng = np.random.default_rng(3)
@@ -123,7 +123,7 @@ def test_bfloat16(isa):
 
 
 @each_dtype
-def test_outputs_larger_than_the_cache(isa, dtype):
+def test_outputs_larger_than_the_cache(family, dtype):
     rng = np.random.default_rng(4)
     x = np.tile(extremes(rng, 1009, dtype), (500, 1))
     weight, bias = normal(rng, (2, 1009), dtype)
@@ -135,7 +135,7 @@ def test_outputs_larger_than_the_cache(isa, dtype):
 
 
 @each_dtype
-def test_constant_rows_and_a_tiny_eps(isa, dtype):
+def test_constant_rows_and_a_tiny_eps(family, dtype):
     """A row of equal values has no variance, whatever they are: the bias comes out, or with eps 0 NaN, as 0 /
     0 is."""
     eps = 1e-40 if dtype is np.float32 else 1e-320
@@ -153,7 +153,7 @@ def test_constant_rows_and_a_tiny_eps(isa, dtype):
 
 
 @each_dtype
-def test_what_is_not_finite(isa, dtype):
+def test_what_is_not_finite(family, dtype):
     rng = np.random.default_rng(6)
     for n in (5, 16, 100):
         for poison in (np.nan, np.inf, -np.inf):
@@ -169,7 +169,7 @@ def test_what_is_not_finite(isa, dtype):
 
 
 @each_dtype
-def test_an_eps_of_the_size_of_the_variance(isa, dtype):
+def test_an_eps_of_the_size_of_the_variance(family, dtype):
     """Also where neither is a number of the dtype."""
     rng = np.random.default_rng(11)
     small, large = (1e-23, 1e25) if dtype is np.float32 else (1e-155, 1e150)
@@ -183,7 +183,7 @@ def test_an_eps_of_the_size_of_the_variance(isa, dtype):
 
 
 @each_dtype
-def test_one_such_row_among_others(isa, dtype):
+def test_one_such_row_among_others(family, dtype):
     """Rows are taken four at a time: what one of them needs, a scale or a second pass, it gets wherever it
     stands, and the others keep their bits."""
     rng = np.random.default_rng(10)
@@ -235,7 +235,7 @@ def test_any_magnitude(data):
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
     held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
 
-    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_isa(
+    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_family(
         lambda: (
             lnrnn.layer_norm(x, n, weight, None, eps),
             lnrnn.rms_norm(x, n, None, eps),
@@ -253,7 +253,7 @@ def test_any_magnitude(data):
 
 
 @each_dtype
-def test_batch_norm_in_training(isa, dtype):
+def test_batch_norm_in_training(family, dtype):
     rng = np.random.default_rng(7)
     for n in (3, 17, 100, 2000):
         columns = extremes(rng, n, dtype)
@@ -301,7 +301,7 @@ def test_batch_norm_in_training(isa, dtype):
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
-def test_layer_norm_inside_a_cell(isa, name):
+def test_layer_norm_inside_a_cell(family, name):
     """Right as long as sums of products stay within 1e38, in the docstring of lnrnn.RNN; infinities among
     them give NaN."""
     rng = np.random.default_rng(8)
@@ -325,7 +325,7 @@ def test_layer_norm_inside_a_cell(isa, name):
         assert absolute_error(got, right) < 3e-6
 
 
-def test_batch_norm_of_a_step_from_the_batch(isa):
+def test_batch_norm_of_a_step_from_the_batch(family):
     rng = np.random.default_rng(9)
     rnn = calm(5, 33, norm="batch")
     for size in (1e20, 1e30, 1e37):

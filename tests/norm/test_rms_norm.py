@@ -28,7 +28,7 @@ def true_rms_norm(x, n, weight=None, eps=None):
 
 
 @each_dtype
-def test_every_length(isa, dtype):
+def test_every_length(family, dtype):
     rng = np.random.default_rng(0)
     for n in LENGTHS:
         x, weight = normal(rng, (6, n), dtype) + dtype(1), normal(rng, n, dtype)
@@ -43,7 +43,7 @@ def test_every_length(isa, dtype):
 
 
 @each_dtype
-def test_a_row_does_not_depend_on_its_company(isa, dtype):
+def test_a_row_does_not_depend_on_its_company(family, dtype):
     x = normal(np.random.default_rng(1), (9, 77), dtype)
     y = lnrnn.rms_norm(x, 77)
     for k in range(9):
@@ -52,7 +52,7 @@ def test_a_row_does_not_depend_on_its_company(isa, dtype):
 
 
 @each_dtype
-def test_layouts_and_out(isa, dtype):
+def test_layouts_and_out(family, dtype):
     x, weight = normal(np.random.default_rng(2), (5, 9), dtype), normal(np.random.default_rng(3), 9, dtype)
     y = lnrnn.rms_norm(x, 9, weight)
     for name, other in layouts(x).items():
@@ -65,7 +65,7 @@ def test_layouts_and_out(isa, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_what_is_not_finite_stays_in_its_row(isa, dtype, poison):
+def test_what_is_not_finite_stays_in_its_row(family, dtype, poison):
     """A NaN spoils its row; an infinity leaves 0 beside itself, as x / infinity is."""
     for n in (1, 5, 16, 40, 3000):
         x = normal(np.random.default_rng(5), (9, n), dtype)
@@ -118,7 +118,7 @@ ONNX = onnx_cases("RMSNormalization")
 
 
 @pytest.mark.parametrize("case", ONNX, ids=[c["name"].removeprefix("test_") for c in ONNX])
-def test_onnx(isa, case):
+def test_onnx(family, case):
     x, weight = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
     y = lnrnn.rms_norm(x, x.shape[axis:], weight, case["attributes"].get("epsilon", 1e-5))

@@ -13,7 +13,7 @@ from networks import calm, parts, reference_backward, reference_forward, spec
 each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
-def test_the_slope_of_a_saturated_tanh(isa):
+def test_the_slope_of_a_saturated_tanh(family):
     """1 - y^2 from y itself, which may be as near to 1 as float32 allows: of a difference of squares nothing
     is lost."""
     units = 37
@@ -44,7 +44,7 @@ def one_step(rnn, rng, batch):
 
 @each_cell
 @pytest.mark.parametrize("batch", [7, 33])
-def test_batch_norm_goes_back(isa, cell, batch):
+def test_batch_norm_goes_back(family, cell, batch):
     """The mean that the kernels take off is a float32, half a unit of 10,000 from the true one."""
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")
@@ -62,7 +62,7 @@ def test_batch_norm_goes_back(isa, cell, batch):
 @pytest.mark.parametrize("placement", ["gate", "joint", "split"])
 @pytest.mark.parametrize("size", [1, 2.0**80])  # of the latter the squares overflow
 @each_cell
-def test_layer_norm_inside_a_cell(isa, cell, size, placement):
+def test_layer_norm_inside_a_cell(family, cell, size, placement):
     rng = np.random.default_rng(3)
     rnn = calm(5, 33, cell=cell, norm=spec(placement))
     x = one_step(rnn, rng, 9) * np.float32(size)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import on_every_isa, using_threads
+from helpers import on_every_family, using_threads
 from lnrnn import DropoutSpec
 from networks import CELLS, VARIANTS, drawn_state, network, normal, parts
 
@@ -148,7 +148,7 @@ def test_every_instruction_set_drops_the_same(rng, cell):
     """Their results differ by roundings, and from those of another seed by more."""
     rnn = deep(cell)
     x = normal(rng, T, B, D)
-    found = on_every_isa(lambda: rnn.forward_train(x, dropout=ALL, seed=5)[0])
+    found = on_every_family(lambda: rnn.forward_train(x, dropout=ALL, seed=5)[0])
     want = found.popitem()[1]
     for y in found.values():
         np.testing.assert_allclose(y, want, rtol=0, atol=1e-4)

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, on_every_isa, relative_error, several_threads, using_threads
+from helpers import absolute_error, on_every_family, relative_error, several_threads, using_threads
 from lnrnn import DropoutSpec, _core
 from networks import (
     CELLS,
@@ -86,7 +86,7 @@ def test_every_placement(variant, kind):
         ends = rng.integers(3 if batch > 64 else 0, T + 1, batch)
         ends[:8] = T
         y, h, want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, x, spec, 5))
-        for isa, got in on_every_isa(partial(trained, rnn, x, h0, ends, gy, gh, spec)).items():
+        for isa, got in on_every_family(partial(trained, rnn, x, h0, ends, gy, gh, spec)).items():
             assert relative_error(got[0], y) < GRADIENT, isa
             for a, b in zip(parts(rnn, got[1]), parts(rnn, h), strict=True):
                 assert relative_error(a, b) < GRADIENT, isa
@@ -172,7 +172,7 @@ def test_layers_and_directions(
     ends[:8] = T
     turned = (lambda a: a.swapaxes(0, 1)) if batch_first else np.asarray
     y, _, want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, turned(x), spec, seed))
-    for isa, got in on_every_isa(
+    for isa, got in on_every_family(
         lambda: trained(rnn, turned(x), h0, ends, turned(gy), gh, spec, seed)
     ).items():
         assert relative_error(turned(got[0]), y) < GRADIENT, isa

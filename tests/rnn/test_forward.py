@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, layouts, on_every_isa
+from helpers import absolute_error, layouts, on_every_family
 from networks import (
     CELLS,
     VARIANTS,
@@ -78,7 +78,7 @@ def test_fifty_steps(name, bias, inner):
         rnn = calm(inputs, hidden, bias=bias, trained=50, **options)
         x, h0 = normal(rng, 50, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_isa(partial(rnn, x, h0)).values():
+        for got in on_every_family(partial(rnn, x, h0)).values():
             close(rnn, got, want)
 
 
@@ -95,7 +95,7 @@ def test_every_size(name):
         rnn = calm(inputs, hidden, seed=k, trained=5, **options)
         x, h0 = normal(rng, 5, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_isa(partial(rnn, x, h0)).values():
+        for got in on_every_family(partial(rnn, x, h0)).values():
             close(rnn, got, want)
 
 
@@ -165,7 +165,7 @@ def test_layers_directions_lengths_and_states(
     start = drawn_state(rng, rnn, batch) if h0 else None
     want = reference_forward(rnn, x, start, ends)
     swapped = (lambda a: a.swapaxes(0, 1)) if options["batch_first"] else np.asarray
-    for y, h in on_every_isa(lambda: rnn(swapped(x), start, ends)).values():
+    for y, h in on_every_family(lambda: rnn(swapped(x), start, ends)).values():
         close(rnn, (swapped(y), h), want)
         for b, n in enumerate(() if ends is None else ends):
             assert not swapped(y)[n:, b].any(), "y past a length"
@@ -195,7 +195,7 @@ def test_one_sequence_without_a_batch_axis(rng, name):
     "layers, both, batch_first, bias",
     [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],
 )
-def test_without_a_norm_it_is_torchs(isa, rng, cell, layers, both, batch_first, bias):
+def test_without_a_norm_it_is_torchs(family, rng, cell, layers, both, batch_first, bias):
     torch = pytest.importorskip("torch")
     rnn = network(
         7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias
@@ -255,7 +255,7 @@ def test_a_pair_of_states(rng):
 
 @each_variant
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_its_sequence(isa, rng, name, value):
+def test_what_is_not_finite_stays_in_its_sequence(family, rng, name, value):
     rnn = network(3, 33, num_layers=2, bidirectional=True, trained=6, **VARIANTS[name])
     x, h0 = normal(rng, 6, 13, 3), drawn_state(rng, rnn, 13)
     want = rnn(x, h0)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, layouts, on_every_isa
+from helpers import absolute_error, layouts, on_every_family
 from lnrnn import reference as ref
 from networks import NONLINEARITIES, NORMS, calm, network, normal, reference_forward
 
@@ -65,7 +65,7 @@ STEP = 0.6
 
 @each_norm
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-def test_each_step_within_a_few_roundings(isa, norm, nonlinearity):
+def test_each_step_within_a_few_roundings(family, norm, nonlinearity):
     rng = np.random.default_rng(1)
     for k, hidden in enumerate(SIZES):
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(norm or "")) % len(BATCHES)]
@@ -91,7 +91,7 @@ WHOLE = 3e-6
 
 @each_norm
 @pytest.mark.parametrize("nonlinearity", ["tanh", "sigmoid"])
-def test_fifty_steps(isa, norm, nonlinearity):
+def test_fifty_steps(family, norm, nonlinearity):
     rng = np.random.default_rng(2)
     for hidden, inputs, batch in ((16, 5, 3), (33, 40, 13), (65, 3, 33), (130, 17, 2), (193, 64, 1)):
         rnn = calm(inputs, hidden, norm=norm, nonlinearity=nonlinearity, trained=50 if norm == "batch" else 0)
@@ -102,7 +102,7 @@ def test_fifty_steps(isa, norm, nonlinearity):
         assert absolute_error(h, want_h) < WHOLE, (hidden, inputs, batch)
 
 
-def test_layer_norm_of_rows_far_from_zero(isa):
+def test_layer_norm_of_rows_far_from_zero(family):
     """Sums of mean 1e4 and standard deviation 1, exact in float32: only the norm can lose them.
     Measured at most: 5e-7."""
     rng = np.random.default_rng(3)
@@ -162,7 +162,7 @@ def test_layers_directions_lengths_and_states(options, hidden, inputs, batch, st
     start = normal(rng, rnn.num_layers * rnn.num_directions, batch, hidden) if h0 else None
     want_y, want_h, _ = reference_forward(rnn, x, start, ends)
     swapped = (lambda a: a.swapaxes(0, 1)) if options["batch_first"] else np.asarray
-    for isa, (y, h) in on_every_isa(lambda: rnn(swapped(x), start, ends)).items():
+    for isa, (y, h) in on_every_family(lambda: rnn(swapped(x), start, ends)).items():
         # identity and relu are not bounded: an output may be some times larger than 1
         scale = np.abs(want_y).max(initial=1)
         assert absolute_error(swapped(y), want_y) < WHOLE * scale, isa
@@ -210,7 +210,7 @@ def in_torch(rnn):
     "layers, both, batch_first, bias",
     [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],
 )
-def test_without_a_norm_it_is_torchs(isa, rng, nonlinearity, layers, both, batch_first, bias):
+def test_without_a_norm_it_is_torchs(family, rng, nonlinearity, layers, both, batch_first, bias):
     rnn = network(
         7,
         33,
@@ -272,7 +272,7 @@ def test_a_tensor_goes_in(rng):
 
 
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-def test_a_nan_shows(isa, rng, nonlinearity):
+def test_a_nan_shows(family, rng, nonlinearity):
     """No activation makes a number of it."""
     rnn, x = network(3, 33, norm=None, nonlinearity=nonlinearity), normal(rng, 2, 3, 3)
     x[0, 1, 0] = np.nan
@@ -282,7 +282,7 @@ def test_a_nan_shows(isa, rng, nonlinearity):
 
 @each_norm
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_its_sequence(isa, rng, norm, value):
+def test_what_is_not_finite_stays_in_its_sequence(family, rng, norm, value):
     rnn = network(3, 33, norm=norm, num_layers=2, bidirectional=True, trained=6)
     x, h0 = normal(rng, 6, 13, 3), normal(rng, 4, 13, 33)
     y, h = rnn(x, h0)
@@ -335,7 +335,7 @@ def test_names_and_shapes(norm, bias):
 
 
 @each_norm
-def test_each_parameter_that_is_set_counts(isa, rng, norm):
+def test_each_parameter_that_is_set_counts(family, rng, norm):
     """Set one after another, before and after calls: what is packed is never what was."""
     rnn = calm(3, 17, norm=norm, num_layers=2, bidirectional=True, trained=4)
     x = normal(rng, 4, 3, 3)

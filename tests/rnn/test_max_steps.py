@@ -17,7 +17,7 @@ MOST = 2**53
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("room", [None, KNOWN, KNOWN + 1, 3 * T])
 @pytest.mark.parametrize("overrun", ["last", "mean"])
-def test_past_the_known_steps_with_room_to_spare(isa, cell, room, overrun):
+def test_past_the_known_steps_with_room_to_spare(family, cell, room, overrun):
     """A sequence against the reference, which has the known steps only; a stream bit for bit as the
     sequence."""
     rng = np.random.default_rng(1)

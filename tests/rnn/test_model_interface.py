@@ -199,7 +199,7 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
 
 @each_variant
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (13, 97, 2)])
-def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, name, batch, hidden, layers):
+def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, name, batch, hidden, layers):
     """From any state, stopped anywhere and taken up by another stream."""
     rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[name])
     x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, on_every_isa
+from helpers import absolute_error, on_every_family
 from lnrnn import reference as ref
 from networks import calm, network, normal, reference_forward
 
@@ -68,7 +68,7 @@ def equal_statistics(got, want):
 )
 @pytest.mark.parametrize("padding", [np.nan, 1e30])
 @pytest.mark.parametrize("room", [None, T, 20])
-def test_of_the_living_only(isa, rng, hidden, inputs, batch, padding, room):
+def test_of_the_living_only(family, rng, hidden, inputs, batch, padding, room):
     x, h0 = normal(rng, T, batch, inputs), normal(rng, 1, batch, hidden)
     for ends in (
         rng.integers(0, T, batch),
@@ -83,7 +83,7 @@ def test_of_the_living_only(isa, rng, hidden, inputs, batch, padding, room):
         x = normal(rng, T, batch, inputs)
 
 
-def test_of_every_layer_and_direction(isa):
+def test_of_every_layer_and_direction(family):
     """The k-th step of a sequence, from its own end if read backwards, has the k-th statistics."""
     rng = np.random.default_rng(5)
     rnn = calm(5, 33, norm="batch", num_layers=2, bidirectional=True, batch_first=True)
@@ -139,7 +139,7 @@ def test_momentum(momentum, batches, room, seed):
             assert rnn.known_steps == len(kept[2])
             equal_statistics(statistics(rnn), kept)
 
-    on_every_isa(compute)
+    on_every_family(compute)
 
 
 def test_pooled_is_as_if_all_had_been_one_batch(rng):
@@ -197,7 +197,7 @@ def test_room_grows_with_the_longest(rng):
 
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known", [1, 4, T])
-def test_overrun(isa, overrun, known):
+def test_overrun(family, overrun, known):
     """Whole sequences, some longer than what is known; under "raise" none is."""
     rng = np.random.default_rng(7)
     rnn = calm(5, 33, norm=spec(overrun=overrun), num_layers=2, bidirectional=True, trained=known)
@@ -264,7 +264,7 @@ def test_before_any_training(rng, room):
 
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known", [0, 1, 4])
-def test_a_stream_does_what_a_sequence_does(isa, rng, overrun, known):
+def test_a_stream_does_what_a_sequence_does(family, rng, overrun, known):
     """The same bits, or the same refusal at the step where it begins."""
     rnn = network(3, 33, norm=spec(overrun=overrun), num_layers=2, trained=known)
     x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []
@@ -292,7 +292,7 @@ def divided(x, ends, sizes):
     ]
 
 
-def test_calibrate_is_exact_and_does_not_know_batches(isa):
+def test_calibrate_is_exact_and_does_not_know_batches(family):
     rng = np.random.default_rng(8)
     rnn = calm(5, 33, norm="batch", num_layers=2, bidirectional=True)
     x, ends = normal(rng, T, 40, 5), np.r_[[T] * 9, rng.integers(0, T + 1, 31)]

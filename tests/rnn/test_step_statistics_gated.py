@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import absolute_error, on_every_isa
+from helpers import absolute_error, on_every_family
 from networks import calm, drawn_state, learn, network, normal, parts, reference_forward, sides
 
 same = np.testing.assert_array_equal
@@ -48,7 +48,7 @@ def equal_statistics(rnn, suffix, tape):
 @each_cell
 @pytest.mark.parametrize("eps", [0.1, 1e-5])
 @pytest.mark.parametrize("room", [None, T + 3])
-def test_calibrate_is_exact_and_does_not_know_batches(isa, cell, eps, room):
+def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
     """Every side, layer and direction; the k-th step of a sequence, from its own end if read backwards, has
     the k-th statistics; padding has no part in them."""
     rng = np.random.default_rng(8)
@@ -142,7 +142,7 @@ def test_past_the_known_steps(cell, overrun, known):
     ends = np.r_[[T] * 12, rng.integers(0, T, 8)]
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends)
     x[np.arange(T)[:, None] >= ends] = np.nan  # nor does padding count for "batch"
-    for y, h in on_every_isa(lambda: rnn(x, h0, ends)).values():
+    for y, h in on_every_family(lambda: rnn(x, h0, ends)).values():
         assert absolute_error(y, want_y) < WHOLE
         for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
             assert absolute_error(got, want) < WHOLE
@@ -153,7 +153,7 @@ def test_past_the_known_steps(cell, overrun, known):
         stream = rnn.stream(12)
         return np.array([np.array(stream(row)) for row in x]), rnn(x)[0]
 
-    for streamed, whole in on_every_isa(both).values():
+    for streamed, whole in on_every_family(both).values():
         same(streamed, whole)
 
 

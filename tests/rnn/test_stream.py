@@ -24,7 +24,7 @@ def streamed(stream, x):
 @pytest.mark.parametrize(
     "batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (13, 97, 2), (70, 17, 1)]
 )
-def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, norm, batch, hidden, layers):
+def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, norm, batch, hidden, layers):
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
     y, h = rnn(x)
@@ -36,7 +36,7 @@ def test_a_stream_gives_the_bits_of_the_whole_sequence(isa, rng, norm, batch, hi
 
 @pytest.mark.parametrize("overrun", ["last", "mean"])
 @pytest.mark.parametrize("known", [1, 4])
-def test_past_the_known_steps_a_stream_does_what_a_sequence_does(isa, rng, overrun, known):
+def test_past_the_known_steps_a_stream_does_what_a_sequence_does(family, rng, overrun, known):
     rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun=overrun), num_layers=2, trained=known)
     x = normal(rng, T, 5, 3)
     np.testing.assert_array_equal(streamed(rnn.stream(5), x), rnn(x)[0])
@@ -173,7 +173,7 @@ def test_a_refused_input_is_no_step(rng):
     np.testing.assert_array_equal(got, rnn(x)[0])
 
 
-def test_a_nan_stays_in_its_row(isa, rng):
+def test_a_nan_stays_in_its_row(family, rng):
     rnn = network(3, 33, num_layers=2)
     x = normal(rng, T, 9, 3)
     clean = rnn(x)[0]

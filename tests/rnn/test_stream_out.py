@@ -15,7 +15,7 @@ T = 9
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
-def test_out_in_every_layout(isa, rng, norm, batch, hidden, layers):
+def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
     """The bits of a fresh array, in `out` itself, and nowhere beside it."""
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)

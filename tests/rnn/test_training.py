@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, layouts, on_every_isa, relative_error, several_threads, using_threads
+from helpers import absolute_error, layouts, on_every_family, relative_error, several_threads, using_threads
 from lnrnn import reference as ref
 from networks import (
     CELLS,
@@ -122,7 +122,7 @@ def test_every_size(norm, kind):
         ends = some_lengths(rng, norm, steps, batch) if k % 2 else np.full(batch, steps)
         while not (want := true_gradients(rnn, x, h0, ends, gy, gh)):
             x = normal(rng, *x.shape)
-        for isa, got in on_every_isa(partial(trained, rnn, x, h0, ends, gy, gh)).items():
+        for isa, got in on_every_family(partial(trained, rnn, x, h0, ends, gy, gh)).items():
             assert list(got) == list(want) and all(g.dtype == np.float32 for g in got.values())
             for name, g in got.items():
                 assert relative_error(g, want[name]) < GRADIENT, (isa, name, hidden, inputs, batch)
@@ -138,14 +138,14 @@ def test_reads_weights_of_several_panels(cell, width):
         x, gy, ends = normal(rng, 2, batch, width), normal(rng, 2, batch, 256), np.full(batch, 2)
         args = (x, drawn_state(rng, rnn, batch), ends, gy, drawn_state(rng, rnn, batch))
         want = true_gradients(rnn, *args)
-        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+        for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
                 assert relative_error(g, want[name]) < GRADIENT, (isa, name, batch)
 
 
 @each_cell
 @by_row
-def test_more_rows_than_are_summed_at_once(isa, cell, norm):
+def test_more_rows_than_are_summed_at_once(family, cell, norm):
     """Weights' gradients are sums over the steps of all sequences, 128 of these at a time."""
     rng = np.random.default_rng(5)
     rnn = calm(7, 17, cell=cell, norm=norm)
@@ -178,7 +178,7 @@ def test_sizes_that_amplify(norm, kind):
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
         args = (x, drawn_state(rng, rnn, batch), ends, gy, drawn_state(rng, rnn, batch))
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
-        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+        for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
                 # Of a gradient that is all cancellation the rest is roundings of what cancelled.
                 size = np.abs(want[name]).max(initial=0)
@@ -240,7 +240,7 @@ def test_layers_and_directions(
             rnn, rnn.backward(tape, None if given == "gh" else swapped(gy), None if given == "gy" else gh)
         )
 
-    for isa, got in on_every_isa(compute).items():
+    for isa, got in on_every_family(compute).items():
         got["x"] = swapped(got["x"])
         for name, g in got.items():
             # A gradient can be 0 by nature, as that of a bias below batch norm: what is left are roundings.
@@ -253,7 +253,7 @@ def test_layers_and_directions(
 
 @each_cell
 @each_norm
-def test_what_training_returns(isa, cell, norm):
+def test_what_training_returns(family, cell, norm):
     """The outputs of the reference's training run; 0 past a length."""
     rng = np.random.default_rng(4)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
@@ -318,7 +318,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
                         assert relative_error(got[:known], value) < STATISTICS, (name, side, suffix)
                         assert len(got) == (room or known) and not got[known:].any()
 
-    on_every_isa(compute)
+    on_every_family(compute)
 
 
 # --- what does not change a bit -----------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
 
 @each_cell
 @by_row
-def test_the_forward_run_is_the_call(isa, rng, cell, norm):
+def test_the_forward_run_is_the_call(family, rng, cell, norm):
     """The same bits with a tape as without."""
     for batch, hidden in ((1, 15), (13, 97), (70, 33)):
         rnn = network(7, hidden, cell=cell, norm=norm, num_layers=2, bidirectional=True)
@@ -339,7 +339,7 @@ def test_the_forward_run_is_the_call(isa, rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_threads(isa, rng, cell, norm):
+def test_threads(family, rng, cell, norm):
     """The same bits, whoever computes, and whoever had computed the tape."""
     hidden = 193 if cell == "RNN" else 97
     rnn = network(65, hidden, cell=cell, norm=norm, num_layers=2)
@@ -368,7 +368,7 @@ def test_threads(isa, rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_nothing_that_happens_later_disturbs_a_tape(isa, rng, cell, norm):
+def test_nothing_that_happens_later_disturbs_a_tape(family, rng, cell, norm):
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy, ends = normal(rng, T, 9, 3), normal(rng, T, 9, 34), np.array([9, 9, 9, 9, 9, 4, 7, 1, 0])
     h0, gh = drawn_state(rng, rnn, 9), drawn_state(rng, rnn, 9)
@@ -409,7 +409,7 @@ def test_gradients_that_are_not_given(rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_padding(isa, rng, cell, norm):
+def test_padding(family, rng, cell, norm):
     """What x and gy hold past a length is not read; gx is 0 there; an empty sequence hands gh on."""
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy, ends = (
@@ -429,7 +429,7 @@ def test_padding(isa, rng, cell, norm):
 
 @each_cell
 @by_row
-def test_a_nan_reaches_its_own_sequence_and_the_parameters(isa, rng, cell, norm):
+def test_a_nan_reaches_its_own_sequence_and_the_parameters(family, rng, cell, norm):
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
     x, gy = normal(rng, T, 40, 3), normal(rng, T, 40, 17)
     clean = trained(rnn, x, None, None, gy, None)
@@ -444,7 +444,7 @@ def test_a_nan_reaches_its_own_sequence_and_the_parameters(isa, rng, cell, norm)
 @each_cell
 @each_norm
 @pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0), (0, 0), (4, 3)])
-def test_nothing_to_learn_from(isa, rng, cell, norm, steps, batch):
+def test_nothing_to_learn_from(family, rng, cell, norm, steps, batch):
     """No steps, no sequences, no lengths: the state's gradient goes through and the parameters have none."""
     rnn = network(3, 17, cell=cell, norm=norm, bidirectional=True)
     gh = drawn_state(rng, rnn, batch)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import misaligned, named, on_every_isa, relative_error, several_threads, using_threads
+from helpers import misaligned, named, on_every_family, relative_error, several_threads, using_threads
 from lnrnn import _core
 from networks import (
     VARIANTS,
@@ -97,14 +97,14 @@ def test_every_size(variant):
         rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **variant)
         args = drawn(k, rnn, max(ends), ends)
         want = true_gradients(rnn, *args)
-        for isa, got in on_every_isa(partial(trained, rnn, *args)).items():
+        for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             assert list(got)[-len(rnn.parameters()) :] == list(rnn.parameters())
             close(got, want, (isa, hidden, inputs))
 
 
 @pytest.mark.parametrize("nonlinearity", ["sigmoid", "identity"])
 @pytest.mark.parametrize("norm", ["RNN split", "RNN split inner"])
-def test_split_rnn_with_other_nonlinearities(isa, norm, nonlinearity):
+def test_split_rnn_with_other_nonlinearities(family, norm, nonlinearity):
     rnn = calm(7, 33, nonlinearity=nonlinearity, num_layers=2, **VARIANTS[norm])
     args = drawn(0, rnn, 7, [7, 3, 0, 7, 7])
     close(trained(rnn, *args), true_gradients(rnn, *args))
@@ -137,7 +137,7 @@ BATCHES = {
 
 @pytest.mark.parametrize("batch", BATCHES)
 @a_few
-def test_batches(isa, variant, batch):
+def test_batches(family, variant, batch):
     """Under batch norm of two or one sequences nothing is left but roundings: not these."""
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
@@ -148,7 +148,7 @@ def test_batches(isa, variant, batch):
 
 
 @pytest.mark.parametrize("variant", [VARIANTS[name] for name in FEW if "batch" not in name])
-def test_gradients_of_a_batch_are_those_of_its_sequences(isa, variant):
+def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
     """To the bit where each sequence has its own; those of parameters are sums."""
     rnn = calm(7, 17, **variant)
     x, h0, ends, gy, gh = drawn(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
@@ -232,7 +232,7 @@ def test_parts_of_calls(variant, ends):
 
 
 @each_variant
-def test_without_the_gradient_of_x(isa, variant):
+def test_without_the_gradient_of_x(family, variant):
     """All else has the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
@@ -257,7 +257,7 @@ ADDED = 4e-6
 
 
 @each_variant
-def test_gradients_are_added_to_what_is_there(isa, variant):
+def test_gradients_are_added_to_what_is_there(family, variant):
     """Those of micro-batches, one after the other, are those of the batch. One round, several, none."""
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
@@ -282,7 +282,7 @@ def test_gradients_are_added_to_what_is_there(isa, variant):
 
 
 @each_variant
-def test_gradients_are_added_to_zeros(isa, variant):
+def test_gradients_are_added_to_zeros(family, variant):
     """To the bit as without out, in arrays of the caller's in an order of the caller's."""
     rnn = calm(7, 17, **variant, num_layers=2)
     x, h0, ends, gy, gh = drawn(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])

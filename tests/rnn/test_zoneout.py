@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 
 import lnrnn
-from helpers import absolute_error, on_every_isa, several_threads, using_small_caches
+from helpers import absolute_error, on_every_family, several_threads, using_small_caches
 from lnrnn import _core
 from networks import (
     CELLS,
@@ -71,7 +71,7 @@ def test_calls_take_the_expectation(variant):
         x, h0 = normal(rng, 20, batch, inputs), drawn_state(rng, rnn, batch)
         lengths = rng.integers(0, 21, batch)
         y, h, _ = reference_forward(rnn, x, h0, lengths)
-        for got_y, got_h in on_every_isa(partial(rnn, x, h0, lengths)).values():
+        for got_y, got_h in on_every_family(partial(rnn, x, h0, lengths)).values():
             assert absolute_error(got_y, y) < WHOLE
             for a, b in zip(parts(rnn, got_h), parts(rnn, h), strict=True):
                 assert absolute_error(a, b) < WHOLE

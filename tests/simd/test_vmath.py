@@ -55,7 +55,7 @@ def sweep_truth(name):
 
 
 @each_function
-def test_within_two_ulp_on_a_dense_sweep(isa, name):
+def test_within_two_ulp_on_a_dense_sweep(family, name):
     got = getattr(lnrnn, name)(sweep())
     assert got.dtype == np.float32
     with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ INF = np.inf
         ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
     ],
 )
-def test_edges_as_ieee_says(isa, name, x, want):
+def test_edges_as_ieee_says(family, name, x, want):
     x, want = np.array(x, np.float32), np.array(want, np.float32)
     x, want = np.tile(x, 5), np.tile(want, 5)  # whole vectors and tails
     got = getattr(lnrnn, name)(x)
@@ -88,7 +88,7 @@ def test_edges_as_ieee_says(isa, name, x, want):
 
 
 @each_function
-def test_nan_stays_nan_and_stays_alone(isa, name):
+def test_nan_stays_nan_and_stays_alone(family, name):
     f = getattr(lnrnn, name)
     nans = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32).view(np.float32)
     assert np.isnan(f(nans)).all()
@@ -104,7 +104,7 @@ def test_nan_stays_nan_and_stays_alone(isa, name):
 
 
 @each_function
-def test_denormals(isa, name):
+def test_denormals(family, name):
     """tanh of a denormal is itself; the others cannot tell it from 0."""
     x = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32)
     x = np.concatenate([x, -x])
@@ -112,7 +112,7 @@ def test_denormals(isa, name):
     np.testing.assert_array_equal(getattr(lnrnn, name)(x), want)
 
 
-def test_tanh_is_odd_and_exp_never_negative(isa):
+def test_tanh_is_odd_and_exp_never_negative(family):
     x = sweep()[::17]
     np.testing.assert_array_equal(lnrnn.tanh(-x), -lnrnn.tanh(x))
     y = lnrnn.exp(x)
@@ -120,7 +120,7 @@ def test_tanh_is_odd_and_exp_never_negative(isa):
 
 
 @each_function
-def test_onnxs_vectors(isa, name):
+def test_onnxs_vectors(family, name):
     """Theirs are float32 results of NumPy: the nearest float, or its neighbour."""
     for case in onnx_cases(name.capitalize()):
         (x,), (want,) = (case[kind].values() for kind in ("inputs", "outputs"))
@@ -130,7 +130,7 @@ def test_onnxs_vectors(isa, name):
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh"])  # NumPy has no sigmoid
-def test_numpys_vectors(isa, name):
+def test_numpys_vectors(family, name):
     """NumPy's own validation set, in its wheel: hex inputs and outputs of glibc in higher precision. Its rows
     of float64 are left out, for lnrnn computes these functions in float32 alone, and so are the sets of
     functions that lnrnn does not have."""
@@ -148,7 +148,7 @@ def test_numpys_vectors(isa, name):
 
 
 @each_function
-def test_a_value_does_not_depend_on_its_place(isa, name):
+def test_a_value_does_not_depend_on_its_place(family, name):
     """Tails give the bits of whole vectors, and write nothing behind their end."""
     f = getattr(lnrnn, name)
     x = np.random.default_rng(0).uniform(-12, 12, 200).astype(np.float32)
@@ -161,7 +161,7 @@ def test_a_value_does_not_depend_on_its_place(isa, name):
 
 
 @each_function
-def test_layouts(isa, name):
+def test_layouts(family, name):
     f = getattr(lnrnn, name)
     x = np.random.default_rng(1).uniform(-5, 5, (3, 4, 7)).astype(np.float32)
     want = f(x)
@@ -178,7 +178,7 @@ def test_layouts(isa, name):
 
 
 @each_function
-def test_out_that_overlaps(isa, name):
+def test_out_that_overlaps(family, name):
     f = getattr(lnrnn, name)
     room = np.random.default_rng(2).uniform(-5, 5, 120).astype(np.float32)
     for shift in (-17, -5, -1, 1, 5, 17):

@@ -70,8 +70,17 @@ def using_isa(name: str):
 
 def on_every_isa(compute) -> dict[str, object]:
     """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
+    return _on_each(tested_isas(), compute)
+
+
+def on_every_family(compute) -> dict[str, object]:
+    """As on_every_isa, for what is never shorter than float32."""
+    return _on_each(isa_families(), compute)
+
+
+def _on_each(names, compute):
     results = {}
-    for name in tested_isas():
+    for name in names:
         with using_isa(name):
             results[name] = compute()
     return results

@@ -136,7 +136,7 @@ FAULTS = [
         INT8_ROWS,
         r"parts == 2 || S8_OFFSET != 0 ? vi32_shifted",
         r"parts == 2 || (S8_OFFSET != 0 && !FAULT) ? vi32_shifted",
-        f"{DTYPES} -k 'int8_sums and vnni'",
+        f"{DTYPES} -k 'int8_sums and (vnni or bf16)'",
     ),
     Fault(
         "each second block of rows is computed from the first rows' whole numbers",
