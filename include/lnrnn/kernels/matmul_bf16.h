@@ -8,10 +8,11 @@
 #include "lnrnn/kernels/short_rows.h"
 #include "lnrnn/simd/units.h"
 
-typedef const uint32_t *dot2_weights;
+typedef vector_of_words dot2_weights;
 #define dot2_load mm_words_at
 #define dot2_turns(kind) 1
-#define dot2_step(kind, job, turn, sum, a, i, j, w) v32_dot2(sum, a[i][j], w)
+#define dot2_step(kind, job, turn, sum, a, i, j, w) v32_dot2(sum, a[i][j], mm_words_of(w))
+#define dot2_prefetch v32_prefetch
 #define dot2_ahead(kind, rows, a, j) (void)0
 
 #define LNRNN_LOOP dot2
@@ -35,7 +36,7 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    dot2_sums(0, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
+    dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
     LNRNN_ANEW(cs);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -45,6 +46,11 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 }
 
 #define TILE_ROWS MR
+#ifdef LNRNN_EMULATED
+#define FEW_ROWS 0
+#else
+#define FEW_ROWS (MR / 2)
+#endif
 #define MAY_PREFETCH_ROWS 0
 #define activations const uint32_t *
 #define LNRNN_WEIGHTS dot2
@@ -52,6 +58,7 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #undef LNRNN_WEIGHTS
 #undef activations
 #undef MAY_PREFETCH_ROWS
+#undef FEW_ROWS
 #undef TILE_ROWS
 
 /* As matmul_float, of bfloat16 weights. m->scratch: short_rows_scratch(dtype, rows, k) words. All rows are rounded first, so that

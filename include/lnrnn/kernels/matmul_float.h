@@ -53,6 +53,8 @@ LNRNN_INLINE void float_ahead(int kind, int rows, const void *a, size_t j)
     }
 }
 
+#define float_prefetch v32_prefetch_l2
+
 #define LNRNN_LOOP float
 #define accumulator v32
 #define SUMS 1
@@ -126,11 +128,14 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 }
 
 #define TILE_ROWS MR
+#define FEW_ROWS (MR / 2)
 #define MAY_PREFETCH_ROWS 1
 #define activations const float *
 #define LNRNN_WEIGHTS f32
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
+#undef FEW_ROWS
+#define FEW_ROWS 0
 #define LNRNN_WEIGHTS f32_lines
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
@@ -146,6 +151,7 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 #undef LNRNN_WEIGHTS
 #undef activations
 #undef MAY_PREFETCH_ROWS
+#undef FEW_ROWS
 #undef TILE_ROWS
 
 /* a: rows pointers to (k) floats -> c (rows, mm_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j] w[o][j]

@@ -12,16 +12,18 @@ enum {
     INT8_SUMS = (INT8_ONE_ROW > INT8_ALL_ROWS ? INT8_ONE_ROW : INT8_ALL_ROWS) * V32_LANES
 };
 
-typedef const uint32_t *int8_weights;
+typedef vector_of_words int8_weights;
 #define int8_load mm_words_at
 #define int8_turns(parts) (parts)
+#define int8_prefetch v32_prefetch
 #define int8_ahead(parts, rows, a, j) (void)0
 
 LNRNN_INLINE vi32 int8_step(int parts, const mm_job *job, int turn, vi32 sum, const quantized_row *a, int i,
-                            size_t j, const uint32_t *w)
+                            size_t j, int8_weights w)
 {
     (void)job;
-    return parts == 2 ? vi32_dot4(sum, a[i].part[turn][j], w) : vi32_dot4_s8(sum, a[i].part[0][j], w);
+    return parts == 2 ? vi32_dot4(sum, a[i].part[turn][j], mm_words_of(w))
+                      : vi32_dot4_s8(sum, a[i].part[0][j], mm_words_of(w));
 }
 
 #define LNRNN_LOOP int8
@@ -75,14 +77,18 @@ LNRNN_INLINE void i8a8_tile(int rows, int wide, int tails, int tail, int prefetc
 #define MAY_PREFETCH_ROWS 0
 #define activations quantized_row
 #define TILE_ROWS (MR / 2) /* two accumulators for an output */
+#define FEW_ROWS 0
 #define LNRNN_WEIGHTS i8
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
+#undef FEW_ROWS
 #undef TILE_ROWS
 #define TILE_ROWS MR_S8
+#define FEW_ROWS (S8_OFFSET ? MR_S8 / 2 : 0) /* of multiply-adds without a unit there are enough */
 #define LNRNN_WEIGHTS i8a8
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
+#undef FEW_ROWS
 #undef TILE_ROWS
 #undef activations
 #undef MAY_PREFETCH_ROWS

@@ -9,6 +9,7 @@
  *     <name>_turns(kind)                        steps that a word takes
  *     <name>_step(kind, job, turn, sum, a, i, j, w) -> sum + word j of row i times w
  *     <name>_ahead(kind, rows, a, j)            prefetches word j of the rows that follow these
+ *     <name>_prefetch(p)                        weights of several rows: into L1 or L2
  */
 #ifndef LNRNN_MATMUL_LOOP_NAMES
 #define LNRNN_MATMUL_LOOP_NAMES
@@ -18,6 +19,7 @@
 #define mm_turns LNRNN_CAT(LNRNN_LOOP, _turns)
 #define mm_step LNRNN_CAT(LNRNN_LOOP, _step)
 #define mm_ahead LNRNN_CAT(LNRNN_LOOP, _ahead)
+#define mm_prefetch LNRNN_CAT(LNRNN_LOOP, _prefetch)
 #endif
 
 /* acc (rows, SUMS, vecs) += the products of the rows a with `words` words of the tile's outputs. All counts and
@@ -37,7 +39,7 @@ LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int
             if (prefetch == MM_PREFETCH_WEIGHTS && rows == 1)
                 v32_prefetch((const float *)p + LNRNN_PREFETCH_ROW);
             else if (prefetch == MM_PREFETCH_WEIGHTS)
-                v32_prefetch_l2((const float *)p + job->ahead[v]);
+                mm_prefetch((const float *)p + job->ahead[v % NR_VECS]);
         }
 #pragma GCC unroll 2
         for (int turn = 0; turn < mm_turns(kind); turn++)

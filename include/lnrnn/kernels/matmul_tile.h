@@ -66,12 +66,30 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
     return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
 }
 
-/* As steps take the words where these are read from memory with each step. */
-LNRNN_INLINE const uint32_t *mm_words_at(int kind, const mm_job *job, size_t o, int wide, int tail, int v,
+/* A vector of words for dot products, which take it from memory: mm_words_of(w) is where. GCC would load it again for each row
+ * (bf16 rnn B2-H512: a third more time). */
+#ifdef LNRNN_KEEPS_WORDS
+typedef vi32 vector_of_words;
+#define mm_words_of(w) ((const uint32_t *)&(w))
+#else
+typedef const uint32_t *vector_of_words;
+#define mm_words_of(w) (w)
+#endif
+
+/* mm_load of dot2 and int8. keep: it is for more than one step. */
+LNRNN_INLINE vector_of_words mm_words_at(int keep, const mm_job *job, size_t o, int wide, int tail, int v,
                                          size_t j, const uint32_t **p)
 {
-    (void)kind;
-    return *p = mm_at(job, o, wide, tail, v, j);
+    *p = mm_at(job, o, wide, tail, v, j);
+#ifdef LNRNN_KEEPS_WORDS
+    vi32 w = vi32_load((const int32_t *)*p);
+    if (keep)
+        LNRNN_LOADED(w);
+    return w;
+#else
+    (void)keep;
+    return *p;
+#endif
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* From tiles to a product: one text for one type of weights, included once for each of f32, f32_columns,
- * f32_lines, bf16 and i8 with
+ * f32_lines, bf16, dot2, i8 and i8a8 with
  *     LNRNN_WEIGHTS      its name: mm_walk is compiled as f32_walk
  *     TILE_ROWS          rows of the tallest tile
+ *     FEW_ROWS           so many rows, or two, go through two panels at a time; 0: none do
  *     activations        a row of them
  *     MAY_PREFETCH_ROWS  whether the tile knows MM_PREFETCH_ROWS
  * and with the tile <name>_tile defined.
@@ -13,6 +14,9 @@
 #define mm_row LNRNN_CAT(LNRNN_WEIGHTS, _row)
 #define mm_tile_of LNRNN_CAT(LNRNN_WEIGHTS, _tile_of)
 #define mm_rows LNRNN_CAT(LNRNN_WEIGHTS, _rows)
+#define mm_pair_of LNRNN_CAT(LNRNN_WEIGHTS, _pair_of)
+#define mm_pair LNRNN_CAT(LNRNN_WEIGHTS, _pair)
+#define mm_few_rows LNRNN_CAT(LNRNN_WEIGHTS, _few_rows)
 #define mm_prefetch_panel LNRNN_CAT(LNRNN_WEIGHTS, _prefetch_panel)
 #define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
 #endif
@@ -129,6 +133,53 @@ LNRNN_INLINE int mm_prefetch_panel(mm_job *job, size_t t, size_t tiles, ptrdiff_
     return next ? t < turns : t == 0;
 }
 
+#if FEW_ROWS && !defined(LNRNN_FEW_COPIES)
+/* m rows, a constant, of two panels of `first` and `second` vectors. */
+LNRNN_INLINE void mm_pair_of(const int m, int prefetch, const mm_job *job, int first, int second,
+                             activations const *a, size_t o, float *c, ptrdiff_t cs)
+{
+    const int rows = m <= FEW_ROWS ? m : 1;
+    if (m > FEW_ROWS)
+        return;
+    if (second == NR_VECS && prefetch)
+        mm_tile(rows, 2, 0, 1, MM_PREFETCH_WEIGHTS, job, a, o, c, cs);
+    else if (second == NR_VECS)
+        mm_tile(rows, 2, 0, 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else if (first == NR_VECS)
+        mm_tile(rows, 1, 1, NR_VECS - 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+    else if (NR_VECS == 3)
+        mm_tile(rows, 0, 2, NR_VECS - 1, MM_PREFETCH_NONE, job, a, o, c, cs);
+}
+
+static void mm_pair(const mm_job *job, int rows, int first, int second, activations const *a, size_t o,
+                    float *c, ptrdiff_t cs)
+{
+    switch (rows) {
+    case 2: mm_pair_of(2, job->prefetch, job, first, second, a, o, c, cs); return;
+    case 3: mm_pair_of(3, job->prefetch, job, first, second, a, o, c, cs); return;
+    case 4: mm_pair_of(4, job->prefetch, job, first, second, a, o, c, cs); return;
+    }
+}
+
+/* 2 to FEW_ROWS rows: two panels at a time, for one has too few chains to hide the latency of a step (lstm B2 to B4). */
+static void mm_few_rows(mm_job *job, int rows, activations const *a, size_t n, size_t p0, size_t p1, float *c,
+                        ptrdiff_t cs)
+{
+    const size_t pairs = (p1 - p0 + 1) / 2;
+    mm_prefetch_panel(job, 0, 1, 0);
+    for (size_t i = 0; i < pairs; i++) {
+        const size_t p = p0 + 2 * (job->from_end ? pairs - 1 - i : i), o = mm_start(n, p),
+                     next = mm_start(n, p + 1), end = p + 1 < p1 ? mm_start(n, p + 2) : next;
+        const int first = (int)((next - o) / V32_LANES), second = (int)((end - next) / V32_LANES);
+        if (second)
+            mm_pair(job, rows, first, second, a, o, c + o, cs);
+        else
+            mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS : MM_PREFETCH_NONE, job, rows, first, a, o, c + o,
+                    cs);
+    }
+}
+#endif
+
 /* Panels p0 .. p1 - 1 of the n outputs of (rows, k). */
 static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t n, size_t p0, size_t p1,
                     float *c, ptrdiff_t cs)
@@ -140,12 +191,18 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
             mm_row(MM_PREFETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
+    mm_job own = *job; /* with what a tile prefetches */
+#if FEW_ROWS && !defined(LNRNN_FEW_COPIES)
+    if (rows <= FEW_ROWS) {
+        mm_few_rows(&own, (int)rows, a, n, p0, p1, c, cs);
+        return;
+    }
+#endif
     /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
      * prefetches the rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
     const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, panel = NR * job->words;
     const int spread =
         MAY_PREFETCH_ROWS && tiles > 1 && lnrnn_prefetch_panels(job->caches, panel * sizeof(uint32_t));
-    mm_job own = *job; /* with what a tile prefetches */
     for (size_t i = p0; i < p1; i++) {
         const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
                      m = mm_start(n, p + 1) - o;

@@ -6,6 +6,7 @@
 #define V64_LANES 8
 #define MR 8
 #define NR_VECS 3
+#define LNRNN_KEEPS_WORDS
 #if defined(__AVX512VNNI__) || defined(LNRNN_TILES)
 #define MR_S8 MR
 #define S8_OFFSET 128

@@ -148,6 +148,20 @@ FAULTS = [
     ),
     # --- matmul_walk.h
     Fault(
+        "few rows: a panel that is left alone after pairs is not computed",
+        WALK,
+        "        else\n            mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS",
+        "        else if (!FAULT || !i)\n            mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS",
+        f"{PRODUCTS} -k 'every_tile and float32 and avx2'",
+    ),
+    Fault(
+        "few rows: from the end the last pair is taken twice",
+        WALK,
+        r"job->from_end ? pairs - 1 - i : i), o = mm_start(n, p),",
+        r"job->from_end ? pairs - (FAULT && i ? i : 1 + i) : i), o = mm_start(n, p),",
+        f"{PRODUCTS} -k 'forwards_and_backwards and float32 and avx2'",
+    ),
+    Fault(
         "going from the end, the last panel is left out",
         WALK,
         r"for (size_t i = p0; i < p1; i++) {",
