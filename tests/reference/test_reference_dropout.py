@@ -115,10 +115,13 @@ def test_masks_are_those_of_x_in_either_direction(name):
     np.testing.assert_array_equal(state, end)
 
 
-@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "kinds, reverse",  # a rate is the same for every step, in either direction
+    [(KINDS[0], False), (KINDS[1], False), (KINDS[1], True)],
+    ids=["rate", "mask", "mask reverse"],
+)
 @pytest.mark.parametrize("name", [*CELLS, *(f"{n} given" for n in PER_STEP)])
-def test_gradients_through_masks(name, reverse, kinds):
+def test_gradients_through_masks(name, kinds, reverse):
     name, given = name.removesuffix(" given"), name.endswith(" given")
     rng = np.random.default_rng(5)
     v, lengths = draw(name, rng, t=4, i=2, h=3)

@@ -25,6 +25,11 @@ SIZES, WHOLE = (1, 2e6), 1e18
 # All are worth two threads, LSTM and GRU with a third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 each_shape = pytest.mark.parametrize("shape", SHAPES)
+# Sequences of several lengths in turn: each variant and each shape meets them, and sequences of one.
+each_case = pytest.mark.parametrize(
+    "variant, shape, ragged",
+    [(v, s, bool((i + k) % 2)) for i, v in enumerate(VARIANTS) for k, s in enumerate(SHAPES)],
+)
 
 
 @contextmanager
@@ -60,19 +65,17 @@ def on_threads(compute, want, had=None):
                     same(got, array, err_msg=f"{threads} threads, parts of {size}")
 
 
-@each_shape
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_inference(variant, shape):
-    for ragged in (False, True):
-        _, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
+@each_case
+def test_inference(variant, shape, ragged):
+    _, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
 
-        def compute(rnn=rnn, x=x, h0=h0, ends=ends):
-            y, h = rnn(x, h0, ends)
-            return y, *parts(rnn, h)
+    def compute():
+        y, h = rnn(x, h0, ends)
+        return y, *parts(rnn, h)
 
-        with using_threads(1), parts_of(WHOLE):
-            want = compute()
-        on_threads(compute, want)
+    with using_threads(1), parts_of(WHOLE):
+        want = compute()
+    on_threads(compute, want)
 
 
 @each_shape
@@ -125,23 +128,21 @@ def test_statistics_of_the_batch(cell):
     on_threads(compute, want, had=1)
 
 
-@each_shape
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_training(variant, shape):
-    for ragged in (False, True):
-        rng, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
-        gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
-        before = rnn.state_dict()
+@each_case
+def test_training(variant, shape, ragged):
+    rng, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
+    gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
+    before = rnn.state_dict()
 
-        def compute(rnn=rnn, before=before, x=x, h0=h0, ends=ends, gy=gy, gh=gh):
-            rnn.load_state_dict(before)
-            y, h, tape = rnn.forward_train(x, h0, ends)
-            gx, gh0, grads = rnn.backward(tape, gy, gh)
-            return y, *parts(rnn, h), gx, *parts(rnn, gh0), *grads.values(), *rnn.state_dict().values()
+    def compute():
+        rnn.load_state_dict(before)
+        y, h, tape = rnn.forward_train(x, h0, ends)
+        gx, gh0, grads = rnn.backward(tape, gy, gh)
+        return y, *parts(rnn, h), gx, *parts(rnn, gh0), *grads.values(), *rnn.state_dict().values()
 
-        with using_threads(1), parts_of(WHOLE):
-            want = compute()
-        on_threads(compute, want)
+    with using_threads(1), parts_of(WHOLE):
+        want = compute()
+    on_threads(compute, want)
 
 
 # --- interrupts ---------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from helpers import available_isas
 
 END = -1  # a place: operands and result end where their pages do
 
+BFLOAT16 = ("avx512bf16", "avx512amx", "neonbf16")  # sets that add a unit with no operation of simd.h
 EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
 
 
 def unit_names() -> list[str]:
-    return [*available_isas(), *EMULATED]
+    return [name for name in available_isas() if name not in BFLOAT16] + [*EMULATED]
 
 
 class Unit:
