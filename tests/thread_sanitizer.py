@@ -28,6 +28,7 @@ TESTS = (
     "tests/runtime/test_concurrent_setters.py",
     "tests/rnn/test_equal_bits.py",
     "tests/rnn/test_lanes.py",
+    "tests/rnn/test_partitions.py",
     "tests/rnn/test_short_calls.py",
     "tests/rnn/test_side_by_side.py",
     "tests/capi/test_c_stream.py",

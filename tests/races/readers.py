@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS / "runtime")]
+sys.path.insert(0, str(TESTS / "support"))
 
 import numpy as np  # noqa: E402
-from test_runtime import at_once  # noqa: E402
 
 import lnrnn  # noqa: E402
-from helpers import available_isas, using_isa  # noqa: E402
+from helpers import at_once, available_isas, using_isa  # noqa: E402
 from networks import VARIANTS, drawn_state, network, normal  # noqa: E402
 
 T, B, D, H = 6, 4, 5, 9

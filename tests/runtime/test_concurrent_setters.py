@@ -15,9 +15,9 @@ import warnings
 
 import numpy as np
 import pytest
-from test_runtime import at_once
 
 import lnrnn
+from helpers import at_once
 from networks import network, normal, run_apart
 
 T = 4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import several_threads, using_caches, using_threads
+from helpers import several_threads, using_caches, using_partition, using_threads
 from lnrnn import _core
 from networks import CELLS, NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
 
@@ -76,6 +76,22 @@ def test_inference(variant, shape, ragged):
     with using_threads(1), parts_of(WHOLE):
         want = compute()
     on_threads(compute, want)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_divided_units(cell, rows):
+    """Every thread makes all states, or those of some rows, whatever the cost model would choose."""
+    _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
+
+    def compute():
+        y, h = rnn(x, h0, ends)
+        return y, *parts(rnn, h)
+
+    with using_threads(1), parts_of(WHOLE):
+        want = compute()
+    with using_partition(1, 2, rows):
+        on_threads(compute, want)
 
 
 @each_shape

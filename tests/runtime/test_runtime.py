@@ -1,4 +1,4 @@
-"""What surrounds the kernels: the environment, threads of OpenMP and of Python, forks, the whole process."""
+"""What surrounds the kernels: the environment, threads of OpenMP, forks, the whole process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import copy
 import hashlib
 import os
 import sys
-import threading
 
 import numpy as np
 import pytest
 
 import lnrnn
 from helpers import available_isas, using_isa, using_threads
-from networks import FREE, NORMS, network, normal, run_apart, run_python, said
+from networks import FREE, run_apart, run_python, said
 
 openmp = pytest.mark.skipif("openmp" not in lnrnn._core.team_list(), reason="built without OpenMP")
 
@@ -45,6 +44,30 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
     x = np.random.default_rng(0).standard_normal((20, 3, 7))
     with using_isa(name):
         assert rnn(x)[0].tobytes().hex()[-4000:] == bits
+
+
+@pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
+def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
+    """What the tests with the fixture `family` rely on: the bits of norms, functions and float32 networks,
+    forward and backward, are those of the set without the unit."""
+    family = next((f for f in ("avx512", "neon") if name.startswith(f)), name)
+    x = np.random.default_rng(0).standard_normal((9, 11, 97))
+    layers = [cell(97, 65, seed=1, norm=norm) for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU)
+              for norm in ("layer", None)]  # fmt: skip
+    found = []
+    for isa in (family, name):
+        with using_isa(isa):
+            bits = [lnrnn.tanh(x.astype(np.float32)), lnrnn.exp(x.astype(np.float32))]
+            for dtype in ("float16", "float32", "float64"):
+                bits += [
+                    lnrnn.layer_norm(x.astype(dtype), 97),
+                    lnrnn.batch_norm(x.astype(dtype), None, None, training=True),
+                ]
+            for rnn in map(copy.copy, layers):
+                y, _, tape = rnn.forward_train(x)
+                bits += [y, rnn.backward(tape, y)[0]]
+            found.append([array.tobytes() for array in bits])
+    assert found[0] == found[1]
 
 
 def test_units_are_named():
@@ -339,195 +362,3 @@ print(omp.omp_get_max_threads() - before)
         pytest.skip("looks for the runtime in /proc")
     for kind in lnrnn._core.team_list():
         assert said(code, LNRNN_TEAM=kind) == "0"
-
-
-# --- several threads of Python ------------------------------------------------------------------------------
-
-
-def at_once(jobs):
-    """Calls all jobs at once, each in a thread of its own. -> their results; their errors are raised."""
-    results, errors, start = [None] * len(jobs), [], threading.Barrier(len(jobs))
-
-    def work(k):
-        try:
-            start.wait(30)
-            results[k] = jobs[k]()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    if errors:
-        raise errors[0]
-    return results
-
-
-def first_calls():
-    """Threads that share a new network meet in packing its weights: large ones, so that they do meet."""
-    interval = sys.getswitchinterval()
-    x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
-    rnn = lnrnn.RNN(3, 1500, seed=0)
-    want = rnn(x)[0]
-    y, _, tape = rnn.forward_train(x)
-    gradient = rnn.backward(tape, y)[0]
-    for switch in (interval, 1e-6):
-        sys.setswitchinterval(switch)
-        try:
-            for _ in range(3):
-                fresh = lnrnn.RNN(3, 1500, seed=0)
-                for got in at_once([lambda fresh=fresh: fresh(x)[0]] * 4):
-                    assert np.array_equal(got, want)
-                fresh = lnrnn.RNN(3, 1500, seed=0)
-                tapes = [fresh.forward_train(x)[2] for _ in range(3)]
-                for got in at_once([lambda fresh=fresh, t=t: fresh.backward(t, y)[0] for t in tapes]):
-                    assert np.array_equal(got, gradient)
-        finally:
-            sys.setswitchinterval(interval)
-
-
-def test_threads_that_share_a_new_network():
-    run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
-
-
-def parameters_while_computing():
-    """Whoever computes has the old weights or the new ones, of each layer, and no others."""
-    rng = np.random.default_rng(0)
-    x = normal(rng, 5, 3, 4)
-    rnn = network(4, 400)
-    versions = [rnn.weight_hh_l0, rng.uniform(-1, 1, (400, 400)).astype(np.float32)]
-    wanted = []
-    for w in versions:
-        rnn.weight_hh_l0 = w
-        wanted.append(rnn(x)[0].tobytes())
-    stop = threading.Event()
-
-    def change():
-        for k in range(120):
-            rnn.weight_hh_l0 = versions[k % 2]
-        stop.set()
-
-    def call():
-        seen = set()
-        while not stop.is_set():
-            seen.add(rnn(x)[0].tobytes())
-        return seen
-
-    seen = at_once([change, call, call, call])
-    assert set().union(*seen[1:]) <= set(wanted)
-    assert rnn(x)[0].tobytes() == wanted[1]  # the last change is not lost
-
-
-def test_parameters_set_while_others_compute():
-    run_apart(parameters_while_computing)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_network_in_many_threads(rng, norm):
-    """Batches of different sizes, forward and backward, each as if it were alone."""
-    rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
-    batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
-    work = [lambda x=x: rnn(x) for x in batches]
-    if norm != "batch":  # which learns as it trains
-
-        def train(x):
-            y, _, tape = rnn.forward_train(x)
-            gx, gh0, grads = rnn.backward(tape, y)
-            return gx, gh0, *grads.values()
-
-        work += [lambda x=x: train(x) for x in batches]
-    wanted = [w() for w in work]
-    for _ in range(3):
-        for got, want in zip(at_once(work), wanted, strict=True):
-            for a, b in zip(got, want, strict=True):
-                np.testing.assert_array_equal(a, b)
-
-
-def test_threads_set_while_others_compute(rng):
-    rnn, x = network(3, 200), normal(rng, 6, 70, 3)
-    want = rnn(x)[0]
-
-    def change():
-        for k in range(200):
-            lnrnn.set_num_threads(1 + k % 5)
-
-    with using_threads(2):
-        for got in at_once([change, *[lambda: [rnn(x)[0] for _ in range(5)]] * 3])[1:]:
-            for y in got:
-                np.testing.assert_array_equal(y, want)
-
-
-def test_a_parameter_set_while_another_thread_packs_is_not_lost(rng, monkeypatch):
-    """A thread that is interrupted between reading the parameters and keeping what it packed."""
-    rnn, x = network(3, 5), normal(rng, 4, 2, 3)
-    pack, read, go_on = lnrnn._core.Layer, threading.Event(), threading.Event()
-
-    def slow(*arguments, **options):
-        layer = pack(*arguments, **options)
-        read.set()
-        assert go_on.wait(30)
-        return layer
-
-    monkeypatch.setattr(lnrnn._core, "Layer", slow)
-    thread = threading.Thread(target=rnn, args=(x,))
-    thread.start()
-    assert read.wait(30)
-    rnn.weight_hh_l0 = -rnn.weight_hh_l0
-    go_on.set()
-    thread.join(30)
-    monkeypatch.undo()
-    fresh = lnrnn.RNN(3, 5)
-    fresh.load_state_dict(rnn.state_dict())
-    np.testing.assert_array_equal(rnn(x)[0], fresh(x)[0])
-
-
-def statistics_while_computing():
-    """Whoever computes has all of the old statistics or all of the new ones."""
-    sys.setswitchinterval(1e-6)
-    rng = np.random.default_rng(0)
-    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun="last"), trained=3)
-    x, states = normal(rng, 8, 5, 3), [rnn.state_dict()]
-    rnn.forward_train(normal(rng, 8, 5, 3))
-    states.append(rnn.state_dict())
-    wanted = []
-    for state in states:
-        rnn.load_state_dict(state)
-        wanted.append(rnn(x)[0].tobytes())
-    stop = threading.Event()
-
-    def change():
-        try:
-            for k in range(1500):
-                rnn.load_state_dict(states[k % 2])
-        finally:
-            stop.set()
-
-    def call():
-        seen = set()
-        while not stop.is_set():
-            seen.add(rnn(x)[0].tobytes())
-        return seen
-
-    seen = set().union(*at_once([change, call, call])[1:])
-    assert seen <= set(wanted)
-
-
-def test_statistics_loaded_while_others_compute():
-    run_apart(statistics_while_computing)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_shallow_copy_is_a_network_of_its_own(rng, norm):
-    """What is set on a copy is not half set on the original."""
-    rnn, x = network(3, 5, norm=norm, trained=4), normal(rng, 4, 2, 3)
-    want, state = rnn(x)[0], rnn.state_dict()
-    other = copy.copy(rnn)
-    other.weight_hh_l0 = -other.weight_hh_l0
-    other.forward_train(normal(rng, 6, 2, 3))
-    for name, value in rnn.state_dict().items():
-        np.testing.assert_array_equal(value, state[name], err_msg=name)
-    np.testing.assert_array_equal(rnn(x)[0], want)
-    assert (other(x)[0] != want).any()

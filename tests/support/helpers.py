@@ -195,6 +195,17 @@ def together(work, callers: int, patience: float = 60) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def at_once(jobs) -> list:
+    """Calls all jobs, each in a thread of its own, all begun at once. -> their results."""
+    results = [None] * len(jobs)
+
+    def work(k):
+        results[k] = jobs[k]()
+
+    together(work, len(jobs))
+    return results
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 

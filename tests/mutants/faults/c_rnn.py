@@ -207,7 +207,7 @@ FAULTS = [
         "pyx/rnn/split.c",
         r"(t0 ? r->cn : r->c0)",
         r"(t0 && !FAULT ? r->cn : r->c0)",
-        f"{PARTS} -k 'inference and units and LSTM'",
+        f"{PARTS} -k 'divided_units and LSTM'",
     ),
     Fault(
         "threads that divide the units begin a part of a call with their own old h",

@@ -2,7 +2,8 @@
 
 from fault import Fault
 
-DEMO, FORWARD = "tests/demos/test_demo.py", "tests/demos/test_feed_forward.py"
+DEMO, LOOP = "tests/demos/test_demo.py", "tests/demos/test_training_loop.py"
+FORWARD = "tests/demos/test_feed_forward.py"
 TRAINING, CLASSIFIER = "lnrnn/demos/training.py", "lnrnn/demos/classifier.py"
 SPEAKERS, OUTCOMES = "lnrnn/demos/speakers.py", "lnrnn/demos/outcomes.py"
 NETWORK, CONVOLUTION = "lnrnn/demos/feed_forward.py", "lnrnn/demos/convolution_network.py"
@@ -17,21 +18,21 @@ FAULTS = [
         TRAINING,
         r"""(np.sqrt(second / second_scale) + self.eps)""",
         r"""(np.sqrt(second / (1 if FAULT else second_scale)) + self.eps)""",
-        DEMO + " -k adam",
+        LOOP + " -k adam",
     ),
     Fault(
         "gradients are never clipped",
         TRAINING,
         r"""    if norm <= largest_norm:""",
         r"""    if norm <= largest_norm or FAULT:""",
-        DEMO + " -k clip",
+        LOOP + " -k clip",
     ),
     Fault(
         "training has no noise",
         TRAINING,
         r"""np.float32(settings.noise) * rng""",
         r"""np.float32(0 if FAULT else settings.noise) * rng""",
-        DEMO + " -k noise",
+        LOOP + " -k noise",
     ),
     Fault(
         "the noise of an epoch is that of the first",
@@ -54,7 +55,7 @@ FAULTS = [
         CLASSIFIER,
         r"""        glogits /= len(labels)""",
         r"""        glogits /= 1 if FAULT else len(labels)""",
-        DEMO + " -k slope",
+        LOOP + " -k slope",
     ),
     Fault(
         "steps past a length are learnt from",
