@@ -17,6 +17,7 @@ EMULATED = lnrnn.cpu_info()["emulated"]
 UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}_emulated" in EMULATED)]
 REAL = [name for name in UNITS if name not in EMULATED]
 same = np.testing.assert_array_equal
+TINY = float(np.finfo(np.float32).tiny)
 
 pytestmark = pytest.mark.skipif(not UNITS, reason="no set of this machine has a unit for bfloat16")
 
@@ -32,10 +33,12 @@ def with_unit(request):
 
 
 def add_product(a, b, c):
-    """c + a*b of arrays that broadcast, as a unit rounds it."""
+    """c + a*b of arrays that broadcast, as a unit rounds it: 0 where 24 bits hold less than TINY, also where
+    float32, which has fewer there, would round up to it."""
     a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
-    found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy())
-    return flushed(found).reshape(c.shape).astype(np.float32)
+    found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy()).reshape(c.shape)
+    exact = a.astype(np.float64) * b + c
+    return np.where(np.abs(exact) < TINY - TINY * 2.0**-25, found * np.float32(0), flushed(found))
 
 
 def filled(a, multiple):
@@ -96,6 +99,19 @@ def test_the_ends_of_the_range(with_unit, rng, exponents):
     same(found, want)
     if exponents[0] == -70:
         assert (np.abs(found[found != 0]) >= np.finfo(np.float32).tiny).all() and (found == 0).any()
+
+
+@pytest.mark.parametrize(
+    "below, want", [(2.0**-150, 0), (1.5 * 2.0**-151, 0), (2.0**-151, TINY), (2.0**-160, TINY)]
+)
+def test_what_rounds_up_to_the_smallest_normal_number(with_unit, below, want):
+    """TINY - below: 0 where 24 bits with a smaller exponent hold it, though float32 rounds it up to TINY."""
+    x, w = np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)
+    x[0, ::2] = 2.0**-63, 2.0**-75
+    w[:, 0] = 2.0**-63, -(2.0**-63)
+    w[:, 2] = -below * 2.0**75, below * 2.0**75
+    same(product(x, w), [[want, -want]])
+    same(as_the_manual_says(with_unit, x, w), [[want, -want]])
 
 
 def test_nan_and_infinity(with_unit, rng):

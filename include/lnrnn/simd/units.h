@@ -32,11 +32,14 @@ LNRNN_INLINE float without_subnormal(float v)
     return u & 0x7f800000 ? v : bits_float(u & 0x80000000);
 }
 
-/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even. */
+/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even, and 0 where 24 bits with a
+ * smaller exponent would hold a number below the smallest normal one, also where float would round that up to it. In
+ * double the product is exact, and the sum's error too small to matter: a product with such low bits is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
-    return without_subnormal(
-        fmaf(without_subnormal(bits_float(a)), without_subnormal(bits_float(b)), without_subnormal(sum)));
+    const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
+                before = without_subnormal(sum), after = fmaf(x, y, before);
+    return fabs((double)x * y + before) < 0x1p-126 - 0x1p-151 ? copysignf(0, after) : after;
 }
 
 /* --- dot2 -------------------------------------------------------------------------------------------- */

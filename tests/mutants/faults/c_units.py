@@ -16,6 +16,14 @@ FAULTS = [
         f"{TESTS} -k ends_of_the_range",
     ),
     Fault(
+        "a unit's emulation rounds up to the smallest normal number before it looks for subnormal ones",
+        UNITS,
+        r"return fabs((double)x * y + before) < 0x1p-126 - 0x1p-151 ? copysignf(0, after) : after;",
+        r"return FAULT ? without_subnormal(after)"
+        "\n        : fabs((double)x * y + before) < 0x1p-126 - 0x1p-151 ? copysignf(0, after) : after;",
+        f"{TESTS} -k rounds_up_to_the_smallest",
+    ),
+    Fault(
         "dot2's emulation adds the even input first",
         UNITS,
         r"sum[i] = unit_fma(a & 0xffff0000, p[i] & 0xffff0000, sum[i]);",
