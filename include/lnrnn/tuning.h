@@ -26,6 +26,12 @@ enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
  * two fill no more than half of that (lstm B17-H1024 and B32-H1024: 5 to 10 %; threads, B17). */
 static inline int lnrnn_prefetch_panels(lnrnn_caches c, size_t bytes) { return 2 * bytes <= c.l2 / 2; }
 
+/* Into how many parts a panel is divided, so that those of a part may (threads, B17-H2048: 20 %). */
+static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
+{
+    return bytes > c.l2 / 4 ? (bytes + c.l2 / 4 - 1) / (c.l2 / 4) : 1;
+}
+
 /* Weights of one row's product that are larger than L1, up to a third, go through it by halves, one step
  * forwards and the next backwards: the half that ended a step is still in L1 when the next begins. Each half
  * has half the chains of multiply-adds, which for float still keep up with L2 (rnn B1-H128). */

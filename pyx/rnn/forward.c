@@ -31,42 +31,91 @@
 
 /* --- the products ----------------------------------------------------------------------------------- */
 
-lnrnn_panels lnrnn_all_panels(const lnrnn_rnn_call *r)
+static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 {
-    return (lnrnn_panels){0, r->plan->product->panels(r->config->outputs)};
+    const lnrnn_product *k = r->plan->product;
+    const size_t N = r->config->outputs, count = k->panels(N), at = k->width(N) * index / team;
+    size_t p = count * index / team;
+    while (p && k->start(N, p) > at)
+        p--;
+    while (p < count && k->start(N, p + 1) <= at)
+        p++;
+    const size_t part = at - k->start(N, p), of = p < count ? k->start(N, p + 1) - k->start(N, p) : 1;
+    if (r->config->dtype != LNRNN_WEIGHT_F32)
+        return (lnrnn_cut){.panel = p + (2 * part > of), .part = 0, .of = 1};
+    return (lnrnn_cut){.panel = p, .part = part, .of = of};
 }
 
-/* rows: n pointers, n <= TILE, to (inputs); w: packed (G*H, inputs) -> these panels' columns of a (n, G*H),
- * row stride as: rows times w, added to what a holds (add), or to the inner biases (G*H), if not NULL.
- * from_end: goes through the weights from their end. */
-static void product(const lnrnn_rnn_call *r, size_t n, size_t inputs, const float *const *rows,
-                    const uint32_t *w, lnrnn_panels panels, const float *inner, int add, int from_end,
-                    float *a, ptrdiff_t as, uint32_t *work)
+lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
+{
+    return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
+}
+
+/* Of n rows, how many lie before a cut in its panel. */
+static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
+
+/* A product of rows and weights, and where it begins in its outputs. */
+typedef struct {
+    size_t inputs;
+    const uint32_t *w;  /* packed (G*H, inputs) */
+    const float *inner; /* (G*H), or NULL */
+    int add, from_end;  /* to what is there; through the weights from their end */
+} weights_used;
+
+/* rows: n pointers, n <= TILE, to (inputs) -> columns of panels p0 .. p1 - 1 of a (n, G*H), row stride as: rows times
+ * w, added to what a holds (add), or to the inner biases. */
+static void panels_product(const lnrnn_rnn_call *r, const weights_used *u, size_t n, const float *const *rows,
+                           size_t p0, size_t p1, float *a, ptrdiff_t as, uint32_t *work)
 {
     const size_t N = r->config->outputs;
-    if (inner) {
+    if (!n || p0 >= p1)
+        return;
+    if (u->inner) {
         const lnrnn_product *k = r->plan->product;
-        const size_t from = k->start(N, panels.first), end = k->start(N, panels.end), to = end < N ? end : N;
+        const size_t from = k->start(N, p0), end = k->start(N, p1), to = end < N ? end : N;
         for (size_t i = 0; i < n && from < to; i++)
-            memcpy(a + (ptrdiff_t)i * as + from, inner + from, (to - from) * sizeof *a);
+            memcpy(a + (ptrdiff_t)i * as + from, u->inner + from, (to - from) * sizeof *a);
     }
     const lnrnn_matmul m = {.dtype = r->config->dtype,
                             .n = N,
-                            .k = inputs,
-                            .w = w,
-                            .p0 = panels.first,
-                            .p1 = panels.end,
-                            .add = add || inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
-                            .from_end = from_end,
+                            .k = u->inputs,
+                            .w = u->w,
+                            .p0 = p0,
+                            .p1 = p1,
+                            .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
+                            .from_end = u->from_end,
                             .caches = r->plan->caches,
                             .scratch = work};
     r->plan->product->matmul(&m, n, rows, a, as);
 }
 
+/* As panels_product, of a share: all rows in the panels between its cuts, and some in those that are cut. */
+static void product(const lnrnn_rnn_call *r, const weights_used *u, size_t n, const float *const *rows,
+                    lnrnn_share share, float *a, ptrdiff_t as, uint32_t *work)
+{
+    size_t p0 = share.from.panel, p1 = share.to.panel;
+    const size_t before = rows_before(share.from, n), end = rows_before(share.to, n);
+    if (p0 == p1) {
+        panels_product(r, u, end - before, rows + before, p0, p0 + 1, a + (ptrdiff_t)before * as, as, work);
+        return;
+    }
+    const int first = !u->from_end; /* which end is computed first: with 1 that of share.from */
+    for (int i = 0; i < 3; i++) {
+        const int what = first ? i : 2 - i;
+        if (what == 0 && before)
+            panels_product(r, u, n - before, rows + before, p0, p0 + 1, a + (ptrdiff_t)before * as, as, work);
+        if (what == 1)
+            panels_product(r, u, n, rows, p0 + (before > 0), p1, a, as, work);
+        if (what == 2)
+            panels_product(r, u, end, rows, p1, p1 + 1, a, as, work);
+    }
+}
+
 void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
-                         lnrnn_panels panels, float *x, ptrdiff_t xs, uint32_t *work)
+                         lnrnn_share share, float *x, ptrdiff_t xs, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
+    const weights_used w_ih = {.inputs = c->D, .w = r->w_ih, .inner = c->inner_ih};
     const float *rows[TILE];
     size_t n = 0;
     for (size_t t = t0; t < t1; t++) {
@@ -74,14 +123,14 @@ void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size
         for (size_t i = 0; i < active; i++) {
             rows[n++] = x_row(r, r0 + i, t);
             if (n == TILE) {
-                product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);
+                product(r, &w_ih, n, rows, share, x, xs, work);
                 x += (ptrdiff_t)n * xs;
                 n = 0;
             }
         }
     }
     if (n)
-        product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);
+        product(r, &w_ih, n, rows, share, x, xs, work);
 }
 
 void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
@@ -98,11 +147,15 @@ void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, s
 /* Every other step goes through the weights from their end: of weights that do not all stay in the cache,
  * those that do are then the first to be used again. */
 void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h_prev,
-                          lnrnn_panels panels, float *a, ptrdiff_t as, uint32_t *work)
+                          lnrnn_share share, float *a, ptrdiff_t as, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
-    const int from_end = (int)(((size_t)r->rows[0].start + t) % 2);
-    product(r, n, c->H, h_prev, r->w_hh, panels, c->inner_hh, !c->separate_products, from_end, a, as, work);
+    const weights_used w_hh = {.inputs = c->H,
+                               .w = r->w_hh,
+                               .inner = c->inner_hh,
+                               .add = !c->separate_products,
+                               .from_end = (int)(((size_t)r->rows[0].start + t) % 2)};
+    product(r, &w_hh, n, h_prev, share, a, as, work);
 }
 
 /* --- the ends of rows -------------------------------------------------------------------------- */
@@ -250,7 +303,7 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
             h_prev[j] = h_row(r, r0 + i + j, t);
         if (r->masks.state)
             lnrnn_mask_rows(r, r0 + i, n, h_prev, m->masked);
-        lnrnn_hidden_product(r, n, t, h_prev, lnrnn_all_panels(r), rows.hidden + (ptrdiff_t)i * xs, xs,
+        lnrnn_hidden_product(r, n, t, h_prev, lnrnn_share_of(r, 0, 1), rows.hidden + (ptrdiff_t)i * xs, xs,
                              m->product);
     }
     if (p->deferred_input) {
@@ -303,7 +356,7 @@ void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, s
         active = active_rows(r, r0, active, t0);
         t1 = lnrnn_affordable_steps(r, active, t0, stop - t0 < p->chunk ? stop : t0 + p->chunk, left);
         float *x = m.chunk;
-        lnrnn_input_product(r, r0, active, t0, t1, lnrnn_all_panels(r), x, (ptrdiff_t)p->wide, m.product);
+        lnrnn_input_product(r, r0, active, t0, t1, lnrnn_share_of(r, 0, 1), x, (ptrdiff_t)p->wide, m.product);
         if (r->config->input_side && !p->deferred_input)
             lnrnn_normalise_inputs(r, r0, active, t0, t1, 0, 1, x, (ptrdiff_t)p->wide);
         for (size_t t = t0; t < t1; t++) {

@@ -6,12 +6,20 @@
 #include "lnrnn.h"
 #include "runtime/parts.h"
 
-/* Panels first .. end - 1 of the weights: those of one thread, or all. */
+/* Where a product is divided: between panels, before `panel`; or within that one, where of n rows the first n * part / of
+ * lie before the cut, rounded to a whole number. */
 typedef struct {
-    size_t first, end;
-} lnrnn_panels;
+    size_t panel, part, of;
+} lnrnn_cut;
 
-lnrnn_panels lnrnn_all_panels(const lnrnn_rnn_call *r);
+/* What lies between two cuts: the share of one thread, or all. */
+typedef struct {
+    lnrnn_cut from, to;
+} lnrnn_share;
+
+/* The share of thread `index` of `team`: float32 weights are divided evenly, others to the next whole panel, for their
+ * rows are packed for the product by each thread that has one of it (kernels/int8_rows.h). */
+lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 
 /* The steps that each group has taken. */
 static inline size_t *group_positions(const lnrnn_rnn_call *r)
@@ -25,7 +33,7 @@ size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, s
 
 /* Rows r0 .. r0 + active - 1, steps t0 .. t1 - 1 -> x, row stride xs: W_ih x of the active rows, packed. */
 void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
-                         lnrnn_panels panels, float *x, ptrdiff_t xs, uint32_t *work);
+                         lnrnn_share share, float *x, ptrdiff_t xs, uint32_t *work);
 
 /* Normalises what lnrnn_input_product has written, of the steps t0 + first, t0 + first + every, ... */
 void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
@@ -34,7 +42,7 @@ void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, s
 /* h_prev: n pointers to (H), n <= TILE -> a (n, G*H), row stride as: W_hh h, or, if the products are not
  * separate, added to the W_ih x in a. */
 void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h_prev,
-                          lnrnn_panels panels, float *a, ptrdiff_t as, uint32_t *work);
+                          lnrnn_share share, float *a, ptrdiff_t as, uint32_t *work);
 
 /* Before step 0: the cell states of rows r0 .. r0 + rows - 1 become those of c0. */
 void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);

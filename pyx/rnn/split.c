@@ -1,8 +1,9 @@
 /* The time loop for threads that divide the units of a group of sequences.
  *
  * A step of few sequences takes the time of reading the weights. So each thread of a group has some of the panels
- * of W_ih and W_hh, which may then stay in its own L2 cache, and computes their columns of every product. Barriers
- * stand after W_hh h of each step, after W_ih x of a chunk if that is normalised, and where a part of a call
+ * of W_ih and W_hh, which may then stay in its own L2 cache, and computes their columns of every product. A panel
+ * between two threads is computed by both, by each for some of the rows: 14 panels of 40 vectors in all are not two
+ * times seven of 20. Barriers stand after W_hh h of each step, after W_ih x of a chunk, and where a part of a call
  * begins. Then there are two ways to the states, between which the plan chooses (cost_model.c):
  *     Each thread makes those of all rows for itself: normalising and activating what another thread computes
  *     too costs less than a second barrier, if rows are few. Thread 0 of the group writes h to y and c to cn,
@@ -55,7 +56,7 @@ typedef struct {
     int index, team;
     size_t r0, rows,
         first_step; /* the first step of this part of the call, which starts from the caller's h */
-    lnrnn_panels panels;
+    lnrnn_share share;
     split_memory m;
 } split_thread;
 
@@ -121,7 +122,7 @@ static void own_columns(const split_thread *w, size_t active, size_t t, float *a
     for (size_t i = 0; i < active; i += TILE) {
         const size_t n = active - i < TILE ? active - i : TILE;
         own_state_rows(w, i, n, t, h_prev, c, h);
-        lnrnn_hidden_product(w->r, n, t, h_prev, w->panels, a + i * wide, (ptrdiff_t)wide, w->m.product);
+        lnrnn_hidden_product(w->r, n, t, h_prev, w->share, a + i * wide, (ptrdiff_t)wide, w->m.product);
     }
 }
 
@@ -174,12 +175,11 @@ static void split_chunk(const split_thread *w, size_t active, size_t t0, size_t 
     const size_t wide = r->plan->wide, index = (size_t)w->index, team = (size_t)w->team;
     const ptrdiff_t stride = (ptrdiff_t)wide;
     float *x = w->m.chunk;
-    lnrnn_input_product(r, w->r0, active, t0, t1, w->panels, x, stride, w->m.product);
-    if (r->config->input_side) {
-        wait_for_all(w);
-        /* What the others normalise is first read after the barrier of step t0. */
+    lnrnn_input_product(r, w->r0, active, t0, t1, w->share, x, stride, w->m.product);
+    /* The rows of a panel that is cut are divided anew in each product, by their number. */
+    wait_for_all(w);
+    if (r->config->input_side) /* what the others normalise is first read after the barrier of step t0 */
         lnrnn_normalise_inputs(r, w->r0, active, t0, t1, index, team, x, stride);
-    }
     for (size_t t = t0; t < t1; t++, x += active * wide) {
         active = active_rows(r, w->r0, active, t);
         float *const hidden = separate ? w->m.hidden + t % 2 * r->plan->group * wide : x;
@@ -217,7 +217,7 @@ static void split_steps(split_thread *w, size_t *position, int64_t *left)
             if (w->group->alone && w->index)
                 return;
             if (w->group->alone)
-                w->team = 1, w->panels = lnrnn_all_panels(r);
+                w->team = 1, w->share = lnrnn_share_of(r, 0, 1);
         }
     }
     if (w->index)
@@ -237,7 +237,7 @@ static void split_units(void *ctx, int worker, int team)
     const int groups = (int)p->groups, most = team / groups < 1 ? 1 : team / groups,
               each = most < p->divide_units ? most : p->divide_units,
               at_a_time = team < groups ? team : groups;
-    const size_t count = lnrnn_all_panels(r).end, index = (size_t)(worker % each);
+    const size_t index = (size_t)(worker % each);
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
     if (worker / each >= at_a_time) /* more threads than can be divided evenly */
         return;
@@ -251,7 +251,7 @@ static void split_units(void *ctx, int worker, int team)
             .team = alone ? 1 : each,
             .r0 = r0,
             .rows = r->B - r0 < p->group ? r->B - r0 : p->group,
-            .panels = {count * index / (size_t)each, count * (index + 1) / (size_t)each},
+            .share = lnrnn_share_of(r, index, (size_t)each),
             .m = memory_of(r, (size_t)g, worker),
         };
         if (!(alone && index) && group_positions(r)[g] != LNRNN_DONE)

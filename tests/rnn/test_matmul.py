@@ -61,6 +61,15 @@ def test_weights_of_every_size(isa, rng, dtype):
                 check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
 
 
+def test_panels_in_parts(isa, rng):
+    """Panels of which L2 does not hold two: rows that fill several tiles go through some of the inputs, then
+    through the next."""
+    for outputs, inputs in ((64, 1001), (113, 700), (48, 257)):
+        for l2 in (4 << 10, 32 << 10, 100 << 10):
+            with using_caches((4096, l2, l2)):
+                check(rng, "float32", outputs, inputs, (1, 2, 9, 17, 64, 70))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_forwards_and_backwards(isa, rng, dtype):
     """Steps go through the weights of h in turn from the first panel to the last and from the last to the

@@ -36,7 +36,7 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
+    dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, 0, job->words, a, o, acc);
     LNRNN_ANEW(cs);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)

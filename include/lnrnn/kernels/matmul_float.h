@@ -72,14 +72,14 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
                              const mm_job *job, const void *a, size_t o, float *c, ptrdiff_t cs)
 {
     const int vecs = wide * NR_VECS + tails * tail, kind = layout | (bf16 ? MM_WIDENED : 0);
-    const size_t whole = bf16 ? job->k / 2 : job->words;
+    const size_t whole = bf16 ? job->k / 2 : job->end;
     v32 acc[MR][1][MM_MOST_VECS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    float_sums(kind, rows, wide, tails, tail, prefetch, job, whole, a, o, acc);
+    float_sums(kind, rows, wide, tails, tail, prefetch, job, bf16 ? 0 : job->first, whole, a, o, acc);
     LNRNN_ANEW(cs);
     if (bf16 && job->k % 2) /* the last input, alone in its word */
 #pragma GCC unroll 16
@@ -131,9 +131,12 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
 #define FEW_ROWS (MR / 2)
 #define MAY_PREFETCH_ROWS 1
 #define activations const float *
+#undef MAY_PART_INPUTS
+#define MAY_PART_INPUTS 1
 #define LNRNN_WEIGHTS f32
 #include "lnrnn/kernels/matmul_walk.h"
 #undef LNRNN_WEIGHTS
+#undef MAY_PART_INPUTS
 #undef FEW_ROWS
 #define FEW_ROWS 0
 #define LNRNN_WEIGHTS f32_lines

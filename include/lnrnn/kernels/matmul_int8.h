@@ -50,7 +50,7 @@ LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, 
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = acc[i][1][v] = vi32_zero();
-    int8_sums(parts, rows, wide, tails, tail, prefetch, job, job->words, a, o, acc);
+    int8_sums(parts, rows, wide, tails, tail, prefetch, job, 0, job->words, a, o, acc);
     int32_t sums[INT8_SUMS] __attribute__((aligned(64)));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)

@@ -22,13 +22,14 @@
 #define mm_prefetch LNRNN_CAT(LNRNN_LOOP, _prefetch)
 #endif
 
-/* acc (rows, SUMS, vecs) += the products of the rows a with `words` words of the tile's outputs. All counts and
+/* acc (rows, SUMS, vecs) += the products of the rows a with words first .. end - 1 of the tile's outputs. All counts and
  * prefetch are constants where this is called: the loops unroll and acc stays in registers. */
 LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
-                          size_t words, activations a, size_t o, accumulator (*acc)[SUMS][MM_MOST_VECS])
+                          size_t first, size_t end, activations a, size_t o,
+                          accumulator (*acc)[SUMS][MM_MOST_VECS])
 {
     const int vecs = wide * NR_VECS + tails * tail;
-    for (size_t j = 0; j < words; j++) {
+    for (size_t j = first; j < end; j++) {
         if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
             mm_ahead(kind, rows, a, j);
         mm_weights w[MM_MOST_VECS];
@@ -38,8 +39,10 @@ LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int
             w[v] = mm_load(kind, job, o, wide, tail, v, j, &p);
             if (prefetch == MM_PREFETCH_WEIGHTS && rows == 1)
                 v32_prefetch((const float *)p + LNRNN_PREFETCH_ROW);
+            else if (prefetch == MM_PREFETCH_WEIGHTS && vecs > NR_VECS)
+                mm_prefetch((const float *)p + LNRNN_PREFETCH_TILE);
             else if (prefetch == MM_PREFETCH_WEIGHTS)
-                mm_prefetch((const float *)p + job->ahead[v % NR_VECS]);
+                mm_prefetch((const float *)job->w + job->ahead + (ptrdiff_t)(j * job->pace) + v * V32_LANES);
         }
 #pragma GCC unroll 2
         for (int turn = 0; turn < mm_turns(kind); turn++)

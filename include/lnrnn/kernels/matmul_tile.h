@@ -25,7 +25,9 @@ enum { MM_MOST_VECS = 3 * NR_VECS + 4 };
 
 /* One product, as its tiles see it. */
 typedef struct {
-    size_t k, words;   /* inputs, and words to an output */
+    size_t k, words; /* inputs, and words to an output */
+    size_t first,
+        end; /* words that a tile goes through: all; of float32 perhaps some of them, and then the next */
     const uint32_t *w; /* packed (n, k) */
     size_t lines;      /* MM_LINES: floats from the weights of one input to those of the next */
     int add;           /* to what c holds: LNRNN_ADD_NOT .. */
@@ -33,8 +35,9 @@ typedef struct {
     int each_tile;     /* and a panel not in L1: each tile prefetches it */
     int from_end;      /* from the last panel to the first */
     int may_halve;     /* one row's weights may go by halves: lnrnn_by_halves */
-    /* MM_PREFETCH_WEIGHTS of several rows: words from each vector of a panel to what it prefetches */
-    ptrdiff_t ahead[NR_VECS];
+    /* MM_PREFETCH_WEIGHTS of several rows: with word j of the outputs w + ahead + j * pace is prefetched */
+    ptrdiff_t ahead;
+    size_t pace;
     ptrdiff_t columns; /* MM_COLUMNS: from the values of one input to those of the next */
     lnrnn_caches caches;
     const float *scale;  /* int8: of the outputs */
@@ -47,6 +50,7 @@ LNRNN_INLINE mm_job mm_job_of(const lnrnn_matmul *m)
     return (mm_job){
         .k = m->k,
         .words = words,
+        .end = words,
         .w = m->w,
         .lines = m->lines,
         .add = m->add,

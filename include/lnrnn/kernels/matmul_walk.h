@@ -5,6 +5,7 @@
  *     FEW_ROWS           so many rows, or two, go through two panels at a time; 0: none do
  *     activations        a row of them
  *     MAY_PREFETCH_ROWS  whether the tile knows MM_PREFETCH_ROWS
+ *     MAY_PART_INPUTS    whether it knows job->first and end; 0 unless it is defined
  * and with the tile <name>_tile defined.
  */
 #ifndef LNRNN_MATMUL_WALK_NAMES
@@ -19,6 +20,9 @@
 #define mm_few_rows LNRNN_CAT(LNRNN_WEIGHTS, _few_rows)
 #define mm_prefetch_panel LNRNN_CAT(LNRNN_WEIGHTS, _prefetch_panel)
 #define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
+#endif
+#ifndef MAY_PART_INPUTS
+#define MAY_PART_INPUTS 0
 #endif
 
 /* One row: its last outputs, o .. end - 1, at most four panels. */
@@ -122,15 +126,21 @@ static void mm_rows(int prefetch, const mm_job *job, int rows, int vecs, activat
     }
 }
 
-/* What tile t of `tiles` of a panel prefetches of weights that do not stay in L2 -> whether it does. next: words from
- * this panel to the next one, of which each of the first tiles takes some vectors, so that its bytes come over the time
- * of several tiles. next 0: the first tile takes the panel itself, as it goes. */
-LNRNN_INLINE int mm_prefetch_panel(mm_job *job, size_t t, size_t tiles, ptrdiff_t next)
+/* What tile t of `tiles` prefetches of weights that do not stay in L2, in the words first .. end - 1 of the panel at output
+ * o -> whether it does. next: words from there to those that come after them, of which each of the first tiles takes a
+ * stretch, so that its bytes come over the time of several tiles. Line after line: where memory is as slow as the
+ * prefetches the CPU drops many, unless it sees a stream that it can follow (gru B17-H2048: 9 %). next 0: the first tile
+ * takes these words themselves, as it goes. */
+LNRNN_INLINE int mm_prefetch_panel(mm_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
-    const size_t turns = tiles < NR_VECS ? tiles : NR_VECS;
-    for (int v = 0; v < NR_VECS; v++)
-        job->ahead[v] = !next ? LNRNN_PREFETCH_TILE : (size_t)v % turns == t ? next : 0;
-    return next ? t < turns : t == 0;
+    const size_t turns = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
+    const ptrdiff_t here = (ptrdiff_t)(o * job->words);
+    if (t >= turns)
+        return 0;
+    job->pace = NR / turns;
+    const size_t stretch = t * (job->end - job->first) * job->pace, first = job->first * (NR - job->pace);
+    job->ahead = here + (next ? next + (ptrdiff_t)(first + stretch) : LNRNN_PREFETCH_TILE);
+    return 1;
 }
 
 #if FEW_ROWS && !defined(LNRNN_FEW_COPIES)
@@ -166,16 +176,17 @@ static void mm_few_rows(mm_job *job, int rows, activations const *a, size_t n, s
                         ptrdiff_t cs)
 {
     const size_t pairs = (p1 - p0 + 1) / 2;
-    mm_prefetch_panel(job, 0, 1, 0);
     for (size_t i = 0; i < pairs; i++) {
         const size_t p = p0 + 2 * (job->from_end ? pairs - 1 - i : i), o = mm_start(n, p),
                      next = mm_start(n, p + 1), end = p + 1 < p1 ? mm_start(n, p + 2) : next;
         const int first = (int)((next - o) / V32_LANES), second = (int)((end - next) / V32_LANES);
         if (second)
             mm_pair(job, rows, first, second, a, o, c + o, cs);
-        else
+        else {
+            mm_prefetch_panel(job, o, 0, 1, 0);
             mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS : MM_PREFETCH_NONE, job, rows, first, a, o, c + o,
                     cs);
+        }
     }
 }
 #endif
@@ -201,27 +212,39 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
     /* As few tiles as will do, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
      * prefetches the rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
     const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, panel = NR * job->words;
-    const int spread =
-        MAY_PREFETCH_ROWS && tiles > 1 && lnrnn_prefetch_panels(job->caches, panel * sizeof(uint32_t));
-    for (size_t i = p0; i < p1; i++) {
-        const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
-                     m = mm_start(n, p + 1) - o;
-        for (size_t t = 0, r = 0; t < tiles; t++) {
-            const size_t height = (rows - r) / (tiles - t);
-            int prefetch = MM_PREFETCH_NONE;
+    /* Of a panel too large for that, all tiles go through some of the inputs, then through the next: every sum goes
+     * on where it was. */
+    const size_t bytes = panel * sizeof(uint32_t),
+                 most = MAY_PART_INPUTS && job->prefetch && tiles > 1 ? lnrnn_panel_parts(job->caches, bytes)
+                                                                      : 1,
+                 part = (job->words + most - 1) / most, parts = part ? (job->words + part - 1) / part : 1;
+    const int spread = MAY_PREFETCH_ROWS && tiles > 1 && lnrnn_prefetch_panels(job->caches, bytes / most);
+    for (size_t i = p0; i < p1; i++)
+        for (size_t j = 0; j < parts; j++) {
+            const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = mm_start(n, p),
+                         m = mm_start(n, p + 1) - o;
             /* In the second panel, of which the first one has prefetched nothing, the first tile does it. */
-            const size_t late = i == p0 + 1;
-            const ptrdiff_t next = !spread || i == p0 || t < late || i + 1 == p1 ? 0
-                                   : job->from_end                               ? -(ptrdiff_t)panel
-                                                                                 : (ptrdiff_t)panel;
-            if (job->prefetch
-                && (mm_prefetch_panel(&own, next ? t - late : t, tiles - late, next) || job->each_tile))
-                prefetch = MM_PREFETCH_WEIGHTS;
-            else if (i == p0 && t + 1 < tiles)
-                prefetch = MM_PREFETCH_ROWS;
-            mm_rows(prefetch, &own, (int)height, (int)(m / V32_LANES), a + r, o,
-                    c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
-            r += height;
+            const size_t late = i == p0 + 1 && j == 0, last = i + 1 == p1 && j + 1 == parts;
+            const ptrdiff_t on = j + 1 < parts   ? (ptrdiff_t)(NR * part)
+                                 : job->from_end ? -(ptrdiff_t)(panel + j * NR * part)
+                                                 : (ptrdiff_t)(panel - j * NR * part);
+            if (MAY_PART_INPUTS) {
+                own.first = j * part, own.end = j + 1 < parts ? own.first + part : job->words;
+                own.add = j ? LNRNN_ADD_ON : job->add;
+            }
+            for (size_t t = 0, r = 0; t < tiles; t++) {
+                const size_t height = (rows - r) / (tiles - t);
+                int prefetch = MM_PREFETCH_NONE;
+                const ptrdiff_t next = !spread || i == p0 || t < late || last ? 0 : on;
+                if (job->prefetch
+                    && (mm_prefetch_panel(&own, o, next ? t - late : t, tiles - late, next)
+                        || job->each_tile))
+                    prefetch = MM_PREFETCH_WEIGHTS;
+                else if (i == p0 && t + 1 < tiles)
+                    prefetch = MM_PREFETCH_ROWS;
+                mm_rows(prefetch, &own, (int)height, (int)(m / V32_LANES), a + r, o,
+                        c + (ptrdiff_t)r * cs + (ptrdiff_t)o, cs);
+                r += height;
+            }
         }
-    }
 }

@@ -117,8 +117,8 @@ typedef struct {
     uint32_t *scratch;   /* scratch(dtype, rows, k) words, which int8 and bfloat16 units need */
 } lnrnn_matmul;
 
-/* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Two threads never share
- * a panel. */
+/* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that share a panel
+ * divide its rows. */
 typedef struct lnrnn_product {
     const char *unit; /* of the CPU that it is for, or NULL; one of bfloat16 rounds the rows too */
     size_t (*panels)(size_t n);

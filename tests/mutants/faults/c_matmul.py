@@ -150,8 +150,8 @@ FAULTS = [
     Fault(
         "few rows: a panel that is left alone after pairs is not computed",
         WALK,
-        "        else\n            mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS",
-        "        else if (!FAULT || !i)\n            mm_rows(job->prefetch ? MM_PREFETCH_WEIGHTS",
+        "        else {\n            mm_prefetch_panel(job, o",
+        "        else if (!FAULT || !i) {\n            mm_prefetch_panel(job, o",
         f"{PRODUCTS} -k 'every_tile and float32 and avx2'",
     ),
     Fault(
@@ -164,9 +164,23 @@ FAULTS = [
     Fault(
         "going from the end, the last panel is left out",
         WALK,
-        r"for (size_t i = p0; i < p1; i++) {",
-        r"for (size_t i = p0; i < p1 - (FAULT && job->from_end && p1 - p0 > 2 ? 1 : 0); i++) {",
+        r"for (size_t i = p0; i < p1; i++)",
+        r"for (size_t i = p0; i < p1 - (FAULT && job->from_end && p1 - p0 > 2 ? 1 : 0); i++)",
         f"{PRODUCTS} -k 'forwards and avx2 and float32'",
+    ),
+    Fault(
+        "each part of a panel's inputs begins a new sum",
+        WALK,
+        r"own.add = j ? LNRNN_ADD_ON : job->add;",
+        r"own.add = j && !FAULT ? LNRNN_ADD_ON : job->add;",
+        f"{PRODUCTS} -k 'in_parts and avx2'",
+    ),
+    Fault(
+        "the last inputs of a panel in parts are left out",
+        WALK,
+        r"own.end = j + 1 < parts ? own.first + part : job->words;",
+        r"own.end = j + 1 < parts || FAULT ? own.first + job->words / parts : job->words;",
+        f"{PRODUCTS} -k 'in_parts and avx2'",
     ),
     Fault(
         "going from the end, one row's panels are all the first one",

@@ -129,26 +129,39 @@ FAULTS = [
     Fault(
         "the inner bias of the input side is missing in whole tiles after the first step",
         "pyx/rnn/forward.c",
-        "product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);\n                x +=",
-        "product(r, n, c->D, rows, r->w_ih, panels, FAULT && t > t0 ? NULL : c->inner_ih, 0, 0, x, xs, work);"
-        "\n                x +=",
+        "product(r, &w_ih, n, rows, share, x, xs, work);\n                x +=",
+        "weights_used used = w_ih;\n                if (FAULT && t > t0)\n                    used.inner = NULL;\n"
+        "                product(r, &used, n, rows, share, x, xs, work);\n                x +=",
         f"{FORWARD} -k 'fifty and True and joint and LSTM'",
     ),
     Fault(
         "the inner bias of the input side is missing in the last tile",
         "pyx/rnn/forward.c",
-        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, c->inner_ih, 0, 0, x, xs, work);",
-        "    if (n)\n        product(r, n, c->D, rows, r->w_ih, panels, FAULT ? NULL : c->inner_ih,"
-        " 0, 0, x, xs, work);",
+        "    if (n)\n        product(r, &w_ih, n, rows, share, x, xs, work);",
+        "    weights_used used = w_ih;\n    if (FAULT)\n        used.inner = NULL;\n    if (n)\n"
+        "        product(r, &used, n, rows, share, x, xs, work);",
         f"{FORWARD} -k 'fifty and True and joint and LSTM'",
     ),
     Fault(
         "of the panels of a thread that is not the first only one gets the inner bias",
         "pyx/rnn/forward.c",
-        r"const size_t from = k->start(N, panels.first), end = k->start(N, panels.end),",
-        r"const size_t from = k->start(N, panels.first), end = k->start(N, FAULT && panels.first"
-        r" ? panels.first + 1 : panels.end),",
+        r"const size_t from = k->start(N, p0), end = k->start(N, p1),",
+        r"const size_t from = k->start(N, p0), end = k->start(N, FAULT && p0 ? p0 + 1 : p1),",
         f"{BITS} -k 'threads and avx2'",
+    ),
+    Fault(
+        "of a panel that is cut the second thread has one row less",
+        "pyx/rnn/forward.c",
+        r"panels_product(r, u, n - before, rows + before,",
+        r"panels_product(r, u, n - before - (FAULT && n > 8), rows + before,",
+        f"{GRIDS} -k 'same_bits and RNN'",
+    ),
+    Fault(
+        "of a panel that is cut the first thread has one row less",
+        "pyx/rnn/forward.c",
+        r"panels_product(r, u, end, rows, p1, p1 + 1,",
+        r"panels_product(r, u, end - (FAULT && end > 4), rows, p1, p1 + 1,",
+        f"{GRIDS} -k 'same_bits and RNN'",
     ),
     Fault(
         "c begins again from c0 in every part of a call",
@@ -196,10 +209,10 @@ FAULTS = [
     ),
     # --- split.c
     Fault(
-        "the last thread leaves out its last panel",
+        "the share of the last thread is too small",
         "pyx/rnn/split.c",
-        r"count * (index + 1) / (size_t)each},",
-        r"count * (index + 1) / (size_t)each - (FAULT && each > 1 && (int)index == each - 1)},",
+        r".share = lnrnn_share_of(r, index, (size_t)each),",
+        r".share = lnrnn_share_of(r, index, (size_t)each + (FAULT && each > 1 && (int)index == each - 1)),",
         f"{BITS} -k 'threads and avx2 and units'",
     ),
     Fault(
@@ -225,10 +238,10 @@ FAULTS = [
         equivalent="c is first changed after the next barrier, that of the first step's hidden product",
     ),
     Fault(
-        "inputs are normalised while other threads still multiply them",
+        "inputs are normalised, or added to, while other threads still multiply them",
         "pyx/rnn/split.c",
-        "    if (r->config->input_side) {\n        wait_for_all(w);",
-        "    if (r->config->input_side) {\n        if (!FAULT)\n            wait_for_all(w);",
+        "    wait_for_all(w);\n    if (r->config->input_side)",
+        "    if (!FAULT)\n        wait_for_all(w);\n    if (r->config->input_side)",
         f"{BITS} -k 'out_of_step and avx2'",
     ),
     Fault(
@@ -256,10 +269,10 @@ FAULTS = [
         f"{BITS} -k 'out_of_step and avx2 and staggered'",
     ),
     Fault(
-        "who goes on alone computes its own panels only",
+        "who goes on alone computes its own share only",
         "pyx/rnn/split.c",
-        r"w->team = 1, w->panels = lnrnn_all_panels(r);",
-        r"w->team = 1, w->panels = FAULT ? w->panels : lnrnn_all_panels(r);",
+        r"w->team = 1, w->share = lnrnn_share_of(r, 0, 1);",
+        r"w->team = 1, w->share = FAULT ? w->share : lnrnn_share_of(r, 0, 1);",
         f"{BITS} -k 'out_of_step and avx2 and slow'",
     ),
     Fault(
