@@ -16,9 +16,9 @@
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a, signed in b
  *
  * With LNRNN_EMULATED they are plain C that follows the manuals (Intel, Architecture Instruction Set Extensions
- * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT) in the order of sums, in roundings, and in taking and
- * giving 0 for subnormal numbers: the same bits, on machines without the unit. tests/rnn/test_units.py holds
- * dot2 to its emulation where the machine has both.
+ * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT) in the order of
+ * sums, in roundings, and in taking and giving 0 for subnormal numbers: the same bits, on machines without the
+ * unit. tests/rnn/test_units.py holds units to their emulation where the machine has both.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
