@@ -34,25 +34,36 @@ static size_t int8_scratch(int dtype, size_t rows, size_t k)
     return (rows < MM_I8_BLOCK ? rows : MM_I8_BLOCK) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
 }
 
-/* x (k) -> its parts in scratch, int8_part_bytes(k) each. A row with a NaN or an infinity becomes NaN, for it has no
- * scale. */
-LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, uint32_t *scratch)
+/* max |x| of x (k), with a NaN among them a NaN or an infinity. */
+LNRNN_INLINE float int8_top(size_t k, const float *x)
 {
-    const size_t words = int8_part_bytes(k) / sizeof *scratch;
-    uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
     v32 most = v32_zero();
     size_t i = 0;
     for (; i + V32_LANES <= k; i += V32_LANES)
         most = v32_larger(v32_abs(v32_load(x + i)), most);
     if (i < k)
         most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);
-    const float top = v32_largest(most);
+    return v32_largest(most);
+}
+
+/* x (k), whose largest is `top` -> its parts in scratch, int8_part_bytes(k) each. A row with a NaN or an infinity becomes
+ * NaN, for it has no scale. */
+LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, float top, uint32_t *scratch)
+{
+    const size_t words = int8_part_bytes(k) / sizeof *scratch;
+    uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
     const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale must be finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
     if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
         scratch[k / 4] = scratch[(size_t)(parts - 1) * words + k / 4] = 0;
-    for (i = 0; i < k; i += V32_LANES) {
-        const v32 v = i + V32_LANES <= k ? v32_load(x + i) : v32_load_n(x + i, k - i);
+    size_t i = 0;
+    for (; i + V32_LANES <= k; i += V32_LANES)
+        if (parts == 2)
+            v32_store_s14(first + i, second + i, v32_mul(v32_load(x + i), inverse));
+        else
+            v32_store_s8(first + i, v32_mul(v32_load(x + i), inverse));
+    if (i < k) {
+        const v32 v = v32_load_n(x + i, k - i);
         if (parts == 2)
             v32_store_s14(first + i, second + i, v32_mul(v, inverse));
         else
@@ -61,13 +72,16 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, ui
     return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
 }
 
-/* m rows of activations -> quantized. */
+/* m rows of activations -> quantized. The largest of all rows first: what follows from one waits for two divisions, in which
+ * the next is found. */
 LNRNN_INLINE void int8_quantize_rows(int parts, size_t k, size_t m, const float *const *a, uint32_t *scratch,
                                      quantized_row *quantized)
 {
     const size_t words = (size_t)parts * (int8_part_bytes(k) / sizeof *scratch);
     for (size_t i = 0; i < m; i++)
-        quantized[i] = int8_quantize(parts, k, a[i], scratch + i * words);
+        quantized[i].scale = int8_top(k, a[i]);
+    for (size_t i = 0; i < m; i++)
+        quantized[i] = int8_quantize(parts, k, a[i], quantized[i].scale, scratch + i * words);
 }
 
 /* Where the outputs of a tile go: those from o on of the rows a -> c, row stride cs. */
@@ -79,29 +93,51 @@ typedef struct {
     ptrdiff_t cs;
 } int8_target;
 
-/* sums (rows, parts, vecs vectors) of a tile -> its outputs. */
-LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const int8_target *to, const int32_t *sums)
+/* What 8192 or S8_OFFSET has added to sums of a vector of outputs from o on, whose `upper` int8_output takes. */
+LNRNN_INLINE vi32 int8_added(int parts, const mm_job *job, size_t o)
 {
-    const mm_job *const job = to->job;
+    return parts == 2 || S8_OFFSET != 0 ? vi32_shifted(job->sums + o, parts == 2 ? 6 : 7) : vi32_zero();
+}
+
+/* The sums of a vector of outputs of one row, in two parts or in `upper` -> y. Without what was added the upper parts are
+ * small: exact as floats. */
+LNRNN_INLINE void int8_output(int parts, int add, vi32 upper, vi32 lower, vi32 added, v32 scale, float *y)
+{
+    v32 sum = vi32_less(upper, added);
+    if (parts == 2)
+        sum = v32_fma(sum, v32_set1(128.0f), vi32_to_v32(lower));
+    v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
+}
+
+/* sums (rows, parts, vecs vectors) of a tile -> its outputs. parts and add are constants. */
+LNRNN_INLINE void int8_outputs_of(int parts, int add, int rows, int vecs, const int8_target *to,
+                                  const int32_t *sums)
+{
     const quantized_row *const a = to->a;
+    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES, cs = to->cs;
     float *c = to->c;
     size_t o = to->o;
-    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES;
     for (int v = 0; v < vecs; v++, o += V32_LANES, sums += V32_LANES, c += V32_LANES) {
-        /* What 8192 or S8_OFFSET has added. Without it the upper parts are small: exact as floats. */
-        const vi32 added =
-            parts == 2 || S8_OFFSET != 0 ? vi32_shifted(job->sums + o, parts == 2 ? 6 : 7) : vi32_zero();
-        const v32 scales = v32_load(job->scale + o);
-        for (int i = 0; i < rows; i++) {
-            const int32_t *const of_row = sums + i * parts * part;
-            const v32 scale = v32_mul(scales, v32_set1(a[i].scale));
-            v32 sum = vi32_less(vi32_load(of_row), added);
-            if (parts == 2)
-                sum = v32_fma(sum, v32_set1(128.0f), vi32_to_v32(vi32_load(of_row + part)));
-            float *const y = c + i * to->cs;
-            v32_store(y, job->add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
-        }
+        const vi32 added = int8_added(parts, to->job, o);
+        const v32 scales = v32_load(to->job->scale + o);
+        const int32_t *of_row = sums;
+        float *y = c;
+        for (int i = 0; i < rows; i++, of_row += parts * part, y += cs)
+            int8_output(parts, add, vi32_load(of_row), vi32_load(of_row + (parts - 1) * part), added,
+                        v32_mul(scales, v32_set1(a[i].scale)), y);
     }
+}
+
+LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const int8_target *to, const int32_t *sums)
+{
+    if (parts == 2 && to->job->add)
+        int8_outputs_of(2, 1, rows, vecs, to, sums);
+    else if (parts == 2)
+        int8_outputs_of(2, 0, rows, vecs, to, sums);
+    else if (to->job->add)
+        int8_outputs_of(1, 1, rows, vecs, to, sums);
+    else
+        int8_outputs_of(1, 0, rows, vecs, to, sums);
 }
 
 LNRNN_INLINE mm_job int8_job_of(const lnrnn_matmul *m)

@@ -70,8 +70,8 @@ LNRNN_INLINE const uint32_t *mm_at(const mm_job *job, size_t o, int wide, int ta
     return job->w + first * job->words + (j * (size_t)size + (size_t)(in % size)) * V32_LANES;
 }
 
-/* A vector of words for dot products, which take it from memory: mm_words_of(w) is where. GCC would load it again for each row
- * (bf16 rnn B2-H512: a third more time). */
+/* A vector of words for dot products, which take it from memory: mm_words_of(w) is where. GCC would load it again
+ * for each row (bf16 rnn B2-H512: a third more time). */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 vector_of_words;
 #define mm_words_of(w) ((const uint32_t *)&(w))

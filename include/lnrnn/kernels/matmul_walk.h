@@ -171,7 +171,8 @@ static void mm_pair(const mm_job *job, int rows, int first, int second, activati
     }
 }
 
-/* 2 to FEW_ROWS rows: two panels at a time, for one has too few chains to hide the latency of a step (lstm B2 to B4). */
+/* 2 to FEW_ROWS rows: two panels at a time, for one has too few chains to hide the latency of a step (lstm B2 to
+ * B4). */
 static void mm_few_rows(mm_job *job, int rows, activations const *a, size_t n, size_t p0, size_t p1, float *c,
                         ptrdiff_t cs)
 {

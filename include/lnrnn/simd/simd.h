@@ -62,7 +62,8 @@
  * accumulators, which with NR_VECS loaded weights and one broadcast value fill the register file; MR_S8 rows where
  * the product is dot4_s8, which may need registers of its own. S8_OFFSET: 128 where the machine multiplies unsigned
  * bytes by signed ones, 0 where both are signed.
- * LNRNN_KEEPS_WORDS is defined where a tile's dot products leave registers for the words of weights that its rows share.
+ * LNRNN_KEEPS_WORDS is defined where a tile's dot products leave registers for the words of weights that its
+ * rows share.
  * LNRNN_FEW_COPIES is defined for instruction sets that few machines need: there kernels leave out
  * specialised copies that are only faster.
  *

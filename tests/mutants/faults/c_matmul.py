@@ -94,6 +94,13 @@ FAULTS = [
         r"float_input(kind, job, a, FAULT ? 0 : i, job->k - 1)",
         f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
     ),
+    Fault(
+        "a single row's outputs of int8 on a unit have the scales of the first vector",
+        INT8,
+        r"v32_mul(v32_load(job->scale + o), v32_set1(a->scale)), c);",
+        r"v32_mul(v32_load(job->scale + o - (FAULT ? v * V32_LANES : 0)), v32_set1(a->scale)), c);",
+        f"{DTYPES} -k 'int8 and vnni'",
+    ),
     # --- matmul_loop.h
     Fault(
         "a tile's rows meet the first part of words alone",
@@ -120,8 +127,8 @@ FAULTS = [
     Fault(
         "all rows of a tile share the scale of the first",
         INT8_ROWS,
-        r"const v32 scale = v32_mul(scales, v32_set1(a[i].scale));",
-        r"const v32 scale = v32_mul(scales, v32_set1(a[FAULT ? 0 : i].scale));",
+        r"v32_mul(scales, v32_set1(a[i].scale)), y);",
+        r"v32_mul(scales, v32_set1(a[FAULT ? 0 : i].scale)), y);",
         f"{DTYPES} -k 'int8 and avx2'",
     ),
     Fault(
