@@ -38,7 +38,7 @@ TARGETS = {
 
 def zig(target: str) -> str:
     """The command of the compiler for what it calls so."""
-    return f"{sys.executable} -m ziglang cc -target {target}"
+    return f"{sys.executable} {Path(__file__).with_name('zig_cc.py')} -target {target}"
 
 
 def builder(folder: Path, python: str) -> str:
