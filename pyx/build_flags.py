@@ -15,6 +15,7 @@ CFLAGS = [
     "-fwrapv", "-fno-lto", "-fvisibility=hidden", "-g0",
 ]  # fmt: skip
 
+AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
@@ -26,7 +27,8 @@ ISAS = {
     # scalar and sse2 are for machines that hardly anybody has: compiled fast
     "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
-    "avx2": (X86, PARTS, ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
+    "avx2": (X86, PARTS, AVX2),
+    "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni"]),
     "avx512": (X86, PARTS, AVX512),
     "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
     "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16"]),

@@ -54,11 +54,19 @@ int lnrnn_has_avx512(void)
 
 int lnrnn_has_avx512vnni(void) { return lnrnn_has_avx512() && (leaf_7(0).c & bit_AVX512VNNI); }
 
-/* Subleaf 1 exists where subleaf 0 says so in a. */
+/* Leaf 7's subleaf 1 exists where subleaf 0 says so in a. */
+static int leaf_7_1_has(unsigned of_a) { return leaf_7(0).a >= 1 && (leaf_7(1).a & of_a); }
+
+int lnrnn_has_avxvnni(void)
+{
+    const unsigned AVX_VNNI = 1u << 4;
+    return lnrnn_has_avx2() && leaf_7_1_has(AVX_VNNI);
+}
+
 int lnrnn_has_avx512bf16(void)
 {
     const unsigned AVX512_BF16 = 1u << 5;
-    return lnrnn_has_avx512vnni() && leaf_7(0).a >= 1 && (leaf_7(1).a & AVX512_BF16);
+    return lnrnn_has_avx512vnni() && leaf_7_1_has(AVX512_BF16);
 }
 
 /* AMD's family and those that follow it: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of

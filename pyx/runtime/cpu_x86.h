@@ -3,6 +3,8 @@
 #define LNRNN_CPU_X86_H
 
 int lnrnn_has_avx2(void);
+/* AVX-VNNI, which has vectors of 256 bits, beside AVX2. */
+int lnrnn_has_avxvnni(void);
 int lnrnn_has_avx512(void);
 int lnrnn_has_avx512vnni(void);
 /* And AVX-512 VNNI. */

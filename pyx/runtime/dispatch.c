@@ -21,8 +21,9 @@ static int always(void) { return 1; }
 TABLES(sse2)
 TABLES(avx2)
 TABLES(avx512)
-extern const lnrnn_product lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16, lnrnn_bf16_avx512bf16_emulated,
-    lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx, lnrnn_int8_avx512amx_emulated;
+extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16,
+    lnrnn_bf16_avx512bf16_emulated, lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx,
+    lnrnn_int8_avx512amx_emulated;
 #elif defined(__aarch64__)
 #include "runtime/cpu_arm.h"
 
@@ -47,6 +48,7 @@ static const struct {
     {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
     {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni), lnrnn_has_avx512vnni, always},
     {SET(avx512, avx512, product_avx512, int8_avx512), lnrnn_has_avx512, always},
+    {SET(avxvnni, avx2, product_avx2, int8_avxvnni), lnrnn_has_avxvnni, always},
     {SET(avx2, avx2, product_avx2, int8_avx2), lnrnn_has_avx2, always},
     {SET(sse2, sse2, product_sse2, int8_sse2), always, always},
     {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512amx_emulated), lnrnn_has_avx512,

@@ -75,7 +75,8 @@ def test_units_are_named():
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
     known = {
         "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
-        "avx512": "None, None", "scalar": "None, None",
+        "avx512": "None, None", "avxvnni": "None, avx_vnni", "avx2": "None, None", "scalar": "None, None",
+        "neoni8mm": "arm_bf16, arm_i8mm", "neonbf16": "arm_bf16, arm_dotprod", "neondot": "None, arm_dotprod",
     }  # fmt: skip
     for name in available_isas():
         if name in known:
@@ -99,9 +100,8 @@ def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
 
 
 def test_an_isa_of_another_machine_is_an_error():
-    elsewhere = {"scalar", "sse2", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx", "neon"} - set(
-        available_isas()
-    )
+    x86 = {"sse2", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "avx512amx"}
+    elsewhere = (x86 | {"scalar", "neon", "neondot", "neonbf16", "neoni8mm"}) - set(available_isas())
     for isa in elsewhere:
         assert isa in refused(LNRNN_ISA=isa)
     assert elsewhere, "no machine has both x86's and ARM's"

@@ -46,7 +46,7 @@ REFERENCE_LIMIT = 2.0**-22  # ULP: NEAR_TIE of ulp_judge.c
 REFERENCE_EVERY = 4096  # of the inputs, one in so many is compared with long double
 
 # Instruction sets with a fused multiply-add, and those without: the same bits within each.
-FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "neon")
+FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
 
 
 class Verdict(ctypes.Structure):

@@ -5,8 +5,13 @@
 #define V64_LANES 4
 #define MR 6
 #define NR_VECS 2
+#ifdef __AVXVNNI__
+#define MR_S8 MR
+#define S8_OFFSET 128
+#else
 #define MR_S8 4
 #define S8_OFFSET 0
+#endif
 
 typedef __m256 v32;
 typedef __m256d v64;
@@ -210,21 +215,30 @@ LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i 
 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
+    const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
+#ifdef __AVXVNNI__
+    /* Not the intrinsic, as in avx512.h. vex: the other encoding is AVX-512's. */
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
+    return v;
+#else
     /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
-    const __m256i pairs =
-        _mm256_maddubs_epi16(_mm256_set1_epi32((int)a), _mm256_loadu_si256((const __m256i *)p));
-    return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(s, w), _mm256_set1_epi16(1)));
+#endif
 }
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
 
 LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
+#ifdef __AVXVNNI__
+    return vi32_dot4(v, a, p);
+#else
     /* maddubs takes |w| as the unsigned factor, and a with the sign of w: 2 * 127 * 127 fits in 16 bits */
     const __m256i w = _mm256_loadu_si256((const __m256i *)p);
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));
     return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
 }
 
 LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)

@@ -92,7 +92,7 @@
 #include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) || defined(LNRNN_ISA_AVX512AMX)
 #include "lnrnn/simd/avx512.h"
-#elif defined(LNRNN_ISA_AVX2)
+#elif defined(LNRNN_ISA_AVX2) || defined(LNRNN_ISA_AVXVNNI)
 #include "lnrnn/simd/avx2.h"
 #elif defined(LNRNN_ISA_SSE2)
 #include "lnrnn/simd/sse2.h"
