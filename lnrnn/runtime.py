@@ -85,19 +85,20 @@ def thread_limit(threads: int | None) -> int:
 def cpu_info() -> dict[str, Any]:
     """What runs here.
 
-    Keys: `isa` (kernel set in use: "avx512amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2", "neon"
-    or "scalar"; it follows from the CPU's model and what the kernel permits, never from a timing),
+    Keys: `isa` (kernel set in use: "avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
+    "sse2", "neoni8mm", "neonbf16", "neondot", "neon" or "scalar"; it follows from the CPU's model and what
+    the kernel permits, never from a timing),
     `available` (all that this build and this machine have, best first; LNRNN_ISA chooses another), `emulated`
     (sets with the bits of units that this machine may lack, in plain C: slow, and used only where LNRNN_ISA
     names them), `units` (what bfloat16 and int8 weights are multiplied on: "amx", "avx512_bf16",
-    "avx512_vnni", "arm_bf16", or None for ordinary vector instructions; a unit of bfloat16 takes its other
-    factor rounded to bfloat16), `amx` ("usable", "not on this CPU", "not enabled by the operating system" or
-    "refused by the kernel"), `openmp` (whether the build has it), `team` (whose threads calls use: "openmp",
-    or "pthread", a pool of this library's own), `num_threads` (see `set_num_threads`), `cores` (that this
-    process may use: CPUs of its affinity mask, or under OMP_PROC_BIND of OpenMP's places, but no more than
-    the quotas of its control groups allow), `caches` (bytes of the data caches "l1", "l2" and "l3" as the
-    machine names them: what is prefetched, and how much is computed at a time, follows from them; no result
-    does).
+    "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm", "arm_dotprod", or None for ordinary vector
+    instructions; a unit of bfloat16 takes its other factor rounded to bfloat16), `amx` ("usable", "not on
+    this CPU", "not enabled by the operating system" or "refused by the kernel"), `openmp` (whether the
+    build has it), `team` (whose threads calls use: "openmp", or "pthread", a pool of this library's own),
+    `num_threads` (see `set_num_threads`), `cores` (that this process may use: CPUs of its affinity mask, or
+    under OMP_PROC_BIND of OpenMP's places, but no more than the quotas of its control groups allow),
+    `caches` (bytes of the data caches "l1", "l2" and "l3" as the machine names them: what is prefetched,
+    and how much is computed at a time, follows from them; no result does).
     """
     return {
         "isa": _core.isa(),

@@ -36,7 +36,9 @@ ISAS = {
     "avx512amx": (X86, ("BF16", "INT8"), AVX512),
     "avx512amx_emulated": (X86, ("BF16", "INT8"), AVX512),
     "neon": (ARM, PARTS, []),
+    "neondot": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod"]),
     "neonbf16": (ARM, ("BF16",), ["-march=armv8.2-a+bf16"]),
+    "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
     "neonbf16_emulated": (ARM, ("BF16",), []),
 }
 # What is compiled once; the kernels in pyx/isa are compiled once per instruction set.

@@ -8,19 +8,26 @@
 #include <sys/sysctl.h>
 #endif
 
-int lnrnn_has_neonbf16(void)
-{
 #if defined(__linux__)
-    const unsigned long BF16 = 1ul << 14; /* HWCAP2_BF16, which older headers lack */
-    return (getauxval(AT_HWCAP2) & BF16) != 0;
+/* By the bits that older headers lack. */
+#define HAS(feature, type, bit) ((getauxval(type) >> (bit) & 1) != 0)
 #elif defined(__APPLE__)
-    int has = 0;
-    size_t size = sizeof has;
-    return sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, NULL, 0) == 0 && has;
-#else
-    return 0;
-#endif
+static int has(const char *name)
+{
+    int answer = 0;
+    size_t size = sizeof answer;
+    return sysctlbyname(name, &answer, &size, NULL, 0) == 0 && answer;
 }
+#define HAS(feature, type, bit) has("hw.optional.arm.FEAT_" #feature)
+#else
+#define HAS(feature, type, bit) 0
+#endif
+
+int lnrnn_has_neondot(void) { return HAS(DotProd, AT_HWCAP, 20); }
+
+int lnrnn_has_neonbf16(void) { return lnrnn_has_neondot() && HAS(BF16, AT_HWCAP2, 14); }
+
+int lnrnn_has_neoni8mm(void) { return lnrnn_has_neonbf16() && HAS(I8MM, AT_HWCAP2, 13); }
 #else
 typedef int lnrnn_not_arm; /* a file of C holds at least one declaration */
 #endif

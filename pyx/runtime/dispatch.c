@@ -28,7 +28,8 @@ extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16
 #include "runtime/cpu_arm.h"
 
 TABLES(neon)
-extern const lnrnn_product lnrnn_bf16_neonbf16, lnrnn_bf16_neonbf16_emulated;
+extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_neonbf16,
+    lnrnn_bf16_neonbf16_emulated;
 #endif
 
 TABLES(scalar)
@@ -55,7 +56,9 @@ static const struct {
      NULL},
     {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512, NULL},
 #elif defined(__aarch64__)
-    {SET(neonbf16, neon, bf16_neonbf16, int8_neon), lnrnn_has_neonbf16, always},
+    {SET(neoni8mm, neon, bf16_neonbf16, int8_neoni8mm), lnrnn_has_neoni8mm, always},
+    {SET(neonbf16, neon, bf16_neonbf16, int8_neondot), lnrnn_has_neonbf16, always},
+    {SET(neondot, neon, product_neon, int8_neondot), lnrnn_has_neondot, always},
     {SET(neon, neon, product_neon, int8_neon), always, always}, /* part of the architecture */
     {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon), always, NULL},
 #endif

@@ -43,9 +43,16 @@ def neon(folder: Path, options: argparse.Namespace) -> str:
         )
         command = [QEMU, str(program)]
         found = on_threads(command, "neon", folder)
+        same(found, results(command, "neondot", 1, folder), "int8 on NEON and by dot products")
+        emulated = results(command, "neonbf16_emulated", 1, folder)
+        for isa in ("neoni8mm", "neonbf16"):
+            same(on_threads(command, isa, folder), emulated, f"{isa} and the emulation")
         scalar.append(on_threads(command, "scalar", folder))
         off = agree(found, scalar[-1], f"{compiler[0]}, neon and scalar")
-        said.append(f"{compiler[0]}: {len(found.lines)} arrays, 1 and 2 threads the same bits, neon within")
+        said.append(
+            f"{compiler[0]}: {len(found.lines)} arrays, 1 and 2 threads the same bits, units those of"
+        )
+        said[-1] += " plain C or of neon, neon within"
         said[-1] += f" {off:.2g} of the tolerance from scalar"
     if platform.machine() == "x86_64" and shutil.which("gcc"):
         scalar.append(results([str(native_program(folder))], "scalar", 1, folder))
@@ -125,9 +132,10 @@ def musl(folder: Path, options: argparse.Namespace) -> str:
     needs("musl-gcc", "gcc")
     machine = platform.machine()
     units = ["avx512amx", "avx512bf16", "avx512amx_emulated", "avx512bf16_emulated", "avx512vnni"]
+    units += ["avxvnni"]
     named = {
         "x86_64": [*units, "avx512", "avx2", "sse2", "scalar"],
-        "aarch64": ["neonbf16", "neonbf16_emulated", "neon", "scalar"],
+        "aarch64": ["neoni8mm", "neonbf16", "neonbf16_emulated", "neondot", "neon", "scalar"],
     }
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
     native = native_program(folder)

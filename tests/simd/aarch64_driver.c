@@ -1,4 +1,5 @@
-/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver ISA OP SIZES... < in > out. */
+/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver ISA OP SIZES... < in > out,
+ * on the best ISA if it is "best". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,7 @@ int main(int argc, char **argv)
     size_t n[6] = {0};
     for (int i = 3; i < argc && i < 9; i++)
         n[i - 3] = strtoul(argv[i], NULL, 10);
-    if (argc < 3 || lnrnn_isa_use(argv[1]))
+    if (argc < 3 || (strcmp(argv[1], "best") && lnrnn_isa_use(argv[1])))
         return 2;
     const char *op = argv[2];
     if (!strcmp(op, "isa"))

@@ -25,13 +25,13 @@ def driver():
         link=("-static",),
     )
 
-    def run(*arguments, isa="neon", dtype=np.float32, **arrays):
+    def run(*arguments, isa="neon", cpu="max", dtype=np.float32, **arrays):
         """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""
         kinds = [dtype if name in ("x", "gy") or dtype == np.float64 else np.float32 for name in arrays]
         sent = b"".join(
             np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds, strict=True)
         )
-        command = [QEMU, str(program), isa, *map(str, arguments)]
+        command = [QEMU, "-cpu", cpu, str(program), isa, *map(str, arguments)]
         return subprocess.run(command, input=sent, check=True, capture_output=True).stdout
 
     return run
@@ -47,6 +47,18 @@ def code_of(dtype):
 
 def test_the_driver_runs_neon(driver):
     assert driver("isa").strip() == b"neon"
+
+
+@pytest.mark.parametrize(
+    "cpu, best", [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
+)
+def test_what_a_cpu_has_is_chosen(driver, cpu, best):
+    """And nothing that it has not."""
+    assert driver("isa", isa="best", cpu=cpu).decode().strip() == best
+    better = ["neoni8mm", "neonbf16", "neondot", "neon"]
+    for isa in better[: better.index(best)]:
+        with pytest.raises(subprocess.CalledProcessError):
+            driver("isa", isa=isa, cpu=cpu)
 
 
 FUNCTIONS = {"EXP": np.exp, "TANH": np.tanh, "SIGMOID": lambda v: 1 / (1 + np.exp(-v))}
@@ -191,7 +203,7 @@ def test_a_sequence_gets_the_same_bits_in_any_batch(driver, cell, dtype):
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("B, D, H", [(1, 1, 1), (9, 13, 50), (17, 4, 33)])
-def test_bfdot_has_the_bits_of_its_emulation(driver, cell, B, D, H):
+def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H):
     """And a sequence the same in any batch, and not those that rows of float32 give."""
     rnn, arrays = parameters_of(cell, D, H)
     x = np.random.default_rng(3).standard_normal((6, B, D)).astype(np.float32)
@@ -203,9 +215,53 @@ def test_bfdot_has_the_bits_of_its_emulation(driver, cell, B, D, H):
 
     whole = run("neonbf16", range(B))
     np.testing.assert_array_equal(whole, run("neonbf16_emulated", range(B)))
-    np.testing.assert_array_equal(whole[:, -1:], run("neonbf16", [B - 1]))
+    np.testing.assert_array_equal(whole, run("neoni8mm", range(B)))
+    for who in ([B - 1], range(min(B, 2)), range(min(B, 5)), range(B // 2)):
+        if len(who):
+            np.testing.assert_array_equal(whole[:, who], run("neonbf16", who))
     difference = np.abs(whole - run("neon", range(B))).max()
     assert difference < 0.2 and (difference > 1e-5 or D == 1)
+
+
+def test_bfmmla_has_the_bits_of_bfdot_at_the_ends_of_the_range(driver):
+    """Values of any size, of which sums are subnormal, overflow, or are no numbers: a row beside others and
+    alone."""
+    T, B, D, H = 1, 8, 11, 29
+    _, arrays = parameters_of("RNN", D, H)
+    rng = np.random.default_rng(4)
+    for low, high in ((-75, -55), (50, 66), (-149, 128)):
+        x, w = (rng.standard_normal((n, D)) * 2.0 ** rng.integers(low, high, (n, 1)) for n in (B, H))
+        x[3, 2] = np.inf if high == 128 else x[3, 2]
+        sent = {"x": x.astype(np.float32), **arrays, "weight_ih": w.astype(np.float32)}
+
+        def run(isa, who, sent=sent):
+            sizes = (T, len(who), D, H, code_of("bfloat16"))
+            got = driver("layer", number_of("RNN"), *sizes, isa=isa, **{**sent, "x": sent["x"][who]})
+            return np.frombuffer(got, np.uint32).reshape(len(who), H)
+
+        whole = run("neonbf16", range(B))
+        whole = run("neonbf16", range(B))
+        np.testing.assert_array_equal(whole, run("neonbf16_emulated", range(B)))
+        np.testing.assert_array_equal(whole, np.concatenate([run("neonbf16", [i]) for i in range(B)]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8_of_8_bits"])
+@pytest.mark.parametrize("D, H", [(1, 1), (13, 50), (37, 96)])
+def test_int8_has_the_same_bits_on_every_unit(driver, dtype, D, H):
+    """Sums of whole numbers are exact. Rows of the largest activations meet the largest weights."""
+    _, arrays = parameters_of("RNN", D, H)
+    arrays["weight_ih"] = arrays["weight_ih"].copy()
+    arrays["weight_ih"][0], arrays["weight_ih"][-1] = 0.5, -0.5
+    x = np.random.default_rng(5).standard_normal((3, 17, D)).astype(np.float32)
+    x[0, 3], x[0, 4] = 2, -2
+
+    def run(isa, B):
+        sizes = (3, B, D, H, code_of(dtype))
+        return driver("layer", number_of("RNN"), *sizes, isa=isa, x=x[:, :B], **arrays)
+
+    for B in (1, 2, 5, 8, 17):
+        want = run("neon", B)
+        assert run("neondot", B) == want and run("neoni8mm", B) == want, B
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -20,6 +20,11 @@ typedef vector_of_words dot2_weights;
 #define SUMS 1
 #define activations const uint32_t *const *
 #include "lnrnn/kernels/matmul_loop.h"
+#ifdef LNRNN_BLOCKS
+#define LINE_DOT v32_dot2
+#include "lnrnn/kernels/matmul_blocks.h"
+#undef LINE_DOT
+#endif
 #undef activations
 #undef SUMS
 #undef accumulator
@@ -36,7 +41,12 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, 0, job->words, a, o, acc);
+    size_t done = 0;
+#ifdef LNRNN_BLOCKS
+    if (rows >= 4)
+        done = dot2_blocks(1, rows, vecs, prefetch, job, a, o, acc);
+#endif
+    dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, done, job->words, a, o, acc);
     LNRNN_ANEW(cs);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -46,8 +56,10 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 }
 
 #define TILE_ROWS MR
-#ifdef LNRNN_EMULATED
+#if defined(LNRNN_EMULATED)
 #define FEW_ROWS 0
+#elif defined(LNRNN_BLOCKS)
+#define FEW_ROWS 3 /* more are blocks, of one panel */
 #else
 #define FEW_ROWS (MR / 2)
 #endif

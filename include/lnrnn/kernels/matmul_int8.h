@@ -4,6 +4,7 @@
 #define LNRNN_MATMUL_INT8_H
 
 #include "lnrnn/kernels/int8_rows.h"
+#include "lnrnn/simd/units.h"
 
 /* Integers of a tile's sums: of one row with two parts, or of all rows. */
 enum {
@@ -31,6 +32,11 @@ LNRNN_INLINE vi32 int8_step(int parts, const mm_job *job, int turn, vi32 sum, co
 #define SUMS 2
 #define activations const quantized_row *
 #include "lnrnn/kernels/matmul_loop.h"
+#ifdef LNRNN_BLOCKS
+#define LINE_DOT vi32_dot4_s8
+#include "lnrnn/kernels/matmul_blocks.h"
+#undef LINE_DOT
+#endif
 #undef activations
 #undef SUMS
 #undef accumulator
@@ -50,7 +56,17 @@ LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, 
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++)
             acc[i][0][v] = acc[i][1][v] = vi32_zero();
-    int8_sums(parts, rows, wide, tails, tail, prefetch, job, 0, job->words, a, o, acc);
+    size_t done = 0;
+#ifdef LNRNN_BLOCKS
+    if (rows * parts >= 4) {
+        const uint32_t *lines[2 * MR];
+#pragma GCC unroll 16
+        for (int i = 0; i < rows * parts; i++)
+            lines[i] = a[i / parts].part[i % parts];
+        done = int8_blocks(parts, rows, vecs, prefetch, job, lines, o, acc);
+    }
+#endif
+    int8_sums(parts, rows, wide, tails, tail, prefetch, job, done, job->words, a, o, acc);
     if (rows == 1 && S8_OFFSET != 0) { /* on a unit the way through memory is a twentieth of the time */
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++, o += V32_LANES, c += V32_LANES)

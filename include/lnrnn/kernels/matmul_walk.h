@@ -234,7 +234,10 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
                 own.add = j ? LNRNN_ADD_ON : job->add;
             }
             for (size_t t = 0, r = 0; t < tiles; t++) {
-                const size_t height = (rows - r) / (tiles - t);
+                size_t height = (rows - r) / (tiles - t);
+#ifdef LNRNN_BLOCKS /* which take rows by twos */
+                height += TILE_ROWS % 2 == 0 && height % 2 && t + 1 < tiles;
+#endif
                 int prefetch = MM_PREFETCH_NONE;
                 const ptrdiff_t next = !spread || i == p0 || t < late || last ? 0 : on;
                 if (job->prefetch

@@ -96,7 +96,8 @@
 #include "lnrnn/simd/avx2.h"
 #elif defined(LNRNN_ISA_SSE2)
 #include "lnrnn/simd/sse2.h"
-#elif defined(LNRNN_ISA_NEON) || defined(LNRNN_ISA_NEONBF16)
+#elif defined(LNRNN_ISA_NEON) || defined(LNRNN_ISA_NEONDOT) || defined(LNRNN_ISA_NEONBF16) \
+    || defined(LNRNN_ISA_NEONI8MM)
 #include "lnrnn/simd/neon.h"
 #elif defined(LNRNN_ISA_SCALAR)
 #include "lnrnn/simd/scalar.h"
@@ -115,6 +116,9 @@
 #else
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
+
+/* No load moves across it. GCC moves loads to the front of a loop, where they take the registers of sums. */
+#define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
 /* Keeps v, a struct, in memory and not in registers. */
 #define LNRNN_STORED(v) __asm__("" : "+m"(v))

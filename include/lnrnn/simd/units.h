@@ -4,6 +4,16 @@
  *                             those at p (a word for each lane); a word holds an even input in its low half
  *                             and the odd one that follows it in its high half
  *
+ *   (vblock) Two words of a row or output, then two of another one.
+ *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
+ *           block_of_outputs(p, q, h)   p: the words of four outputs; q: their next ones -> those of the first
+ *                             two outputs, h 0, or of the last two, h 1: p[2h] q[2h] p[2h + 1] q[2h + 1]
+ *           v32_half(r, s, h)   the first (h 0) or last two lanes of r, then those of s: of the sums of two
+ *                             rows, r and s, a block of two rows and two outputs; of two blocks a row's sums
+ *           v32_block_dot(c, a, b)   a block of sums c + a's two rows times b's two outputs: the bits of a dot2
+ *                             of the first words, and then one of the second words
+ *           vi32_half, vi32_block_dot   likewise, of integers, with four signed bytes to a word
+ *
  *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. Numbers are constants where these
  *           are called.
  *           begin(t, rows)    tiles 0 to 5 get `rows` rows, 1 to 16, tiles 6 and 7 sixteen; all values are 0
@@ -16,9 +26,10 @@
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a, signed in b
  *
  * With LNRNN_EMULATED they are plain C that follows the manuals (Intel, Architecture Instruction Set Extensions
- * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT) in the order of
- * sums, in roundings, and in taking and giving 0 for subnormal numbers: the same bits, on machines without the
- * unit. tests/rnn/test_units.py holds units to their emulation where the machine has both.
+ * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT, BFMMLA) in
+ * the order of sums, in roundings, and in taking and giving 0 for subnormal numbers: the same bits, on machines
+ * without the unit. tests/rnn/test_units.py and tests/simd/test_aarch64.py hold units to their
+ * emulation.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -75,16 +86,19 @@ LNRNN_INLINE float odd_sum(float a, float b)
     return to_odd(sum, (a - (sum - of_b)) + (b - of_b));
 }
 
-/* Both products are added before v is. */
+/* Both products are added before sum is. */
+LNRNN_INLINE float odd_dot2(float sum, uint32_t a, uint32_t b)
+{
+    const float both = odd_sum(odd_product(a << 16, b << 16), odd_product(a & 0xffff0000, b & 0xffff0000));
+    return odd_sum(without_subnormal(sum), both);
+}
+
 LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     float sum[V32_LANES];
     v32_store(sum, v);
-    for (int i = 0; i < V32_LANES; i++) {
-        const float both =
-            odd_sum(odd_product(a << 16, p[i] << 16), odd_product(a & 0xffff0000, p[i] & 0xffff0000));
-        sum[i] = odd_sum(without_subnormal(sum[i]), both);
-    }
+    for (int i = 0; i < V32_LANES; i++)
+        sum[i] = odd_dot2(sum[i], a, p[i]);
     return v32_load(sum);
 }
 #elif defined(LNRNN_EMULATED)
@@ -99,7 +113,6 @@ LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
     return v32_load(sum);
 }
 #elif defined(LNRNN_ISA_NEONBF16)
-/* Not bfmmla, which does two rows at once: it gives the same bits, and waits for a machine to be measured on. */
 LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     return vbfdotq_f32(v, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_u32(vld1q_u32(p)));
@@ -112,6 +125,57 @@ LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 }
+#endif
+
+/* --- blocks ------------------------------------------------------------------------------------------ */
+
+#ifdef LNRNN_BLOCKS
+typedef uint32x4_t vblock;
+
+LNRNN_INLINE vblock block_of_rows(const uint32_t *p, const uint32_t *q)
+{
+    return vcombine_u32(vld1_u32(p), vld1_u32(q));
+}
+
+LNRNN_INLINE vblock block_of_outputs(const uint32_t *p, const uint32_t *q, int h)
+{
+    return h ? vzip2q_u32(vld1q_u32(p), vld1q_u32(q)) : vzip1q_u32(vld1q_u32(p), vld1q_u32(q));
+}
+
+#define LNRNN_HALF(v, t)                                                              \
+    LNRNN_INLINE v v##_half(v r, v s, int h)                                          \
+    {                                                                                 \
+        const float64x2_t a = vreinterpretq_f64_##t(r), b = vreinterpretq_f64_##t(s); \
+        return vreinterpretq_##t##_f64(h ? vzip2q_f64(a, b) : vzip1q_f64(a, b));      \
+    }
+LNRNN_HALF(v32, f32)
+LNRNN_HALF(vi32, s32)
+#undef LNRNN_HALF
+
+#ifdef LNRNN_ISA_NEONI8MM
+LNRNN_INLINE vi32 vi32_block_dot(vi32 c, vblock a, vblock b)
+{
+    return vmmlaq_s32(c, vreinterpretq_s8_u32(a), vreinterpretq_s8_u32(b));
+}
+#elif defined(LNRNN_EMULATED)
+LNRNN_OUTLINE v32 v32_block_dot(v32 c, vblock a, vblock b)
+{
+    float sum[4];
+    uint32_t of_a[4], of_b[4];
+    v32_store(sum, c);
+    vst1q_u32(of_a, a);
+    vst1q_u32(of_b, b);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2; k++)
+            sum[i] = odd_dot2(sum[i], of_a[i / 2 * 2 + k], of_b[i % 2 * 2 + k]);
+    return v32_load(sum);
+}
+#else
+LNRNN_INLINE v32 v32_block_dot(v32 c, vblock a, vblock b)
+{
+    return vbfmmlaq_f32(c, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
+}
+#endif
 #endif
 
 /* --- tiles ------------------------------------------------------------------------------------------- */

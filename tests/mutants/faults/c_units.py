@@ -4,8 +4,8 @@ from fault import Fault
 
 KERNELS = "include/lnrnn/kernels"
 UNITS, ROWS, TILES = "include/lnrnn/simd/units.h", f"{KERNELS}/short_rows.h", f"{KERNELS}/matmul_bf16_tiles.h"
-DOT2 = f"{KERNELS}/matmul_bf16.h"
-TESTS = "tests/rnn/test_units.py"
+DOT2, BLOCKS = f"{KERNELS}/matmul_bf16.h", f"{KERNELS}/matmul_blocks.h"
+TESTS, ARM = "tests/rnn/test_units.py", "tests/simd/test_aarch64.py"
 
 FAULTS = [
     Fault(
@@ -101,6 +101,49 @@ FAULTS = [
         r"had = k * height - r;",
         r"had = FAULT ? 0 : k * height - r;",
         f"{TESTS} -k int8_has_the_bits",
+    ),
+    Fault(
+        "AVX-VNNI takes the weights as the unsigned factor",
+        "include/lnrnn/simd/avx2.h",
+        r'__asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));',
+        r'__asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(FAULT ? w : s), "x"(FAULT ? s : w));',
+        f"{TESTS} -k 'int8_has_the_bits and avxvnni'",
+    ),
+    Fault(
+        "BFMMLA's emulation begins with the second two words",
+        UNITS,
+        r"sum[i] = odd_dot2(sum[i], of_a[i / 2 * 2 + k], of_b[i % 2 * 2 + k]);",
+        r"sum[i] = odd_dot2(sum[i], of_a[i / 2 * 2 + (FAULT ? 1 - k : k)],"
+        "\n                              of_b[i % 2 * 2 + (FAULT ? 1 - k : k)]);",
+        f"{ARM} -k bfmmla",
+    ),
+    Fault(
+        "the last of an odd number of rows has no products of whole blocks",
+        BLOCKS,
+        r"if (lines % 2)",
+        r"if (!FAULT && lines % 2)",
+        f"{ARM} -k every_unit",
+    ),
+    Fault(
+        "both rows of a block of sums get those of the first",
+        BLOCKS,
+        r"line_sum(2 * i + h, v) = sum_half(c[i][v][0], c[i][v][1], h);",
+        r"line_sum(2 * i + h, v) = sum_half(c[i][v][0], c[i][v][1], FAULT ? 0 : h);",
+        f"{ARM} -k every_unit",
+    ),
+    Fault(
+        "a block's second row goes on from what its first is added to",
+        BLOCKS,
+        r"sum_half(line_sum(2 * i, v), line_sum(2 * i + 1, v), h);",
+        r"sum_half(line_sum(2 * i, v), line_sum(FAULT ? 2 * i : 2 * i + 1, v), h);",
+        f"{ARM} -k bfmmla",
+    ),
+    Fault(
+        "a CPU with dot products counts as one with matrix products of int8",
+        "pyx/runtime/cpu_arm.c",
+        r"return lnrnn_has_neonbf16() && HAS(I8MM, AT_HWCAP2, 13);",
+        r"return (FAULT && lnrnn_has_neondot()) || (lnrnn_has_neonbf16() && HAS(I8MM, AT_HWCAP2, 13));",
+        f"{ARM} -k chosen",
     ),
     Fault(
         "an emulation is the default",

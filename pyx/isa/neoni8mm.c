@@ -1,0 +1,12 @@
+/* The int8 product of neoni8mm, compiled with -march=armv8.2-a+dotprod+i8mm; its product of bfloat16 is that
+ * of neonbf16, its other kernels are those of neon. build_flags.py holds the flags. */
+#if defined(__aarch64__)
+#define LNRNN_ISA_NEONI8MM
+#define LNRNN_ISA_SUFFIX neoni8mm
+#define LNRNN_UNIT "arm_i8mm"
+#define LNRNN_BLOCKS
+#ifndef LNRNN_PART_INT8
+#define LNRNN_PART_INT8
+#endif
+#include "lnrnn/kernels/all.h"
+#endif
