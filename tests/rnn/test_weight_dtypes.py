@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import on_every_isa, rounds_bfloat16_rows, several_threads
+from helpers import on_every_isa, rounds_bfloat16_rows, several_threads, using_partition
 from lnrnn.demos.speakers import Settings, SpeakerNetwork
 from networks import network, normal
 from short_weights import flushed, int8_product, to_bfloat16
@@ -67,12 +67,17 @@ def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):
 @each_dtype
 @pytest.mark.parametrize("batch", [1, 3, 9, 64])
 def test_equal_bits_whatever_the_threads(rng, dtype, batch):
+    """Each has some of the sequences, or of the units, whatever this machine's cost model chooses."""
     rnn = converted(network(100, 300, seed=1), dtype)
     x = normal(rng, 300 // batch + 40, batch, 100)
     want = rnn(x)[0]
     for threads in (1, 2, 3, 4):
-        with several_threads(threads, divide="either"):
+        with using_partition(1, threads), several_threads(threads, "units" if threads > 1 else "tasks"):
             same(rnn(x)[0], want)
+        if threads <= batch:
+            each = -(-batch // threads)
+            with using_partition(threads), several_threads(threads, had=-(-batch // each)):
+                same(rnn(x)[0], want)
 
 
 @each_dtype
