@@ -9,11 +9,11 @@
 #include "lnrnn/kernels/matmul_tile.h"
 
 /* Rows that are quantized before their product: the weights are read once for so many. Matrix tiles are done with weights
- * before the next ones have come, unless they have more rows. */
+ * before the next ones have come, unless they have more rows. And how many activations of a row are read at a time. */
 #ifdef LNRNN_TILES
-enum { MM_I8_BLOCK = 64 };
+enum { MM_I8_BLOCK = 64, MM_I8_READ = 64 };
 #else
-enum { MM_I8_BLOCK = 16 };
+enum { MM_I8_BLOCK = 16, MM_I8_READ = 4 };
 #endif
 
 /* A row of activations, a = scale * n, four to a word. Two parts: n = 128 part[0] + part[1] - 8192; one: part[0] is n,
@@ -54,8 +54,9 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
     const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale must be finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
-    if (V32_LANES < 4) /* what fills the last word up is read, though its weights are 0 */
-        scratch[k / 4] = scratch[(size_t)(parts - 1) * words + k / 4] = 0;
+    if (V32_LANES < MM_I8_READ) /* what fills the last word or tile up is read, though its weights are 0 */
+        for (int part = 0; part < parts; part++)
+            memset(first + (size_t)part * int8_part_bytes(k) + k / MM_I8_READ * MM_I8_READ, 0, MM_I8_READ);
     size_t i = 0;
     for (; i + V32_LANES <= k; i += V32_LANES)
         if (parts == 2)

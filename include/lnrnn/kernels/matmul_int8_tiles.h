@@ -40,7 +40,7 @@ static void int8_tiles_walk(int parts, const mm_job *job, size_t rows, const qua
     tiles_end(&t);
 }
 
-/* As matmul_int8. The bytes that fill up the last tile of a row meet weights of 0. */
+/* As matmul_int8. */
 static void matmul_int8_tiles(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c,
                               ptrdiff_t cs)
 {
