@@ -83,6 +83,14 @@ static double now(void)
         return 2.0 * CHAINS * (scalars) * INNER * times; \
     }
 
+/* What this target cannot do. */
+#define ABSENT(name)               \
+    static double name(long times) \
+    {                              \
+        (void)times;               \
+        return 0;                  \
+    }
+
 /* chain = chain * a + b tends to 1: never a denormal, never infinite. */
 #define STEP(c) (c * a + b)
 PEAK(fma_f32, floats, WIDTH / sizeof(float), (floats){0} + 2.0f, (floats){0} + 0.999f, (floats){0} + 0.001f)
@@ -99,11 +107,7 @@ PEAK(dot_bf16, float32x4_t, 8, vdupq_n_f32(2), vreinterpretq_bf16_u32(vdupq_n_u3
      vreinterpretq_bf16_u32(vdupq_n_u32(0x10001000)))
 #undef STEP
 #else
-static double dot_bf16(long times)
-{
-    (void)times;
-    return 0;
-}
+ABSENT(dot_bf16)
 #endif
 
 #if defined(__AVX512VNNI__)
@@ -121,11 +125,7 @@ PEAK(dot_int8, __m256i, 32, _mm256_set1_epi32(2), _mm256_set1_epi32(0x01010101),
 PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
 #undef STEP
 #else
-static double dot_int8(long times)
-{
-    (void)times;
-    return 0;
-}
+ABSENT(dot_int8)
 #endif
 
 /* AMX. Tiles of 16 rows of 64 bytes: four of sums, the products of two tiles of activations and two of weights,
@@ -189,11 +189,7 @@ static int tiles_of(uint32_t word)
 TILE_PEAK(tile_bf16, 0x3c003c00, 32)
 #undef TILE
 #else
-static double tile_bf16(long times)
-{
-    (void)times;
-    return 0;
-}
+ABSENT(tile_bf16)
 #endif
 
 #if defined(__AMX_INT8__)
@@ -201,11 +197,7 @@ static double tile_bf16(long times)
 TILE_PEAK(tile_int8, 0x01010101, 64)
 #undef TILE
 #else
-static double tile_int8(long times)
-{
-    (void)times;
-    return 0;
-}
+ABSENT(tile_int8)
 #endif
 
 /* Reads every whole vector once. `ahead` > 0 also asks for the line that far ahead: it helps out of L2 and
