@@ -201,7 +201,7 @@ def set_figures(*figures):
 cdef lnrnn_step_work step_work(size_t B, size_t D, size_t H, size_t gates, int sides, int dtype):
     cdef lnrnn_step_work w
     w.rows, w.inputs, w.units, w.outputs, w.dtype, w.sides = B, D, H, gates * H, dtype, sides
-    w.panels = lnrnn_panels_of(dtype, gates * H)
+    w.panels, w.at_once = lnrnn_panels_of(dtype, gates * H), 1
     return w
 
 

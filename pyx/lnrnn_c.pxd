@@ -108,7 +108,7 @@ cdef extern from "runtime/figures.h" nogil:
 cdef extern from "rnn/cost_model.h" nogil:
     ctypedef struct lnrnn_step_work:
         size_t rows, inputs, units, outputs, panels
-        int dtype, sides
+        int dtype, sides, at_once
 
     ctypedef struct lnrnn_partition:
         int groups, units, rows

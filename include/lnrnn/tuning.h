@@ -63,18 +63,11 @@ enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- several layers at once: network_plan.c ------------------------------------------------------------------
  *
- * Beside the figures of the CPU (runtime/figures.h): what is left of its multiply-adds with few rows to a product;
- * values of gates in a ns; ns for threads to meet, one of which comes later than the others. They are those of a
- * Zen 4 (rnn, lstm and gru B1 to B8 with one thread, H from 64 to 1024). */
-#define LNRNN_FEW_ROWS 0.7
-enum { LNRNN_CELL_RATE = 1, LNRNN_MEETING = 800 };
-/* How much of L2 and of L3, which other cores use too, is there for weights that are read again and again; how much
- * of reading is not hidden behind computing; and of the time of one layer after the other how much it may take to compute
- * them at once: a model is not that exact. */
-#define LNRNN_KEPT_IN_L2 0.85
-#define LNRNN_KEPT_IN_L3 0.4
-#define LNRNN_NOT_HIDDEN 0.25
-#define LNRNN_SIDE_BY_SIDE_BELOW 0.98
+ * ns between two chunks of a layer: to tell other threads, and to look for what is to be done next. */
+enum { LNRNN_HAND_OVER = 800 };
+/* Of the time of one layer after the other, how much it may take to compute them at once: where both are nearly equal
+ * threads that never meet are better, for a core that somebody else uses for a moment holds up one of them only. */
+#define LNRNN_SIDE_BY_SIDE_BELOW 1.05
 
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 

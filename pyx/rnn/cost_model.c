@@ -72,13 +72,17 @@ static double product_time(size_t rows, double each, double bytes, const thread_
 static double group_time(const lnrnn_step_work *w, lnrnn_caches caches, size_t rows, lnrnn_partition p, int n)
 {
     const size_t units = (size_t)p.units, own = p.rows ? parts_of(rows, units) : rows;
-    const double share = (double)parts_of(w->panels, units) / (double)w->panels, outputs = (double)w->outputs;
+    const double panels = (double)parts_of(w->panels, units) / (double)w->panels,
+                 /* The rows of a panel between two threads can be divided, if there are some (forward.h). */
+        share = w->dtype == LNRNN_WEIGHT_F32 && rows > 1 ? 1 / (double)units : panels,
+                 outputs = (double)w->outputs;
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,
                  input = size * outputs * (double)w->inputs;
-    const thread_rates rates = rates_of(share * hidden, hidden, caches, w->dtype, n);
-    double time = product_time(rows, share * outputs * (double)w->units, share * hidden, &rates)
+    const thread_rates rates =
+        rates_of(panels * hidden, hidden * w->at_once, caches, w->dtype, n * w->at_once);
+    double time = product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
                   /* W_ih x is computed for the rows of many steps at once. */
-                  + product_time(TILE, share * outputs * (double)w->inputs, share * input, &rates)
+                  + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * of_an_output;
     if (units > 1) {
@@ -102,6 +106,24 @@ double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_p
     const double of_tile = group_time(work, caches, TILE, p, n);
     const double last = whole % threads ? of_tile : rest ? group_time(work, caches, rest, p, n) : 0;
     return (double)(whole / threads) * of_tile + last;
+}
+
+double lnrnn_input_reading(const lnrnn_step_work *w, lnrnn_caches caches)
+{
+    const double bytes = bytes_of_weight(w->dtype) * (double)w->outputs * (double)w->inputs;
+    return bytes / rates_of(bytes, bytes * w->at_once, caches, w->dtype, w->at_once).level;
+}
+
+lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, size_t rows)
+{
+    return (lnrnn_step_work){.rows = rows,
+                             .inputs = c->D,
+                             .units = c->H,
+                             .outputs = c->outputs,
+                             .panels = lnrnn_panels_of(c->dtype, c->outputs),
+                             .dtype = c->dtype,
+                             .sides = 1 + c->separate_products,
+                             .at_once = 1};
 }
 
 size_t lnrnn_panels_of(int dtype, size_t outputs)

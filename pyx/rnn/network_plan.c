@@ -1,91 +1,41 @@
-/* Are the layers and directions of a network computed side by side, or one after the other? By what both take
- * according to a model, in ns.
+/* Are the layers and directions of a network computed side by side, or one after the other? By what both take according
+ * to the cost model (cost_model.c), in ns.
  *
- * A step of a line, that is of a layer in one direction, reads W_hh once, multiplies it by the rows, and makes
- * their states. Of W_ih the same for each step, but it is read once for a chunk of them. Where threads divide
- * the units, each reads its part and multiplies by it, makes all states, and waits at a barrier. Weights are
- * read from the first cache that holds them; all that threads read at the same time shares L3.
- *
- * One after the other: each line with all threads, which divide its sequences or its units, as its plan says.
+ * One after the other: each line, that is a layer in one direction, with all threads, which divide its sequences or its
+ * units, as its plan says.
  *
  * Side by side: each line with one thread, or, of two directions, with its share of the threads. Two directions of
  * a layer take the time of one. Of layers in one direction the next one begins when the first chunk is done:
- * with n threads they take an nth of the time of all, and a chunk more for each thread after the first. */
+ * with n threads they take an nth of the time of all, and a chunk more for each thread after the first; and each chunk
+ * reads W_ih anew. All that threads read at the same time shares L3 and memory. */
 #include <math.h>
 
-#include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
+#include "rnn/cost_model.h"
 #include "rnn/network.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
-#include "runtime/figures.h"
-
-/* What a step of a line does. */
-typedef struct {
-    double rows;    /* active ones, in the mean */
-    double threads; /* that divide the units */
-    int divided;    /* and the rows of the states */
-    double chunk;   /* steps for which W_ih is read once */
-    double at_once; /* lines whose weights are read at the same time */
-} step_shape;
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-static double bytes_of(const lnrnn_rnn_config *c, size_t inputs)
-{
-    return 4 * (double)lnrnn_packed_size(c->dtype, c->outputs, inputs);
-}
-
-/* How much of what a line reads and L2 does not hold is not in L3 either. */
-static double far_part(const lnrnn_line *l, double at_once)
-{
-    const lnrnn_rnn_config *c = l->call.config;
-    const double bytes = bytes_of(c, c->H) + bytes_of(c, c->D),
-                 kept = (double)l->plan.caches.l3 * LNRNN_KEPT_IN_L3 / at_once;
-    return bytes > kept ? 1 - kept / bytes : 0;
-}
-
-/* The time to read weights of a line, so many bytes, again and again. */
-static double reading(const lnrnn_line *l, double bytes, double at_once)
-{
-    const double near = least(bytes, (double)l->plan.caches.l2 * LNRNN_KEPT_IN_L2),
-                 far = far_part(l, at_once);
-    const lnrnn_figures f = lnrnn_get_figures();
-    return near / f.l2 + (bytes - near) * ((1 - far) / f.l3 + far / f.memory);
-}
-
-/* A step's product with so many inputs, whose weights are read once for `steps` steps: reading and computing overlap,
- * but not wholly. */
-static double product_time(const lnrnn_line *l, size_t inputs, double steps, const step_shape *s)
-{
-    const lnrnn_rnn_config *c = l->call.config;
-    const double read = reading(l, bytes_of(c, inputs) / s->threads, s->at_once) / steps,
-                 compute = s->rows * (double)c->outputs * (double)inputs / s->threads
-                           / (lnrnn_get_figures().multiply_adds * LNRNN_FEW_ROWS);
-    return most(read, compute) + least(read, compute) * LNRNN_NOT_HIDDEN;
-}
-
-static double step_time(const lnrnn_line *l, const step_shape *s)
-{
-    const lnrnn_rnn_config *c = l->call.config;
-    const double meetings = s->threads > 1 ? 1 + s->divided : 0;
-    return product_time(l, c->H, 1, s) + product_time(l, c->D, s->chunk, s)
-           + s->rows * (double)c->outputs / (s->divided ? s->threads : 1) / LNRNN_CELL_RATE
-           + meetings * LNRNN_MEETING;
-}
-
 static double mean_rows(const lnrnn_line *l) { return (double)all_rows(&l->call) / (double)l->call.T; }
 
-/* Of a step of one of the groups into which a plan divides the rows. */
-static step_shape shape_of(const lnrnn_line *l, double at_once)
+/* A step of one of the groups into which a plan divides the rows, beside which other lines are read, at_once in all. */
+static lnrnn_step_work work_of(const lnrnn_line *l, double at_once)
+{
+    lnrnn_step_work w = lnrnn_work_of(l->call.config, (size_t)ceil(mean_rows(l) / (double)l->plan.groups));
+    w.at_once = (int)at_once;
+    return w;
+}
+
+static double step_time(const lnrnn_line *l, double at_once)
 {
     const lnrnn_rnn_plan *p = &l->plan;
-    return (step_shape){.rows = mean_rows(l) / (double)p->groups,
-                        .threads = p->divide_units ? p->divide_units : 1,
-                        .divided = p->divide_rows,
-                        .chunk = (double)p->chunk,
-                        .at_once = at_once};
+    const lnrnn_partition of_group = {
+        .groups = 1, .units = p->divide_units ? p->divide_units : 1, .rows = p->divide_rows};
+    const lnrnn_step_work w = work_of(l, at_once);
+    return lnrnn_step_time(&w, p->caches, of_group);
 }
 
 /* How often threads go through time until all groups of a plan have, `lines` times as many at once. */
@@ -101,8 +51,7 @@ static double one_after_the_other(lnrnn_network *n, int threads)
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         lnrnn_line *l = &n->line[k];
         lnrnn_rnn_make_plan(&l->call, threads, &l->plan);
-        const step_shape s = shape_of(l, 1);
-        time += rounds(&l->plan, 1, l->plan.threads) * (double)l->call.T * step_time(l, &s);
+        time += rounds(&l->plan, 1, l->plan.threads) * (double)l->call.T * step_time(l, 1);
     }
     return time;
 }
@@ -111,32 +60,24 @@ static double one_after_the_other(lnrnn_network *n, int threads)
 static double as_a_wave(lnrnn_network *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
-                 T = (double)n->line[0].call.T;
-    double time = 0, read = 0, step = 0;
+                 T = (double)n->line[0].call.T, turns = (double)n->groups * T;
+    double time = 0, begin = 0, step = 0; /* of all lines; to begin a chunk; the longest step */
     for (size_t k = 0; k < n->layers; k++) {
-        const lnrnn_line *l = &n->line[k];
-        const step_shape s = shape_of(l, at_once);
-        const double of_step = step_time(l, &s);
-        time += (double)n->groups * T * of_step;
+        const lnrnn_step_work w = work_of(&n->line[k], at_once);
+        const double of_step = step_time(&n->line[k], at_once);
+        time += turns * of_step;
         step = most(step, of_step);
-        read = most(read, reading(l, bytes_of(l->call.config, l->call.config->D), at_once));
+        begin = most(begin, lnrnn_input_reading(&w, n->line[k].plan.caches) + LNRNN_HAND_OVER);
     }
     if (at_once < 2)
         return time / threads;
     /* Short chunks let the next layer begin sooner, long ones read W_ih and look at other threads less often: the
-     * least of time / threads * (read + meeting) / (step * chunk) + (at_once - 1) * chunk * step. */
-    const double chunk = sqrt(time * (read + LNRNN_MEETING) / (threads * (at_once - 1) * step * step));
+     * least of time / threads * begin / (step * chunk) + (at_once - 1) * chunk * step. */
+    const double chunk = sqrt(time * begin / (threads * (at_once - 1) * step * step));
     n->chunk = chunk < 1 ? 1 : (size_t)least(chunk, (double)n->line[0].plan.chunk);
-    time = 0;
-    for (size_t k = 0; k < n->layers; k++) {
-        const lnrnn_line *l = &n->line[k];
-        step_shape s = shape_of(l, at_once);
-        s.chunk = (double)n->chunk;
-        time += (double)n->groups * T * (step_time(l, &s) + LNRNN_MEETING / s.chunk);
-    }
-    time = time / threads + (at_once - 1) * (double)n->chunk * step;
+    time += (double)n->layers * turns / (double)n->chunk * begin;
     n->flexible = n->layers - n->layers % (size_t)at_once;
-    return time;
+    return time / threads + (at_once - 1) * (double)n->chunk * step;
 }
 
 /* Two directions of each layer at once. */
@@ -145,8 +86,7 @@ static double as_pairs(lnrnn_network *n)
     double time = 0;
     for (size_t k = 0; k < 2 * n->layers; k += 2) {
         const lnrnn_line *l = &n->line[k];
-        const step_shape s = shape_of(l, 2);
-        time += rounds(&l->plan, 2, n->threads) * (double)l->call.T * step_time(l, &s);
+        time += rounds(&l->plan, 2, n->threads) * (double)l->call.T * step_time(l, 2);
     }
     return time;
 }

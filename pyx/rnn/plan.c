@@ -53,13 +53,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     /* Steps with statistics of the batch need all rows at once; a tape and masks are of whole groups. */
     if (p->threads < 2 || p->synchronous || r->tape || r->masks.state)
         return;
-    const lnrnn_step_work work = {.rows = r->B,
-                                  .inputs = c->D,
-                                  .units = c->H,
-                                  .outputs = c->outputs,
-                                  .panels = lnrnn_panels_of(c->dtype, c->outputs),
-                                  .dtype = c->dtype,
-                                  .sides = 1 + c->separate_products};
+    const lnrnn_step_work work = lnrnn_work_of(c, r->B);
     const lnrnn_partition best = lnrnn_choose_partition(&work, p->caches, p->threads);
     if (best.units < 2)
         return;

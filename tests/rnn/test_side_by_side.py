@@ -118,7 +118,7 @@ def test_threads_out_of_step(rng, layers, both, mode):
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
     """Few sequences: each half divides the units of its direction. Many: their groups."""
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
-    for B, T, divide in ((1, 400, "units"), (33, 60, "tasks")):
+    for B, T, divide in ((1, 400, "units"), (384, 10, "tasks")):
         steps = T if cell == "RNN" else T // 3
         x, h0, ends = drawn(rng, rnn, steps, B, True)
         ends[0] = steps
@@ -232,7 +232,8 @@ def test_on_one_core_and_in_a_fork(kind):
 @pytest.mark.parametrize(
     "cell, hidden, layers, both, B, T, beside",
     [
-        ("LSTM", 256, 4, False, 1, 200, True),
+        ("LSTM", 128, 4, False, 1, 200, True),
+        ("LSTM", 256, 4, False, 1, 200, False),  # a half of the weights fits L2
         ("GRU", 256, 2, True, 4, 200, True),
         ("LSTM", 128, 4, False, 1, 200, True),
         ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit a faster cache

@@ -100,8 +100,8 @@ FAULTS = [
     Fault(
         "a share of weights is read as if all of them were",
         "pyx/rnn/cost_model.c",
-        r"rates_of(share * hidden, hidden, caches",
-        r"rates_of((FAULT ? 1 : share) * hidden, hidden, caches",
+        r"rates_of(panels * hidden, hidden * w->at_once, caches",
+        r"rates_of((FAULT ? 1 : panels) * hidden, hidden * w->at_once, caches",
         f"{GRIDS} -k 'share_that_l2_holds'",
     ),
     Fault(
@@ -130,7 +130,8 @@ FAULTS = [
         "the inner bias of the input side is missing in whole tiles after the first step",
         "pyx/rnn/forward.c",
         "product(r, &w_ih, n, rows, share, x, xs, work);\n                x +=",
-        "weights_used used = w_ih;\n                if (FAULT && t > t0)\n                    used.inner = NULL;\n"
+        "weights_used used = w_ih;\n                if (FAULT && t > t0)\n"
+        "                    used.inner = NULL;\n"
         "                product(r, &used, n, rows, share, x, xs, work);\n                x +=",
         f"{FORWARD} -k 'fifty and True and joint and LSTM'",
     ),
