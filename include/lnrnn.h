@@ -221,7 +221,7 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 typedef struct {
     /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
      * there. */
-    size_t hidden, input, statistics, cell, product;
+    size_t hidden, statistics, cell, product;
     size_t own_c;        /* divide_units: a worker's c; its h is at 0 */
     size_t old_h, old_c; /* zoneout: the states before a step, where the step overwrites them */
     size_t masked;       /* masks.state: h as W_hh takes it */
@@ -246,8 +246,7 @@ typedef struct {
      * none. */
     size_t batch_from;
     lnrnn_caches caches;
-    int synchronous;    /* there are such steps: then one group has all sequences */
-    int deferred_input; /* the input side is normalised at each step, not for a chunk at once */
+    int synchronous; /* there are such steps: then one group has all sequences */
     struct {
         /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. */
         size_t h, gates, c, width;

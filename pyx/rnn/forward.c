@@ -5,15 +5,13 @@
  * multiplied nor normalised.
  *
  * A group takes its steps in chunks. The product W_ih x of all steps of a chunk comes first: it does not
- * depend on the states, and one product of many rows is faster than many of few. If W_ih x has a norm of its
- * own (the input side), it is normalised there too, unless that is deferred: with a tape, which keeps W_ih x
- * itself, or with statistics of the batch, which are those of one step. Then each step in turn
+ * depend on the states, and one product of many rows is faster than many of few. Then each step in turn
  *     1. multiplies: W_hh h, which is added to W_ih x or, with separate products, kept beside it;
- *     2. normalises the input side, if that has been deferred;
- *     3. normalises the hidden side, W_hh h or the sum, and applies the cell: one kernel, on rows in L1;
- *     4. makes h of an LSTM whose norm of c takes the statistics of the batch, for which all c must be known;
- *     5. with zoneout, keeps some of the states before the step (zoneout.c).
- * Where the batch has to give statistics, they are taken before each of 2, 3 and 4.
+ *     2. normalises the sum, or each of the two by itself, and applies the cell: one kernel, sixteen rows at a time, which
+ *        are read a second time where they are still in L1 or L2;
+ *     3. makes h of an LSTM whose norm of c takes the statistics of the batch, for which all c must be known;
+ *     4. with zoneout, keeps some of the states before the step (zoneout.c).
+ * Where the batch has to give statistics, they are taken before each of 2 and 3.
  *
  * Where a step takes less that way, some threads divide the units of a group: see split.c. */
 #include <string.h>
@@ -133,17 +131,6 @@ void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size
         product(r, &w_ih, n, rows, share, x, xs, work);
 }
 
-void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
-                            size_t first, size_t every, float *x, ptrdiff_t xs)
-{
-    for (size_t t = t0; t < t1; t++) {
-        active = active_rows(r, r0, active, t);
-        if ((t - t0) % every == first)
-            lnrnn_step_input(r, (lnrnn_fold){0}, r0, active, t, x, xs, x, xs);
-        x += (ptrdiff_t)active * xs;
-    }
-}
-
 /* Every other step goes through the weights from their end: of weights that do not all stay in the cache,
  * those that do are then the first to be used again. */
 void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h_prev,
@@ -183,8 +170,7 @@ void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows)
 typedef struct {
     float *chunk;      /* (chunk, group, G*H): W_ih x of a chunk */
     float *hidden;     /* (group, G*H): W_hh h of a step, with separate products and no tape */
-    float *input;      /* (group, G*H): W_ih x of a step, normalised, where that is deferred */
-    float *statistics; /* lnrnn_statistics_work floats */
+    float *statistics; /* (2, lnrnn_statistics_work): of the input side, or of c; of the hidden side */
     float *old_c;      /* (group, narrow), with zoneout of c */
     float *masked;     /* (TILE, narrow), with masks.state */
     float *cell;       /* config->cell_scratch floats */
@@ -196,7 +182,6 @@ static scratch scratch_at(const lnrnn_rnn_plan *p, float *base)
 {
     return (scratch){.chunk = base,
                      .hidden = base + p->scratch.hidden,
-                     .input = base + p->scratch.input,
                      .statistics = base + p->scratch.statistics,
                      .old_c = base + p->scratch.old_c,
                      .masked = base + p->scratch.masked,
@@ -214,8 +199,8 @@ typedef struct {
     float *all_c;       /* (active, H), row stride hidden_stride, or NULL: gets the cell states */
 } group_step;
 
-/* The norm of the hidden side and the cell. deferred_output: as lnrnn_step_cell. */
-static void cell_step(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t active, size_t t,
+/* The norms of both sides and the cell. deferred_output: as lnrnn_step_cell. */
+static void cell_step(const lnrnn_rnn_call *r, const lnrnn_folds *folds, size_t r0, size_t active, size_t t,
                       const group_step *s, int deferred_output, const scratch *m)
 {
     const float *h_prev[TILE];
@@ -234,7 +219,7 @@ static void cell_step(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_
                                       .h = h,
                                       .saved_gates = s->saved_gates ? s->saved_gates + at : NULL,
                                       .scratch = m->cell};
-        lnrnn_step_cell(r, fold, r0 + i, t, &rows, deferred_output);
+        lnrnn_step_cell(r, folds, r0 + i, t, &rows, deferred_output);
         for (size_t j = 0; s->all_c && j < n; j++)
             memcpy(s->all_c + at + (ptrdiff_t)j * s->hidden_stride, c[j], r->config->H * sizeof(float));
     }
@@ -295,7 +280,7 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
     /* Without a tape the cell states take the place of W h: the kernel has read these rows by then. */
     if (config->cell_state && (record || deferred_output))
         rows.all_c = record ? x + p->tape.c : m->hidden;
-    lnrnn_fold fold = {0};
+    lnrnn_folds folds = {0};
     const float *h_prev[TILE];
     for (size_t i = 0; i < active; i += TILE) {
         const size_t n = active - i < TILE ? active - i : TILE;
@@ -306,17 +291,14 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
         lnrnn_hidden_product(r, n, t, h_prev, lnrnn_share_of(r, 0, 1), rows.hidden + (ptrdiff_t)i * xs, xs,
                              m->product);
     }
-    if (p->deferred_input) {
-        if (from_batch)
-            fold = lnrnn_step_statistics(r, LNRNN_SITE_INPUT, active, t, x, xs, m->statistics);
-        rows.input = m->input, rows.input_stride = (ptrdiff_t)p->wide;
-        lnrnn_step_input(r, fold, r0, active, t, x, xs, m->input, rows.input_stride);
-    }
+    if (from_batch && config->input_side)
+        folds.input = lnrnn_step_statistics(r, LNRNN_SITE_INPUT, active, t, x, xs, m->statistics);
     if (from_batch)
-        fold = lnrnn_step_statistics(r, LNRNN_SITE_HIDDEN, active, t, rows.hidden, xs, m->statistics);
+        folds.hidden = lnrnn_step_statistics(r, LNRNN_SITE_HIDDEN, active, t, rows.hidden, xs,
+                                             m->statistics + lnrnn_statistics_work(config));
     for (size_t i = 0; config->zoneout_c > 0 && i < active; i++)
         memcpy(m->old_c + i * p->narrow, c_row(r, r0 + i), config->H * sizeof(float));
-    cell_step(r, fold, r0, active, t, &rows, deferred_output, m);
+    cell_step(r, &folds, r0, active, t, &rows, deferred_output, m);
     if (deferred_output)
         output_step(r, r0, active, t, rows.all_c, xs, m);
     if (lnrnn_has_zoneout(config))
@@ -357,8 +339,6 @@ void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, s
         t1 = lnrnn_affordable_steps(r, active, t0, stop - t0 < p->chunk ? stop : t0 + p->chunk, left);
         float *x = m.chunk;
         lnrnn_input_product(r, r0, active, t0, t1, lnrnn_share_of(r, 0, 1), x, (ptrdiff_t)p->wide, m.product);
-        if (r->config->input_side && !p->deferred_input)
-            lnrnn_normalise_inputs(r, r0, active, t0, t1, 0, 1, x, (ptrdiff_t)p->wide);
         for (size_t t = t0; t < t1; t++) {
             active = active_rows(r, r0, active, t);
             step(r, r0, active, t, x, r->tape ? r->tape + (before + r0) * p->tape.width : NULL, &m);

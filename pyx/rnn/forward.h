@@ -35,10 +35,6 @@ size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, s
 void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
                          lnrnn_share share, float *x, ptrdiff_t xs, uint32_t *work);
 
-/* Normalises what lnrnn_input_product has written, of the steps t0 + first, t0 + first + every, ... */
-void lnrnn_normalise_inputs(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
-                            size_t first, size_t every, float *x, ptrdiff_t xs);
-
 /* h_prev: n pointers to (H), n <= TILE -> a (n, G*H), row stride as: W_hh h, or, if the products are not
  * separate, added to the W_ih x in a. */
 void lnrnn_hidden_product(const lnrnn_rnn_call *r, size_t n, size_t t, const float *const *h_prev,

@@ -107,9 +107,8 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->scratch.cell = p->scratch.old_c + (c->zoneout_c > 0 ? states : 0);
     } else {
         p->scratch.shared = 0;
-        p->scratch.input = p->scratch.hidden + (c->separate_products && !r->tape ? rows : 0);
-        p->scratch.statistics = p->scratch.input + (p->deferred_input ? rows : 0);
-        p->scratch.old_c = p->scratch.statistics + (p->synchronous ? lnrnn_statistics_work(c) : 0);
+        p->scratch.statistics = p->scratch.hidden + (c->separate_products && !r->tape ? rows : 0);
+        p->scratch.old_c = p->scratch.statistics + (p->synchronous ? 2 * lnrnn_statistics_work(c) : 0);
         p->scratch.masked = p->scratch.old_c + (c->zoneout_c > 0 ? p->group * p->narrow : 0);
         p->scratch.cell = p->scratch.masked + (r->masks.state ? TILE * p->narrow : 0);
     }
@@ -127,8 +126,6 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
-    /* A tape must keep W x itself; statistics of the batch are those of one step. */
-    p->deferred_input = c->input_side && (r->tape || p->synchronous);
     layout_tape(c, p);
     choose_threads(r, threads, p);
     choose_groups(r, p);

@@ -3,8 +3,9 @@
  * A step of few sequences takes the time of reading the weights. So each thread of a group has some of the panels
  * of W_ih and W_hh, which may then stay in its own L2 cache, and computes their columns of every product. A panel
  * between two threads is computed by both, by each for some of the rows: 14 panels of 40 vectors in all are not two
- * times seven of 20. Barriers stand after W_hh h of each step, after W_ih x of a chunk, and where a part of a call
- * begins. Then there are two ways to the states, between which the plan chooses (cost_model.c):
+ * times seven of 20. Barriers stand after W_hh h of each step, when W_ih x of its chunk is there too, before it if it is
+ * added to W_ih x, and where a part of a call begins. Then there are two ways to the states, between which the plan
+ * chooses (cost_model.c):
  *     Each thread makes those of all rows for itself: normalising and activating what another thread computes
  *     too costs less than a second barrier, if rows are few. Thread 0 of the group writes h to y and c to cn,
  *     the others to rows of their own. With separate products W_hh h is double-buffered, so that a fast thread
@@ -161,7 +162,7 @@ static void make_states(const split_thread *w, size_t first, size_t n, size_t t,
                                   .scratch = w->m.cell};
     if (keeps)
         remember_states(w, first, &rows);
-    lnrnn_step_cell(r, (lnrnn_fold){0}, w->r0 + first, t, &rows, 0);
+    lnrnn_step_cell(r, &(lnrnn_folds){0}, w->r0 + first, t, &rows, 0);
     for (size_t i = 0; keeps && i < n; i++)
         lnrnn_zoneout_row(r, w->r0 + first + i, t, w->m.old_h + (first + i) * narrow,
                           w->m.old_c + (first + i) * narrow, h[i], c[i]);
@@ -176,10 +177,8 @@ static void split_chunk(const split_thread *w, size_t active, size_t t0, size_t 
     const ptrdiff_t stride = (ptrdiff_t)wide;
     float *x = w->m.chunk;
     lnrnn_input_product(r, w->r0, active, t0, t1, w->share, x, stride, w->m.product);
-    /* The rows of a panel that is cut are divided anew in each product, by their number. */
-    wait_for_all(w);
-    if (r->config->input_side) /* what the others normalise is first read after the barrier of step t0 */
-        lnrnn_normalise_inputs(r, w->r0, active, t0, t1, index, team, x, stride);
+    if (!separate) /* the rows of a panel that is cut are divided anew in each product, by their number */
+        wait_for_all(w);
     for (size_t t = t0; t < t1; t++, x += active * wide) {
         active = active_rows(r, w->r0, active, t);
         float *const hidden = separate ? w->m.hidden + t % 2 * r->plan->group * wide : x;

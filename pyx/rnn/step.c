@@ -74,19 +74,6 @@ static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, si
     return of_step;
 }
 
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t n, size_t t, const float *x,
-                      ptrdiff_t xs, float *y, ptrdiff_t ys)
-{
-    lnrnn_gate_norm of_step;
-    for (size_t i = 0, alike; i < n; i += alike) {
-        const lnrnn_gate_norm *norm = norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, fold, &of_step);
-        const ptrdiff_t at = (ptrdiff_t)i;
-        alike = rows_alike(r, fold, r0 + i, n - i, t);
-        r->plan->kernels->cells->normalise_rows((int)r->config->num_gates, norm, alike, x + at * xs, xs,
-                                                y + at * ys, ys);
-    }
-}
-
 /* Rows first .. first + n - 1 of `all`. */
 static lnrnn_step_rows part_of(const lnrnn_step_rows *all, size_t first, size_t n)
 {
@@ -99,19 +86,22 @@ static lnrnn_step_rows part_of(const lnrnn_step_rows *all, size_t first, size_t 
     return part;
 }
 
-void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t t,
+void lnrnn_step_cell(const lnrnn_rnn_call *r, const lnrnn_folds *folds, size_t r0, size_t t,
                      const lnrnn_step_rows *rows, int deferred_output)
 {
     const lnrnn_rnn_config *c = r->config;
     for (size_t i = 0, alike; i < rows->n; i += alike) {
-        lnrnn_gate_norm hidden, cell;
-        lnrnn_step_config step = {.hidden = norm_of_step(r, LNRNN_SITE_HIDDEN, r0 + i, t, fold, &hidden),
+        lnrnn_gate_norm hidden, input, cell;
+        lnrnn_step_config step = {.hidden =
+                                      norm_of_step(r, LNRNN_SITE_HIDDEN, r0 + i, t, folds->hidden, &hidden),
                                   .act = c->act,
                                   .cell_norm = c->cell_norm,
                                   .deferred_output = deferred_output};
+        if (c->input_side)
+            step.input = norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, folds->input, &input);
         if (c->cell_norm != LNRNN_CELL_NONE && !deferred_output)
             step.cell = norm_of_step(r, LNRNN_SITE_CELL, r0 + i, t, (lnrnn_fold){0}, &cell);
-        alike = rows_alike(r, fold, r0 + i, rows->n - i, t);
+        alike = rows_alike(r, folds->hidden, r0 + i, rows->n - i, t);
         const lnrnn_step_rows part = part_of(rows, i, alike);
         r->plan->kernels->cells->step[c->step_kernel](&step, &part);
     }

@@ -20,15 +20,14 @@ static inline size_t lnrnn_statistics_work(const lnrnn_rnn_config *config) { ret
 lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
                                  ptrdiff_t as, float *work);
 
-/* Of each, r0 is the first of the n rows. The input side: x (n, G*H), row stride xs, W x of step t -> y (n, G*H), row stride ys, what the cell adds
- * to W h. y may be x. */
-void lnrnn_step_input(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t n, size_t t, const float *x,
-                      ptrdiff_t xs, float *y, ptrdiff_t ys);
+/* Those of the two sides of a step. */
+typedef struct {
+    lnrnn_fold input, hidden;
+} lnrnn_folds;
 
-/* The hidden side and the cell: the states of these rows at step t. deferred_output: an LSTM's h are not
- * finished, as the norm of c needs the statistics of all rows: lnrnn_step_output is to follow. fold: the
- * hidden side's. */
-void lnrnn_step_cell(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t t,
+/* Of each, r0 is the first of the n rows. Both sides and the cell: the states of these rows at step t. deferred_output:
+ * an LSTM's h are not finished, as the norm of c needs the statistics of all rows: lnrnn_step_output is to follow. */
+void lnrnn_step_cell(const lnrnn_rnn_call *r, const lnrnn_folds *folds, size_t r0, size_t t,
                      const lnrnn_step_rows *rows, int deferred_output);
 
 /* The deferred h: of rows n, c and h are used. fold: that of the norm of c. */

@@ -95,6 +95,35 @@ def test_any_batch_any_place(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
+# What stands beside ordinary rows, by an input that all units share and one that most of them share: the
+# statistics of such a row take a second pass or double precision, or are no numbers.
+UNLIKE = {
+    "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
+    "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
+def test_rows_beside_others(family, rng, model):
+    """The statistics of several rows are found together, of a row alone by themselves."""
+    for hidden in (3, 33, 130):
+        rnn = network(4, hidden, **MODELS[model])
+        weight = normal(rng, *rnn.weight_ih_l0.shape)
+        weight[:, 0], weight[:, 1] = 1, 1
+        weight[: min(16, hidden // 3), 1] = 0
+        rnn.weight_ih_l0 = weight
+        for batch in (4, 16, 37):
+            x = normal(rng, 3, batch, 4)
+            x[..., :2] = 0
+            for place, values in zip(range(1, batch, 3), 2 * list(UNLIKE.values()), strict=False):
+                x[:, place, :2] = values
+                x[:, place, 2:] *= min(1, abs(np.nan_to_num(values[0] or values[1], nan=1)))
+            y, h = rnn(x)
+            for place in range(batch):
+                of_one = (y[:, place : place + 1], taken(rnn, h, [place]))
+                equal(rnn, rnn(x[:, place : place + 1]), of_one, f"row {place} of {batch}, {hidden} units")
+
+
 @each_model
 def test_every_place_among_strangers(family, rng, model):
     """One sequence moves through a batch of others, which change as well."""

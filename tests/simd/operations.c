@@ -134,6 +134,7 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_prefetch, 0, prefetch_anywhere(in[0]), V32)                                               \
     OPERATION(v32_prefetch_l2, 0, prefetch_anywhere(in[0]), V32)                                            \
     OPERATION(LNRNN_LOADED, V32, loaded(in[0], out), V32)                                                   \
+    OPERATION(v32_sums, V32, RESULT(v32_sums((const v32 *)in[0])), (V32_LANES) * (V32))                     \
     OPERATION(v32_round, V32, RESULT(v32_round(v32_of(in[0]))), V32)                                        \
     BINARY(v32, scale, V32)                                                                                 \
     OPERATION(v32_lookup16, V32, RESULT(v32_lookup16((const float *)in[1], v32_of(in[0]))), V32, 64)        \

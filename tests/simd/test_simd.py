@@ -116,6 +116,18 @@ def test_sum(unit, rng, v):
     assert_bits(sums(np.concatenate([whole, any_]))[500:], got)
 
 
+def test_sums(unit, rng):
+    """As sum, which has a vector of its own in each lane, to the bit."""
+    lanes = unit.lanes["v32"]
+    for rows in (
+        rng.standard_normal((200 * lanes, lanes)).astype(F32),
+        special(F32)[rng.integers(0, len(special(F32)), (200 * lanes, lanes))],
+    ):
+        want = np.frombuffer(unit.run("v32_sum", rows, count=len(rows)), F32)
+        got = np.frombuffer(unit.run("v32_sums", rows, count=200), F32)
+        np.testing.assert_array_equal(got, want)
+
+
 @each_type
 def test_zero_and_set1(unit, rng, v):
     lanes = unit.lanes[v]
@@ -455,7 +467,7 @@ TESTED = {
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),
     *(names.format(move) for names, *_ in ARRAYS.values() for move in MOVES),
-    *("float_bits", "bits_float", "stream_end"),
+    *("v32_sums", "float_bits", "bits_float", "stream_end"),
 }
 HEADERS = ROOT / "include/lnrnn/simd"
 BACKENDS = sorted({path.name for path in HEADERS.glob("*.h")} - {"simd.h", "half.h", "vmath.h", "units.h"})

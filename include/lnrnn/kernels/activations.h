@@ -4,14 +4,17 @@
 
 #include "lnrnn/simd/vmath.h"
 
-/* act: LNRNN_ACT_TANH .. */
-LNRNN_INLINE v32 v32_act(int act, v32 v)
+/* act: LNRNN_ACT_TANH ..; of m vectors. */
+LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {
-    case LNRNN_ACT_TANH: return v32_tanh(v);
-    case LNRNN_ACT_RELU: return v32_relu(v);
-    case LNRNN_ACT_SIGMOID: return v32_sigmoid(v);
-    default: return v;
+    case LNRNN_ACT_TANH: v32_tanhs(m, v); break;
+    case LNRNN_ACT_SIGMOID: v32_sigmoids(m, v); break;
+    case LNRNN_ACT_RELU:
+        for (int i = 0; i < m; i++)
+            v[i] = v32_relu(v[i]);
+        break;
+    default: break;
     }
 }
 

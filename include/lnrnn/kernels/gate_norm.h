@@ -8,12 +8,13 @@
  * here; lnrnn/reference/cells.py has the equations.
  *
  * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
- * of the three above; `separate`: x is added to what is read; `whole`: i .. i + k - 1 are a whole vector.
+ * of the three above; `separate`: W x is read too, by itself, and added; `whole`: i .. i + k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
 
 #include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/span_moments.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
@@ -21,114 +22,151 @@
  * done: names.h. */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
+/* The same with f(i, k, vecs, ...), where vecs, a constant, is 2 for two whole vectors, whose functions are computed side by
+ * side, then 1, and 0 for less than one; k are the units of each. */
+#define LNRNN_FOR_PAIRS(n, f, ...)                            \
+    do {                                                      \
+        const size_t n_ = (n);                                \
+        size_t i_ = 0;                                        \
+        for (; i_ + 2 * V32_LANES <= n_; i_ += 2 * V32_LANES) \
+            f(i_, (size_t)V32_LANES, 2, __VA_ARGS__);         \
+        for (; i_ + V32_LANES <= n_; i_ += V32_LANES)         \
+            f(i_, (size_t)V32_LANES, 1, __VA_ARGS__);         \
+        if (i_ < n_)                                          \
+            f(i_, n_ - i_, 0, __VA_ARGS__);                   \
+    } while (0)
+
+/* The first unit of vector v of those from unit `first` on. */
+LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V32_LANES; }
+
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* row_moments in double precision, for squares that leave the range of float. */
-LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
-                                        float *rstd)
-{
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += (double)a[i];
-    const double mean = sum / (double)n;
-    for (size_t i = 0; i < n; i++)
-        squares += ((double)a[i] - mean) * ((double)a[i] - mean);
-    *mean_hi = (float)mean;
-    *mean_lo = (float)(mean - (double)*mean_hi);
-    *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
-}
-
-/* a (n) -> its mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps). */
-LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
-                               float *rstd)
-{
-    float var;
-    moments_about_f32(n, a, mean_hi, mean_lo, &var, 1);
-    *rstd = 1 / sqrtf(var + eps);
-    if (__builtin_expect(out_of_range_f32(*rstd), 0))
-        row_moments_in_double(n, a, eps, mean_hi, mean_lo, rstd);
-}
-
-/* Mean, 1 / sigma, and -mean_lo / sigma of a span of a row, in all lanes: what normalised_f32 (norm.h, whose
- * names get the suffix _f32 by names.h) takes beside a value. */
+/* The moments of some rows of a step. */
 typedef struct {
-    v32 mean, rstd, rest;
-} span_moments;
+    span_moments spans[4];
+    const span_moments *of_gate[4];
+} rows_moments;
 
-/* a (n) -> its moments. */
-LNRNN_INLINE span_moments moments_of_span(size_t n, const float *a, float eps)
+/* a (rows, num_gates * H), row stride as, and x, the same with xs, or NULL; rows <= LNRNN_ROWS_TOGETHER -> for each
+ * gate the moments of the span it belongs to: of row r of a at place r, of x at rows + r. norm: that of a, which x's
+ * differs from in gain and bias alone. */
+LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
+                                  const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
-    float mean_hi, mean_lo, rstd;
-    row_moments(n, a, eps, &mean_hi, &mean_lo, &rstd);
-    return (span_moments){v32_set1(mean_hi), v32_set1(rstd), v32_set1(-mean_lo * rstd)};
-}
-
-/* a (num_gates * H) -> span (num_gates): for each gate the moments of the span it belongs to. */
-LNRNN_INLINE void moments_of_gates(const int num_gates, const lnrnn_gate_norm *norm, const float *a,
-                                   span_moments *span)
-{
-    for (int from = 0; from < num_gates;) {
+    for (int from = 0, span = 0; from < num_gates; span++) {
         const int to = norm->spans == LNRNN_SPANS_ALL            ? num_gates
                        : norm->spans == LNRNN_SPANS_EACH || from ? from + 1
                                                                  : num_gates - 1;
-        const span_moments of_span =
-            moments_of_span((size_t)(to - from) * norm->H, a + (size_t)from * norm->H, norm->eps);
+        const float *starts[LNRNN_SPANS_TOGETHER];
+        for (size_t r = 0; r < rows; r++) {
+            starts[r] = a + (ptrdiff_t)r * as + (size_t)from * norm->H;
+            if (x)
+                starts[rows + r] = x + (ptrdiff_t)r * xs + (size_t)from * norm->H;
+        }
+        moments_of_spans((size_t)(to - from) * norm->H, x ? 2 * rows : rows, starts, norm->eps,
+                         &m->spans[span]);
         for (; from < to; from++)
-            span[from] = of_span;
+            m->of_gate[from] = &m->spans[span];
     }
 }
 
 /* --- values ----------------------------------------------------------------------------------------- */
 
-/* One row of a step, about to be read. */
+/* The row of W h, of W x or of their sum, about to be read. */
 typedef struct {
     const lnrnn_gate_norm *norm;
-    const float *x;           /* (G*H): what is added to the values read, if the products are separate */
-    const float *a;           /* (G*H): what is read */
-    const span_moments *span; /* (G), if LNRNN_NORMED */
+    const float *a; /* (G*H) */
+    /* LNRNN_NORMED: for each gate the moments of spans, of which this row's are at place `at`. */
+    const span_moments *of_gate[4];
+    size_t at;
+} gate_side;
+
+/* One row of a step: W h, or the sum; and W x, if the products are separate. */
+typedef struct {
+    gate_side hidden, input;
 } gate_row;
 
+/* Of the rows of a step those from r on, at most LNRNN_ROWS_TOGETHER. */
+LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
+{
+    lnrnn_step_rows some = *rows;
+    some.n = rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER;
+    some.x += rows->x ? (ptrdiff_t)r * rows->xs : 0;
+    some.a += (ptrdiff_t)r * rows->as;
+    some.h_prev += r, some.c += r, some.h += r;
+    some.saved_gates += rows->saved_gates ? (ptrdiff_t)r * rows->as : 0;
+    return some;
+}
+
+/* The moments of a gate. Of an LSTM with separate products all gates have theirs in common, of a GRU r and z: the compiler
+ * should know it, and load these once. */
+LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
+                                                 const rows_moments *m, const int gate)
+{
+    const int first = num_gates == 4 ? separate : num_gates == 3 ? gate < 2 : 1;
+    return first ? &m->spans[0] : m->of_gate[gate];
+}
+
+/* Row r of the n <= LNRNN_ROWS_TOGETHER rows of a step, whose moments are m. */
+LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int separate,
+                                  const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
+                                  const rows_moments *m)
+{
+    gate_row row = {.hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r}};
+    if (separate)
+        row.input =
+            (gate_side){.norm = step->input, .a = rows->x + (ptrdiff_t)r * rows->xs, .at = rows->n + r};
+#pragma GCC unroll 4
+    for (int gate = 0; how == LNRNN_NORMED && gate < num_gates; gate++)
+        row.hidden.of_gate[gate] = row.input.of_gate[gate] = moments_of_gate(num_gates, separate, m, gate);
+    return row;
+}
+
 /* Units i .. i + k - 1 of a gate, read as the norm says. */
-LNRNN_INLINE v32 gate_read(const int how, const gate_row *row, const int gate, size_t i, size_t k,
+LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate, size_t i, size_t k,
                            const int whole)
 {
-    const lnrnn_gate_norm *norm = row->norm;
+    const lnrnn_gate_norm *norm = side->norm;
     const size_t at = (size_t)gate * norm->H + i;
-    v32 v = get_f32(row->a + at, k, whole);
+    v32 v = get_f32(side->a + at, k, whole);
     if (how == LNRNN_PLAIN)
         return v32_add(v, get_f32(norm->bias + at, k, whole));
-    if (how == LNRNN_NORMED)
-        v = normalised_f32(v, row->span[gate].mean, row->span[gate].rstd, row->span[gate].rest);
-    else if (norm->mean)
+    if (how == LNRNN_NORMED) {
+        const span_moments *m = side->of_gate[gate];
+        v = normalised_f32(v, v32_set1(m->mean[side->at]), v32_set1(m->rstd[side->at]),
+                           v32_set1(m->rest[side->at]));
+    } else if (norm->mean)
         v = v32_sub(v, get_f32(norm->mean + at, k, whole));
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
-/* The same, and the input side added: the argument of the gate's activation. */
+/* Both sides, added: the argument of the gate's activation. */
 LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
                           size_t k, const int whole)
 {
-    const v32 z = gate_read(how, row, gate, i, k, whole);
-    return separate ? v32_add(get_f32(row->x + (size_t)gate * row->norm->H + i, k, whole), z) : z;
+    const v32 z = gate_read(how, &row->hidden, gate, i, k, whole);
+    return separate ? v32_add(gate_read(how, &row->input, gate, i, k, whole), z) : z;
 }
 
 /* --- rows, normalised and written ------------------------------------------------------------------- */
 
-LNRNN_INLINE void normalise_units(size_t i, size_t k, const int whole, const int how, const gate_row *row,
+LNRNN_INLINE void normalise_units(size_t i, size_t k, const int whole, const int how, const gate_side *side,
                                   const int gate, float *y)
 {
-    put_f32(y + (size_t)gate * row->norm->H + i, gate_read(how, row, gate, i, k, whole), k, whole);
+    put_f32(y + (size_t)gate * side->norm->H + i, gate_read(how, side, gate, i, k, whole), k, whole);
 }
 
 LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_norm *norm, const float *x,
                                 float *y)
 {
-    span_moments span[4];
-    const gate_row row = {.norm = norm, .a = x, .span = span};
-    if (how == LNRNN_NORMED)
-        moments_of_gates(num_gates, norm, x, span);
+    rows_moments m;
+    gate_side side = {.norm = norm, .a = x};
+    if (how == LNRNN_NORMED) {
+        moments_of_rows(num_gates, norm, 1, x, 0, NULL, 0, &m);
+        memcpy(side.of_gate, m.of_gate, sizeof m.of_gate);
+    }
     for (int gate = 0; gate < num_gates; gate++)
-        LNRNN_FOR_UNITS(norm->H, normalise_units, how, &row, gate, y);
+        LNRNN_FOR_UNITS(norm->H, normalise_units, how, &side, gate, y);
 }
 
 /* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may

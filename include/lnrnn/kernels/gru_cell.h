@@ -19,60 +19,71 @@ LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k,
     put_f32(h, v32_fma(z, v32_sub(get_f32(h_prev, k, whole), n), n), k, whole);
 }
 
-LNRNN_INLINE void gru_units(size_t i, size_t k, const int whole, const int how, const int separate,
+LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int how, const int separate,
                             const gru_row *row)
 {
-    const size_t H = row->gates.norm->H;
-    const v32 r = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
-    const v32 z = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
-    const v32 recurrent = gate_read(how, &row->gates, 2, i, k, whole);
-    const v32 n = v32_tanh(separate ? v32_fma(r, recurrent, get_f32(row->gates.x + 2 * H + i, k, whole))
-                                    : v32_mul(r, recurrent));
-    if (row->saved_gates) {
-        put_f32(row->saved_gates + i, r, k, whole);
-        put_f32(row->saved_gates + H + i, z, k, whole);
-        put_f32(row->saved_gates + 2 * H + i, n, k, whole);
+    const size_t H = row->gates.hidden.norm->H;
+    const int m = vecs ? vecs : 1;
+    v32 rz[4], n[2];
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        rz[2 * v] = gate_sum(how, separate, &row->gates, 0, i, k, vecs);
+        rz[2 * v + 1] = gate_sum(how, separate, &row->gates, 1, i, k, vecs);
     }
-    gru_mix(z, n, row->h_prev + i, row->h + i, k, whole);
+    v32_sigmoids(2 * m, rz);
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        const v32 recurrent = gate_read(how, &row->gates.hidden, 2, i, k, vecs);
+        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->gates.input, 2, i, k, vecs))
+                        : v32_mul(rz[2 * v], recurrent);
+    }
+    v32_tanhs(m, n);
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        if (row->saved_gates) {
+            put_f32(row->saved_gates + i, rz[2 * v], k, vecs);
+            put_f32(row->saved_gates + H + i, rz[2 * v + 1], k, vecs);
+            put_f32(row->saved_gates + 2 * H + i, n[v], k, vecs);
+        }
+        gru_mix(rz[2 * v + 1], n[v], row->h_prev + i, row->h + i, k, vecs);
+    }
 }
 
-LNRNN_INLINE void gru_row_step(const int how, const int separate, const lnrnn_gate_norm *norm,
-                               const lnrnn_step_rows *rows, size_t r)
+/* At most LNRNN_ROWS_TOGETHER rows. */
+LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_config *step,
+                           const lnrnn_step_rows *rows)
 {
-    const float *const a = rows->a + (ptrdiff_t)r * rows->as;
-    const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;
-    span_moments span[4];
-    const gru_row row = {
-        .gates = {.norm = norm, .x = x, .a = a, .span = span},
-        .h_prev = rows->h_prev[r],
-        .h = rows->h[r],
-        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-    };
+    rows_moments m;
     if (how == LNRNN_NORMED)
-        moments_of_gates(3, norm, a, span);
-    LNRNN_FOR_UNITS(norm->H, gru_units, how, separate, &row);
+        moments_of_rows(3, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL, rows->xs, &m);
+    for (size_t r = 0; r < rows->n; r++) {
+        const gru_row row = {
+            .gates = gate_row_of(3, how, separate, step, rows, r, &m),
+            .h_prev = rows->h_prev[r],
+            .h = rows->h[r],
+            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+        };
+        LNRNN_FOR_PAIRS(step->hidden->H, gru_units, how, separate, &row);
+    }
 }
 
-LNRNN_INLINE void gru_row_of(const int how, const lnrnn_gate_norm *norm, const lnrnn_step_rows *rows,
-                             size_t r)
-{
-    if (rows->x)
-        gru_row_step(how, 1, norm, rows, r);
-    else
-        gru_row_step(how, 0, norm, rows, r);
-}
-
-/* r, z = sigmoid(x + a), n = tanh(x + r a), where x is 0 if it is NULL; h = (1 - z) n + z h_prev. h_prev may
- * be h. */
+/* With x and a read as step->input and step->hidden say: r, z = sigmoid(x + a), n = tanh(x + r a), where x is 0 if it is
+ * NULL; h = (1 - z) n + z h_prev. h_prev may be h. A cell without a norm has x. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
-    const lnrnn_gate_norm *norm = step->hidden;
-    for (size_t r = 0; r < rows->n; r++)
-        switch (norm->how) {
-        case LNRNN_PLAIN: gru_row_of(LNRNN_PLAIN, norm, rows, r); break;
-        case LNRNN_AFFINE: gru_row_of(LNRNN_AFFINE, norm, rows, r); break;
-        default: gru_row_of(LNRNN_NORMED, norm, rows, r); break;
-        }
+    for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
+        const lnrnn_step_rows some = rows_together(rows, r);
+        if (step->hidden->how == LNRNN_PLAIN)
+            gru_rows(LNRNN_PLAIN, 1, step, &some);
+        else if (step->hidden->how == LNRNN_AFFINE && some.x)
+            gru_rows(LNRNN_AFFINE, 1, step, &some);
+        else if (step->hidden->how == LNRNN_AFFINE)
+            gru_rows(LNRNN_AFFINE, 0, step, &some);
+        else if (some.x)
+            gru_rows(LNRNN_NORMED, 1, step, &some);
+        else
+            gru_rows(LNRNN_NORMED, 0, step, &some);
+    }
 }
 
 /* --- a norm for each gate --------------------------------------------------------------------------- */
@@ -84,21 +95,21 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
 }
 
 /* x, a (H): of the gate n -> sum (H) = x + r a; r is read from the row, and saved, if gates is not NULL. */
-LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_row *row,
+LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
-    const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, row, 0, i, k, whole));
+    const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, side, 0, i, k, whole));
     put_f32(sum + i, v32_fma(r, get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k, whole);
     if (gates)
         put_f32(gates + i, r, k, whole);
 }
 
-LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_row *row,
+LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_side *side,
                                         const float *h_prev, float *h, float *gates)
 {
-    const size_t H = row->norm->H;
-    const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, row, 1, i, k, whole));
-    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, row, 2, i, k, whole));
+    const size_t H = side->norm->H;
+    const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, side, 1, i, k, whole));
+    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, side, 2, i, k, whole));
     if (gates) {
         put_f32(gates + H + i, z, k, whole);
         put_f32(gates + 2 * H + i, n, k, whole);
@@ -115,16 +126,16 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
     const float *x = rows->x, *a = rows->a;
     float *const sum = rows->scratch;
     for (size_t r = 0; r < rows->n; r++, x += rows->xs, a += rows->as) {
-        span_moments span[3];
-        const gate_row row = {.norm = norm, .a = sum, .span = span};
+        rows_moments m;
+        gate_side side = {.norm = norm, .a = sum, .of_gate = {&m.spans[0], &m.spans[1], &m.spans[2]}};
         const float *const h_prev = rows->h_prev[r];
         float *const h = rows->h[r];
         float *const gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL;
         LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, x, a, sum);
-        moments_of_gates(2, norm, sum, span);
-        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &row, x + 2 * H, a + 2 * H, sum + 2 * H, gates);
-        span[2] = moments_of_span(H, sum + 2 * H, norm->eps);
-        LNRNN_FOR_UNITS(H, gru_gate_output_units, &row, h_prev, h, gates);
+        moments_of_rows(2, norm, 1, sum, 0, NULL, 0, &m);
+        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x + 2 * H, a + 2 * H, sum + 2 * H, gates);
+        row_moments(H, sum + 2 * H, norm->eps, &m.spans[2], 0);
+        LNRNN_FOR_UNITS(H, gru_gate_output_units, &side, h_prev, h, gates);
     }
 }
 

@@ -11,20 +11,21 @@
 typedef struct {
     gate_row gates;
     float *c, *h, *saved_gates;
-    int cell_norm;
 } lstm_row;
 
+/* h gets the output gate: lstm_output_rows is to follow. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const lstm_row *row)
 {
-    const size_t H = row->gates.norm->H;
-    const v32 i_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 0, i, k, whole));
-    const v32 f_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 1, i, k, whole));
+    const size_t H = row->gates.hidden.norm->H;
+    v32 ifo[] = {gate_sum(how, separate, &row->gates, 0, i, k, whole),
+                 gate_sum(how, separate, &row->gates, 1, i, k, whole),
+                 gate_sum(how, separate, &row->gates, 3, i, k, whole)};
     const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, 2, i, k, whole));
-    const v32 o_gate = v32_sigmoid(gate_sum(how, separate, &row->gates, 3, i, k, whole));
-    const v32 c = v32_fma(f_gate, get_f32(row->c + i, k, whole), v32_mul(i_gate, g_gate));
-    put_f32(row->c + i, c, k, whole);
-    put_f32(row->h + i, row->cell_norm == LNRNN_CELL_NONE ? v32_mul(o_gate, v32_tanh(c)) : o_gate, k, whole);
+    v32_sigmoids(3, ifo);
+    const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
+    put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), v32_mul(i_gate, g_gate)), k, whole);
+    put_f32(row->h + i, o_gate, k, whole);
     if (row->saved_gates) {
         put_f32(row->saved_gates + i, i_gate, k, whole);
         put_f32(row->saved_gates + H + i, f_gate, k, whole);
@@ -33,82 +34,94 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
     }
 }
 
-/* --- the norm of c ---------------------------------------------------------------------------------- */
+/* --- the output ------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_output_units(size_t i, size_t k, const int whole, const int how, const int carry,
-                                    const gate_row *row, float *c, float *h)
+/* h = o tanh(c), or with side, which reads c, o tanh(norm(c)), and if carry c = norm(c) too. */
+LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
+                                    const gate_side *side, float *c, float *h)
 {
-    const v32 u = gate_read(how, row, 0, i, k, whole);
-    if (carry)
-        put_f32(c + i, u, k, whole);
-    put_f32(h + i, v32_mul(get_f32(h + i, k, whole), v32_tanh(u)), k, whole);
+    const int m = vecs ? vecs : 1;
+    v32 u[2];
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        u[v] = side ? gate_read(how, side, 0, i, k, vecs) : get_f32(c + i, k, vecs);
+        if (carry)
+            put_f32(c + i, u[v], k, vecs);
+    }
+    v32_tanhs(m, u);
+    LNRNN_FOR_EACH (v, m)
+        put_f32(h + unit_of(first, v), v32_mul(get_f32(h + unit_of(first, v), k, vecs), u[v]), k, vecs);
 }
 
-/* c (H); h (H), which holds the output gate o -> h = o tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
-LNRNN_OUTLINE void lstm_output_row(const lnrnn_step_config *step, float *c, float *h)
+/* n <= LNRNN_ROWS_TOGETHER pointers to c (H) and to h (H), which holds the output gate o -> h = o tanh(norm(c));
+ * LNRNN_CELL_CARRY: c = norm(c) too. */
+LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, float *const *c, float *const *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
-    if (norm->how == LNRNN_NORMED) {
-        const span_moments span = moments_of_span(norm->H, c, norm->eps);
-        const gate_row row = {.norm = norm, .a = c, .span = &span};
-        LNRNN_FOR_UNITS(norm->H, lstm_output_units, LNRNN_NORMED, step->cell_norm == LNRNN_CELL_CARRY, &row,
-                        c, h);
-    } else {
-        const gate_row row = {.norm = norm, .a = c};
-        LNRNN_FOR_UNITS(norm->H, lstm_output_units, LNRNN_AFFINE, 0, &row, c, h);
+    const int carry = step->cell_norm == LNRNN_CELL_CARRY;
+    span_moments m;
+    if (step->cell_norm != LNRNN_CELL_NONE && norm->how == LNRNN_NORMED)
+        moments_of_spans(norm->H, n, (const float *const *)c, norm->eps, &m);
+    for (size_t r = 0; r < n; r++) {
+        const gate_side side = {.norm = norm, .a = c[r], .of_gate = {&m}, .at = r};
+        if (step->cell_norm == LNRNN_CELL_NONE)
+            LNRNN_FOR_PAIRS(step->hidden->H, lstm_output_units, LNRNN_PLAIN, 0, (const gate_side *)NULL, c[r],
+                            h[r]);
+        else if (norm->how == LNRNN_NORMED)
+            LNRNN_FOR_PAIRS(norm->H, lstm_output_units, LNRNN_NORMED, carry, &side, c[r], h[r]);
+        else
+            LNRNN_FOR_PAIRS(norm->H, lstm_output_units, LNRNN_AFFINE, 0, &side, c[r], h[r]);
     }
 }
 
 /* The outputs of rows for which lstm_step had deferred_output. */
 static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
-    for (size_t r = 0; r < rows->n; r++)
-        lstm_output_row(step, rows->c[r], rows->h[r]);
+    for (size_t r = 0, n; r < rows->n; r += n) {
+        n = rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER;
+        lstm_output_rows(step, n, rows->c + r, rows->h + r);
+    }
 }
 
 /* --- the step --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_row_read(const int how, const int separate, const lnrnn_step_config *step,
-                                const lnrnn_step_rows *rows, size_t r)
+/* At most LNRNN_ROWS_TOGETHER rows. */
+LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_config *step,
+                            const lnrnn_step_rows *rows)
 {
-    const lnrnn_gate_norm *norm = step->hidden;
-    const float *const a = rows->a + (ptrdiff_t)r * rows->as;
-    const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;
-    span_moments span[4];
-    const lstm_row row = {
-        .gates = {.norm = norm, .x = x, .a = a, .span = span},
-        .c = rows->c[r],
-        .h = rows->h[r],
-        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-        .cell_norm = step->cell_norm,
-    };
+    rows_moments m;
     if (how == LNRNN_NORMED)
-        moments_of_gates(4, norm, a, span);
-    LNRNN_FOR_UNITS(norm->H, lstm_units, how, separate, &row);
+        moments_of_rows(4, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL, rows->xs, &m);
+    for (size_t r = 0; r < rows->n; r++) {
+        const lstm_row row = {
+            .gates = gate_row_of(4, how, separate, step, rows, r, &m),
+            .c = rows->c[r],
+            .h = rows->h[r],
+            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+        };
+        LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, &row);
+    }
 }
 
-LNRNN_INLINE void lstm_row_step(const int how, const lnrnn_step_config *step, const lnrnn_step_rows *rows,
-                                size_t r)
-{
-    if (rows->x)
-        lstm_row_read(how, 1, step, rows, r);
-    else
-        lstm_row_read(how, 0, step, rows, r);
-}
-
-/* With z = x + read(a), where read is step->hidden (gate_norm.h) and x is 0 if it is NULL:
- * i, f, o = sigmoid(z), g = tanh(z); c = f c + i g; h = o tanh(norm(c)); LNRNN_CELL_CARRY: then c = norm(c).
- * With deferred_output h is o, and lstm_output is still to come. */
+/* With z = read(x) + read(a), where the first reads as step->input says (gate_norm.h), the second as step->hidden, and x
+ * is 0 if it is NULL: i, f, o = sigmoid(z), g = tanh(z); c = f c + i g; h = o tanh(norm(c)); LNRNN_CELL_CARRY: then c =
+ * norm(c). With deferred_output h is o, and lstm_output is still to come. A cell without a norm has one sum. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
-    for (size_t r = 0; r < rows->n; r++) {
-        switch (step->hidden->how) {
-        case LNRNN_PLAIN: lstm_row_step(LNRNN_PLAIN, step, rows, r); break;
-        case LNRNN_AFFINE: lstm_row_step(LNRNN_AFFINE, step, rows, r); break;
-        default: lstm_row_step(LNRNN_NORMED, step, rows, r); break;
-        }
-        if (step->cell_norm != LNRNN_CELL_NONE && !step->deferred_output)
-            lstm_output_row(step, rows->c[r], rows->h[r]);
+    for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
+        const lnrnn_step_rows some = rows_together(rows, r);
+        if (step->hidden->how == LNRNN_PLAIN)
+            lstm_rows(LNRNN_PLAIN, 0, step, &some);
+        else if (step->hidden->how == LNRNN_AFFINE && some.x)
+            lstm_rows(LNRNN_AFFINE, 1, step, &some);
+        else if (step->hidden->how == LNRNN_AFFINE)
+            lstm_rows(LNRNN_AFFINE, 0, step, &some);
+        else if (some.x)
+            lstm_rows(LNRNN_NORMED, 1, step, &some);
+        else
+            lstm_rows(LNRNN_NORMED, 0, step, &some);
+        if (!step->deferred_output)
+            lstm_output_rows(step, some.n, some.c, some.h);
     }
 }
 

@@ -85,9 +85,10 @@ LNRNN_INLINE void accumulate(accumulators *s, const int a, vreal d, vreal g, con
     }
 }
 
-/* Accumulators (2 or 4) -> their total. */
+/* Accumulators (2 or 4) -> their total; lanes_of_4: that of each lane. */
+LNRNN_INLINE vreal lanes_of_4(const vreal *a) { return v_add(v_add(a[0], a[1]), v_add(a[2], a[3])); }
 LNRNN_INLINE real total_of_2(const vreal *a) { return v_sum(v_add(a[0], a[1])); }
-LNRNN_INLINE real total_of_4(const vreal *a) { return v_sum(v_add(v_add(a[0], a[1]), v_add(a[2], a[3]))); }
+LNRNN_INLINE real total_of_4(const vreal *a) { return v_sum(lanes_of_4(a)); }
 
 /* Adds partial (n) to total (n) and clears it: sums of few values are kept in real, those of many in
  * double. */
@@ -101,12 +102,14 @@ LNRNN_INLINE void flush(size_t n, real *partial, double *total)
 
 /* --- the moments of a row ------------------------------------------------------------------------------- */
 
-/* x (n) -> its pivot: the first value of a row shorter than a vector, else the mean of the first vector,
- * which is scaled before it is added up: the mean of large values does not overflow. */
-LNRNN_INLINE real pivot_of(size_t n, const elem *x)
+/* x (n) -> lanes whose sum is its pivot: the first value of a row shorter than a vector, else the mean of the
+ * first vector, which is scaled before it is added up: the mean of large values does not overflow. */
+LNRNN_INLINE vreal pivot_lanes(size_t n, const elem *x)
 {
-    return n < LANES ? v_sum(v_load_n_elem(x, 1)) : v_sum(v_mul(v_load_elem(x), v_set1((real)1 / LANES)));
+    return n < LANES ? v_load_n_elem(x, 1) : v_mul(v_load_elem(x), v_set1((real)1 / LANES));
 }
+
+LNRNN_INLINE real pivot_of(size_t n, const elem *x) { return v_sum(pivot_lanes(n, x)); }
 
 /* Adds k values of x, as differences to the pivot if centred. */
 LNRNN_INLINE void moments_part(size_t k, const int whole, const int a, const elem *x, vreal pivot,
@@ -116,8 +119,13 @@ LNRNN_INLINE void moments_part(size_t k, const int whole, const int a, const ele
     accumulate(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* x (n), n <= LNRNN_BLOCK(4) -> the sums of d = x - pivot and of d^2; if not centred only that of x^2. */
-LNRNN_INLINE void sums_about(size_t n, const elem *x, real pivot, real *sum, real *squares, const int centred)
+/* Whether the sums of n values are kept in real. */
+LNRNN_INLINE int in_one_block(size_t n) { return n <= LNRNN_BLOCK(4); }
+
+/* x (n), in_one_block -> lanes whose sums are those of d = x - pivot and of d^2; if not centred only that of
+ * x^2. */
+LNRNN_INLINE void lanes_about(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
+                              const int centred)
 {
     const size_t body = n - n % LANES, body4 = n - n % (4 * LANES);
     const vreal m = v_set1(pivot);
@@ -133,8 +141,17 @@ LNRNN_INLINE void sums_about(size_t n, const elem *x, real pivot, real *sum, rea
         moments_part(LANES, 1, 0, x + i, m, centred, &s);
     if (i < n)
         moments_part(n - i, 0, 1, x + i, m, centred, &s);
-    *sum = centred ? total_of_4(s.d) : 0;
-    *squares = total_of_4(s.dd);
+    *sum = centred ? lanes_of_4(s.d) : v_zero();
+    *squares = lanes_of_4(s.dd);
+}
+
+/* The sums themselves. */
+LNRNN_INLINE void sums_about(size_t n, const elem *x, real pivot, real *sum, real *squares, const int centred)
+{
+    vreal sum_lanes, square_lanes;
+    lanes_about(n, x, pivot, &sum_lanes, &square_lanes, centred);
+    *sum = centred ? v_sum(sum_lanes) : 0;
+    *squares = v_sum(square_lanes);
 }
 
 /* x (n), n >= 1 -> the mean, *mean_hi + *mean_lo, and the biased variance. If not centred: 0, and the mean of
@@ -145,7 +162,7 @@ LNRNN_INLINE void moments_about(size_t n, const elem *x, real *mean_hi, real *me
     real pivot = centred ? pivot_of(n, x) : 0, mean_d, v;
     for (int pass = 0;; pass++) {
         real sum, squares;
-        if (n <= LNRNN_BLOCK(4)) {
+        if (in_one_block(n)) {
             sums_about(n, x, pivot, &sum, &squares, centred);
             mean_d = sum / (real)n;
             v = squares / (real)n - mean_d * mean_d;
@@ -173,7 +190,7 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } moments_of_4;
 
-/* x (4, n), row stride xs, n <= LNRNN_BLOCK(4) -> as moments_about for each row: the divisions of the four
+/* x (4, n), row stride xs, in_one_block -> as moments_about for each row: the divisions of the four
  * overlap. */
 LNRNN_INLINE void four_moments(size_t n, const elem *x, ptrdiff_t xs, moments_of_4 *m, const int centred)
 {
@@ -200,7 +217,7 @@ LNRNN_INLINE void four_moments(size_t n, const elem *x, ptrdiff_t xs, moments_of
 LNRNN_OUTLINE void moments(const int rows, size_t n, const elem *x, ptrdiff_t xs, moments_of_4 *m,
                            int centred)
 {
-    if (rows == 4 && n <= LNRNN_BLOCK(4)) {
+    if (rows == 4 && in_one_block(n)) {
         if (centred)
             four_moments(n, x, xs, m, 1);
         else

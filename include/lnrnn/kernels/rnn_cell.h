@@ -5,56 +5,55 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-LNRNN_INLINE void rnn_units(size_t i, size_t k, const int whole, const int act, const int how,
+LNRNN_INLINE void rnn_units(size_t first, size_t k, const int vecs, const int act, const int how,
                             const int separate, const gate_row *row, float *h)
 {
-    put_f32(h + i, v32_act(act, gate_sum(how, separate, row, 0, i, k, whole)), k, whole);
+    const int m = vecs ? vecs : 1;
+    v32 z[2];
+    LNRNN_FOR_EACH (v, m)
+        z[v] = gate_sum(how, separate, row, 0, unit_of(first, v), k, vecs);
+    v32_acts(act, m, z);
+    LNRNN_FOR_EACH (v, m)
+        put_f32(h + unit_of(first, v), z[v], k, vecs);
 }
 
-/* The next row's statistics come before this row's activations: their sums, root and quotients wait for each
- * other, and the activations fill the gaps (rnn B64-H128: 4 %). */
-LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, const lnrnn_gate_norm *hidden,
+LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, const lnrnn_step_config *step,
                            const lnrnn_step_rows *rows)
 {
-    const lnrnn_gate_norm norm =
-        *hidden; /* for registers: a store to h might change what a pointer points to */
-    const float *a = rows->a;
-    span_moments next = {v32_zero(), v32_zero(), v32_zero()};
-    if (how == LNRNN_NORMED && rows->n)
-        next = moments_of_span(norm.H, a, norm.eps);
-    for (size_t r = 0; r < rows->n; r++, a += rows->as) {
-        const span_moments span = next;
-        const float *const x = separate ? rows->x + (ptrdiff_t)r * rows->xs : NULL;
-        const gate_row row = {.norm = &norm, .x = x, .a = a, .span = &span};
-        float *const h = rows->h[r];
-        if (how == LNRNN_NORMED && r + 1 < rows->n)
-            next = moments_of_span(norm.H, a + rows->as, norm.eps);
-        LNRNN_FOR_UNITS(norm.H, rnn_units, act, how, separate, &row, h);
+    for (size_t first = 0; first < rows->n; first += LNRNN_ROWS_TOGETHER) {
+        const lnrnn_step_rows some = rows_together(rows, first);
+        rows_moments m;
+        if (how == LNRNN_NORMED)
+            moments_of_rows(1, step->hidden, some.n, some.a, some.as, separate ? some.x : NULL, some.xs, &m);
+        for (size_t r = 0; r < some.n; r++) {
+            const gate_row row = gate_row_of(1, how, separate, step, &some, r, &m);
+            LNRNN_FOR_PAIRS(step->hidden->H, rnn_units, act, how, separate, &row, some.h[r]);
+        }
     }
 }
 
-LNRNN_INLINE void rnn_rows_of_sum(const int act, const lnrnn_gate_norm *norm, const lnrnn_step_rows *rows)
+LNRNN_INLINE void rnn_rows_of_sum(const int act, const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
-    switch (norm->how) {
-    case LNRNN_PLAIN: rnn_rows(act, LNRNN_PLAIN, 0, norm, rows); break;
-    case LNRNN_AFFINE: rnn_rows(act, LNRNN_AFFINE, 0, norm, rows); break;
-    default: rnn_rows(act, LNRNN_NORMED, 0, norm, rows); break;
+    switch (step->hidden->how) {
+    case LNRNN_PLAIN: rnn_rows(act, LNRNN_PLAIN, 0, step, rows); break;
+    case LNRNN_AFFINE: rnn_rows(act, LNRNN_AFFINE, 0, step, rows); break;
+    default: rnn_rows(act, LNRNN_NORMED, 0, step, rows); break;
     }
 }
 
-/* h = act(x + a), or act(a) without x. With x, which stands for a norm of each product, a is LNRNN_NORMED. */
+/* h = act(x + a), or act(a) without x, each read as step->input and step->hidden say. With x, which stands for a norm of
+ * each product, both are LNRNN_NORMED. */
 static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
-    const lnrnn_gate_norm *norm = step->hidden;
     if (rows->x) {
-        rnn_rows(step->act, LNRNN_NORMED, 1, norm, rows);
+        rnn_rows(step->act, LNRNN_NORMED, 1, step, rows);
         return;
     }
     switch (step->act) {
-    case LNRNN_ACT_TANH: rnn_rows_of_sum(LNRNN_ACT_TANH, norm, rows); break;
-    case LNRNN_ACT_RELU: rnn_rows_of_sum(LNRNN_ACT_RELU, norm, rows); break;
-    case LNRNN_ACT_SIGMOID: rnn_rows_of_sum(LNRNN_ACT_SIGMOID, norm, rows); break;
-    default: rnn_rows_of_sum(LNRNN_ACT_IDENTITY, norm, rows); break;
+    case LNRNN_ACT_TANH: rnn_rows_of_sum(LNRNN_ACT_TANH, step, rows); break;
+    case LNRNN_ACT_RELU: rnn_rows_of_sum(LNRNN_ACT_RELU, step, rows); break;
+    case LNRNN_ACT_SIGMOID: rnn_rows_of_sum(LNRNN_ACT_SIGMOID, step, rows); break;
+    default: rnn_rows_of_sum(LNRNN_ACT_IDENTITY, step, rows); break;
     }
 }
 

@@ -143,6 +143,7 @@ enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNR
 /* What such a kernel takes beside its rows. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
+    const lnrnn_gate_norm *input;  /* how W x is read: as W h, with its own gain and bias; NULL: as it is */
     const lnrnn_gate_norm *cell;   /* LSTM with a norm of c: how c is read */
     int act;                       /* RNN: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
@@ -152,7 +153,7 @@ typedef struct {
 /* Some rows of one step, between their products and their states. */
 typedef struct {
     size_t n;
-    const float *x; /* (n, G*H), row stride xs: W x, normalised; NULL: a is the sum of both products */
+    const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
     const float *const *h_prev; /* n pointers to (H): GRU */

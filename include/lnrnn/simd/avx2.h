@@ -48,6 +48,22 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* The upper half of what each of two vectors holds of a sum, added to the lower half: the parts that a, then that b has. low
+ * and high: where `shuffle` finds them. */
+#define HALVES(shuffle, a, b, low, high) _mm256_add_ps(shuffle(a, b, low), shuffle(a, b, high))
+
+LNRNN_INLINE v32 v32_sums(const v32 *v)
+{
+    const v32 a = HALVES(_mm256_permute2f128_ps, v[0], v[4], 0x20, 0x31);
+    const v32 b = HALVES(_mm256_permute2f128_ps, v[1], v[5], 0x20, 0x31);
+    const v32 c = HALVES(_mm256_permute2f128_ps, v[2], v[6], 0x20, 0x31);
+    const v32 d = HALVES(_mm256_permute2f128_ps, v[3], v[7], 0x20, 0x31);
+    const v32 ab = HALVES(_mm256_shuffle_ps, a, b, 0x44, 0xee),
+              cd = HALVES(_mm256_shuffle_ps, c, d, 0x44, 0xee);
+    return HALVES(_mm256_shuffle_ps, ab, cd, 0x88, 0xdd);
+}
+#undef HALVES
+
 LNRNN_INLINE v32 v32_round(v32 v)
 {
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -48,6 +48,26 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* The upper half of what each of two vectors holds of a sum, added to the lower half: the parts that a, then that b has. low
+ * and high: where `shuffle` finds them. */
+#define HALVES(shuffle, a, b, low, high) _mm512_add_ps(shuffle(a, b, low), shuffle(a, b, high))
+
+LNRNN_INLINE v32 v32_sums(const v32 *v)
+{
+    v32 four[4]; /* of v[4 i] .. v[4 i + 3], a quarter each: four parts of its sum */
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const v32 a = HALVES(_mm512_shuffle_f32x4, v[4 * i], v[4 * i + 1], 0x44, 0xee);
+        const v32 b = HALVES(_mm512_shuffle_f32x4, v[4 * i + 2], v[4 * i + 3], 0x44, 0xee);
+        four[i] = HALVES(_mm512_shuffle_f32x4, a, b, 0x88, 0xdd);
+    }
+    const v32 a = HALVES(_mm512_shuffle_ps, four[0], four[1], 0x44, 0xee);
+    const v32 b = HALVES(_mm512_shuffle_ps, four[2], four[3], 0x44, 0xee);
+    const v32 s = HALVES(_mm512_shuffle_ps, a, b, 0x88, 0xdd); /* lane 4 q + i: the sum of v[4 i + q] */
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), s);
+}
+#undef HALVES
+
 LNRNN_INLINE v32 v32_round(v32 v)
 {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

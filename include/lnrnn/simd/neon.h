@@ -56,6 +56,7 @@ LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
+LNRNN_INLINE v32 v32_sums(const v32 *v) { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
 
 LNRNN_INLINE v32 v32_scale(v32 v, v32 n)

@@ -35,6 +35,8 @@ LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return a < b ? a : b; }
 LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return a > b ? a : b; }
 LNRNN_INLINE float v32_sum(v32 v) { return v; }
 
+LNRNN_INLINE v32 v32_sums(const v32 *v) { return *v; }
+
 LNRNN_INLINE v32 v32_round(v32 v)
 {
     const float big = 12582912.0f; /* 1.5 * 2^23: the sum has no digits below 1 */

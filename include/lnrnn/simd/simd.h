@@ -19,8 +19,9 @@
  *           max(a, b)         a > b ? a : b; likewise
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
- *   (v32)   prefetch(p)       prefetches the cache line at p, which may be any address
- *   (v32)   prefetch_l2(p)    the same, into L2: what is used after more than L1 holds
+ *   (v32)   sums(v)           lane i: sum(v[i]), of LANES vectors at v
+ *           prefetch(p)       prefetches the cache line at p, which may be any address
+ *           prefetch_l2(p)    the same, into L2: what is used after more than L1 holds
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
  *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in
  *                             [-252, 254]; anything if n is NaN, and NaN if v is
@@ -126,6 +127,9 @@
 /* The compiler no longer knows i, an integer: what follows from it is computed again, and is not kept in registers over
  * the loop before. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
+
+/* For v = 0 .. m - 1, m a small constant. */
+#define LNRNN_FOR_EACH(v, m) _Pragma("GCC unroll 8") for (int v = 0; v < (m); v++)
 
 /* Loads and stores with conversion, from the conversions and v16. */
 #define LNRNN_NARROW(t)                                                                                     \

@@ -58,6 +58,13 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
+LNRNN_INLINE v32 v32_sums(const v32 *v)
+{
+    const v32 a = _mm_add_ps(_mm_shuffle_ps(v[0], v[1], 0x44), _mm_shuffle_ps(v[0], v[1], 0xee));
+    const v32 b = _mm_add_ps(_mm_shuffle_ps(v[2], v[3], 0x44), _mm_shuffle_ps(v[2], v[3], 0xee));
+    return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd));
+}
+
 LNRNN_INLINE v32 v32_round(v32 v) { return _mm_cvtepi32_ps(_mm_cvtps_epi32(v)); }
 
 LNRNN_INLINE v32 v32_scale(v32 v, v32 n)

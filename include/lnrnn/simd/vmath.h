@@ -15,15 +15,21 @@
  * the last ones of its representation. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
-/* |x| <= 105 -> r, and n in *n_out. */
-LNRNN_INLINE v32 v32_reduced(v32 x, v32 *n_out)
+/* What follows is for m vectors, a constant: each operation on all of them before the next. The operations of one wait for
+ * each other, and a CPU finds others to do meanwhile only if they are not far ahead (lstm and gru B64-H64). */
+enum { LNRNN_MOST_TOGETHER = 4 };
+#define EACH LNRNN_FOR_EACH (i, m)
+
+/* m vectors x, |x| <= 105, become r, and n is their n. */
+LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
-    const v32 n = v32_sub(v32_fma(x, v32_set1(0x1.715476p+0f), to_integer), to_integer);
+    EACH n[i] = v32_fma(x[i], v32_set1(0x1.715476p+0f), to_integer);
+    EACH n[i] = v32_sub(n[i], to_integer);
     /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without
      * fma too. */
-    *n_out = n;
-    return v32_fma(n, v32_set1(-0x1.0bfbe8p-15f), v32_fma(n, v32_set1(-0x1.62ep-1f), x));
+    EACH x[i] = v32_fma(n[i], v32_set1(-0x1.62ep-1f), x[i]);
+    EACH x[i] = v32_fma(n[i], v32_set1(-0x1.0bfbe8p-15f), x[i]);
 }
 
 LNRNN_INLINE v32 v32_exp(v32 x)
@@ -32,7 +38,8 @@ LNRNN_INLINE v32 v32_exp(v32 x)
      * NaN. */
     v32 n;
     const v32 one = v32_set1(1.0f);
-    const v32 r = v32_reduced(v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x)), &n);
+    v32 r = v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x));
+    v32_reduced(1, &r, &n);
     v32 q = v32_set1(0x1.6b69fcp-10f);
     q = v32_fma(q, r, v32_set1(0x1.122f2ep-7f));
     q = v32_fma(q, r, v32_set1(0x1.55568cp-5f));
@@ -58,42 +65,60 @@ static const float lnrnn_tanh_slope[16] = {
     0x1.e84f5ap-9f,  0x1.2642d8p-10f, 0x1.67d812p-12f, 0x1.da7c86p-14f, 0x1.28ff5ap-15f, 0x1.73ffc8p-17f,
     0x1.cfffe4p-19f, 0x1.1ffffep-20f, 0x1.800012p-22f, 0x1.ffffecp-24f};
 
-LNRNN_INLINE v32 v32_tanh(v32 x)
+LNRNN_INLINE void v32_tanhs(const int m, v32 *x)
 {
+    enum { M = LNRNN_MOST_TOGETHER };
+    v32 a[M], k[M], d[M], z[M], q[M], of[M];
     /* tanh(9.011) rounds to 1. */
-    const v32 a = v32_min(v32_set1(9.015f), v32_abs(x));
-    const v32 k = v32_fma(a, v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
-    const v32 at = v32_lookup16(lnrnn_tanh_at, k), of = v32_lookup16(lnrnn_tanh_of, k);
-    const v32 d = v32_sub(a, at); /* exact */
+    EACH a[i] = v32_min(v32_set1(9.015f), v32_abs(x[i]));
+    EACH k[i] = v32_fma(a[i], v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
+    EACH d[i] = v32_sub(a[i], v32_lookup16(lnrnn_tanh_at, k[i])); /* exact */
+    EACH of[i] = v32_lookup16(lnrnn_tanh_of, k[i]);
     /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error
      * 2e-8 */
-    const v32 z = v32_mul(d, d);
-    v32 q = v32_set1(-0x1.99e6dcp-5f);
-    q = v32_fma(q, z, v32_set1(0x1.109d2cp-3f));
-    q = v32_fma(q, z, v32_set1(-0x1.555466p-2f));
-    const v32 t = v32_fma(v32_mul(d, z), q, d);
-    const v32 quotient = v32_div(t, v32_fma(of, t, v32_set1(1.0f)));
-    return v32_copysign(v32_fma(v32_lookup16(lnrnn_tanh_slope, k), quotient, of), x);
+    EACH z[i] = v32_mul(d[i], d[i]);
+    EACH q[i] = v32_fma(v32_set1(-0x1.99e6dcp-5f), z[i], v32_set1(0x1.109d2cp-3f));
+    EACH q[i] = v32_fma(q[i], z[i], v32_set1(-0x1.555466p-2f));
+    EACH q[i] = v32_fma(v32_mul(d[i], z[i]), q[i], d[i]);
+    EACH q[i] = v32_div(q[i], v32_fma(of[i], q[i], v32_set1(1.0f)));
+    EACH q[i] = v32_fma(v32_lookup16(lnrnn_tanh_slope, k[i]), q[i], of[i]);
+    EACH x[i] = v32_copysign(q[i], x[i]);
+}
+
+LNRNN_INLINE v32 v32_tanh(v32 x)
+{
+    v32_tanhs(1, &x);
+    return x;
 }
 
 /* With x = n ln2 + r and p = 2^n it is p / (p + exp(-r)), where p is exact and the sum is 1 + p and r times a
  * polynomial, rounded once. All is multiplied by 5/3: then 1 + p too is rounded by at most a third of the
  * last place, while 1 + 2^-24 would be halfway between two floats; and where the quotient is nearly twice a
  * power of two the sum is 1.67 of one, so that its rounding counts less. */
+LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
+{
+    enum { M = LNRNN_MOST_TOGETHER };
+    v32 r[M], n[M], p[M], q[M];
+    const v32 scale = v32_set1(0x1.aaaaaap+0f);
+    EACH r[i] = v32_max(v32_set1(-105.0f), v32_min(v32_set1(30.0f), x[i]));
+    v32_reduced(m, r, n);
+    EACH p[i] = v32_scale(scale, n[i]);
+    EACH q[i] = v32_fma(v32_set1(0x1.2da66ep-9f), r[i], v32_set1(-0x1.c8f8d4p-7f));
+    EACH q[i] = v32_fma(q[i], r[i], v32_set1(0x1.1c7526p-4f));
+    EACH q[i] = v32_fma(q[i], r[i], v32_set1(-0x1.1c7118p-2f));
+    EACH q[i] = v32_fma(q[i], r[i], v32_set1(0x1.aaaaa0p-1f));
+    EACH q[i] = v32_fma(q[i], r[i], v32_set1(-0x1.aaaaaap+0f));
+    EACH q[i] = v32_fma(q[i], r[i], v32_add(p[i], scale));
+    EACH x[i] = v32_div(p[i], q[i]);
+}
+
 LNRNN_INLINE v32 v32_sigmoid(v32 x)
 {
-    v32 n;
-    const v32 scale = v32_set1(0x1.aaaaaap+0f);
-    const v32 r = v32_reduced(v32_max(v32_set1(-105.0f), v32_min(v32_set1(30.0f), x)), &n);
-    const v32 p = v32_scale(scale, n);
-    v32 q = v32_set1(0x1.2da66ep-9f);
-    q = v32_fma(q, r, v32_set1(-0x1.c8f8d4p-7f));
-    q = v32_fma(q, r, v32_set1(0x1.1c7526p-4f));
-    q = v32_fma(q, r, v32_set1(-0x1.1c7118p-2f));
-    q = v32_fma(q, r, v32_set1(0x1.aaaaa0p-1f));
-    q = v32_fma(q, r, v32_set1(-0x1.aaaaaap+0f));
-    return v32_div(p, v32_fma(q, r, v32_add(p, scale)));
+    v32_sigmoids(1, &x);
+    return x;
 }
+
+#undef EACH
 
 LNRNN_INLINE v32 v32_relu(v32 x) { return v32_max(v32_zero(), x); }
 

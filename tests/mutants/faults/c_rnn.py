@@ -62,10 +62,10 @@ FAULTS = [
         "tests/runtime/test_back_off.py",
     ),
     Fault(
-        "a chunk's input side is normalised before its statistics are known",
-        "pyx/rnn/plan.c",
-        r"c->input_side && (r->tape || p->synchronous);",
-        r"c->input_side && (r->tape || (p->synchronous && !FAULT));",
+        "the statistics of the input side are overwritten by those of the hidden side",
+        "pyx/rnn/forward.c",
+        r"m->statistics + lnrnn_statistics_work(config));",
+        r"m->statistics + (FAULT ? 0 : lnrnn_statistics_work(config)));",
         f"{GATED} -k 'calibrate and avx2'",
     ),
     Fault(
@@ -239,10 +239,10 @@ FAULTS = [
         equivalent="c is first changed after the next barrier, that of the first step's hidden product",
     ),
     Fault(
-        "inputs are normalised, or added to, while other threads still multiply them",
+        "W_hh h is added to W_ih x that another thread is still computing",
         "pyx/rnn/split.c",
-        "    wait_for_all(w);\n    if (r->config->input_side)",
-        "    if (!FAULT)\n        wait_for_all(w);\n    if (r->config->input_side)",
+        "    if (!separate) /* the rows",
+        "    if (!separate && !FAULT) /* the rows",
         f"{BITS} -k 'out_of_step and avx2'",
     ),
     Fault(

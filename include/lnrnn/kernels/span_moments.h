@@ -1,0 +1,97 @@
+/* The statistics of a layer norm inside a cell: the moments of spans of rows.
+ *
+ * From the values of a span to its 1 / sigma there is a chain of two sums over lanes, a root and two quotients, each of
+ * which waits for the one before, for longer than it takes to add up a short row. So the moments of several rows are
+ * found together, as many as a vector has lanes: the sums over lanes, then roots and quotients of one vector. Each span
+ * gets the bits that it would get alone.
+ */
+#ifndef LNRNN_SPAN_MOMENTS_H
+#define LNRNN_SPAN_MOMENTS_H
+
+#include "lnrnn/kernels/names.h"
+#include "lnrnn/simd/simd.h"
+
+/* Rows of a step whose moments are found together, and spans, those of W h and of W x: whole vectors. What the rows hold
+ * is read again when the gates are made of it (lstm, gru and rnn B64, H from 64 to 512). And fewer spans than that are
+ * not worth a vector (B1 and B2). */
+enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
+
+/* Of each span what normalised_f32 (norm.h, whose names get the suffix _f32 by names.h) takes beside a value: mean, 1 /
+ * sigma, and -mean_lo / sigma. */
+typedef struct {
+    float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
+} span_moments;
+
+/* row_moments in double precision, for squares that leave the range of float. */
+LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
+                                        float *rstd)
+{
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i];
+    const double mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++)
+        squares += ((double)a[i] - mean) * ((double)a[i] - mean);
+    *mean_hi = (float)mean;
+    *mean_lo = (float)(mean - (double)*mean_hi);
+    *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
+}
+
+/* a (n) -> its mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps): place `at` of m. */
+LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments *m, size_t at)
+{
+    float mean_hi, mean_lo, var;
+    moments_about_f32(n, a, &mean_hi, &mean_lo, &var, 1);
+    float rstd = 1 / sqrtf(var + eps);
+    if (__builtin_expect(out_of_range_f32(rstd), 0))
+        row_moments_in_double(n, a, eps, &mean_hi, &mean_lo, &rstd);
+    m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
+}
+
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m, of which k have a
+ * meaning. The operations are those of row_moments, which is called for spans of which it would do more. */
+LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
+                                   size_t at)
+{
+    const v32 of = v32_set1((float)n), one = v32_set1(1.0f), zero = v32_zero();
+    v32 lanes[V32_LANES], square_lanes[V32_LANES];
+    float pivots[V32_LANES];
+    for (size_t j = k; j < V32_LANES; j++)
+        lanes[j] = square_lanes[j] = zero;
+    for (size_t j = 0; j < k; j++)
+        lanes[j] = pivot_lanes_f32(n, a[j]);
+    const v32 pivot = v32_sums(lanes);
+    v32_store(pivots, pivot);
+    for (size_t j = 0; j < k; j++)
+        lanes_about_f32(n, a[j], pivots[j], lanes + j, square_lanes + j, 1);
+    const v32 mean_d = v32_div(v32_sums(lanes), of), mean_d2 = v32_mul(mean_d, mean_d);
+    const v32 v = v32_sub(v32_div(v32_sums(square_lanes), of), mean_d2);
+    const v32 mean = v32_add(pivot, mean_d), mean_lo = v32_add(v32_sub(pivot, mean), mean_d);
+    const v32 var = v32_select_lt(v, zero, zero, v);
+    const v32 rstd = v32_div(one, v32_sqrt(v32_add(var, v32_set1(eps))));
+    v32_store(m->mean + at, mean);
+    v32_store(m->rstd + at, rstd);
+    v32_store(m->rest + at, v32_mul(v32_mul(mean_lo, v32_set1(-1.0f)), rstd));
+    /* Is the pivot near the mean, and are the squares in range? 1 in each lane where they are. */
+    const v32 in_range = v32_select_lt(zero, rstd, v32_select_lt(v32_set1(0x1p61f), rstd, zero, one), zero);
+    const v32 exact = v32_select_lt(v, mean_d2, zero, in_range);
+    if (__builtin_expect(v32_sum(v32_keep_n(exact, k)) != (float)k, 0)) {
+        float is_exact[V32_LANES];
+        v32_store(is_exact, exact);
+        for (size_t j = 0; j < k; j++)
+            if (is_exact[j] == 0)
+                row_moments(n, a[j], eps, m, at + j);
+    }
+}
+
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> the moments of each: the first places of m. */
+LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a, float eps, span_moments *m)
+{
+    const int alone = count < LNRNN_FEW_SPANS || !in_one_block_f32(n);
+    for (size_t j = 0; alone && j < count; j++)
+        row_moments(n, a[j], eps, m, j);
+    for (size_t j = 0; !alone && j < count; j += V32_LANES)
+        moments_in_lanes(n, count - j < V32_LANES ? count - j : V32_LANES, a + j, eps, m, j);
+}
+
+#endif
