@@ -84,7 +84,7 @@ def test_the_nearest_one_counts(rng, everybody, own, call, had):
         "chunk": lambda: stream(x, threads=call),
     }
     for name, one in calls.items():
-        with several_threads(everybody, had=had):
+        with several_threads(everybody, "either", had=had):
             if own is None:
                 one()
             else:

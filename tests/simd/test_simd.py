@@ -478,8 +478,7 @@ def header(name):
 
 
 def functions(name):
-    """The functions that a header defines, those of its macros once for each type; how masks and
-    integers are made is a backend's own."""
+    """The functions that a header defines, a macro's once for each type, but those of a backend alone."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
     return {function for function in each if not function.endswith(("_mask_n", "_to_integers"))}
