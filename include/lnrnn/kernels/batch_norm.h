@@ -61,8 +61,7 @@ LNRNN_INLINE void batch_columns_part(size_t i, size_t k, const int whole, const 
 {
     const vreal pivot = get_real(b->pivot + i, k, whole);
     accumulators s = accumulators_zero();
-#pragma GCC unroll 8
-    for (int j = 0; j < rows; j++) {
+    LNRNN_FOR_EACH (j, rows) {
         const size_t at = (size_t)j * b->C + i;
         const vreal d = v_sub(get(b->x + at, k, whole), pivot);
         accumulate(&s, 0, d, has_gy ? get(b->gy + at, k, whole) : v_zero(), has_gy);
@@ -154,8 +153,7 @@ LNRNN_INLINE void batch_planes_sums(const lnrnn_batch_block *b, size_t c, const 
             const size_t end = stop - i < space ? stop : i + space;
             space -= end - i;
             for (; i + 4 * LANES <= end; i += 4 * LANES)
-#pragma GCC unroll 4
-                for (int a = 0; a < 4; a++)
+                LNRNN_FOR_EACH (a, 4)
                     batch_planes_part(i + (size_t)a * LANES, LANES, 1, a, has_gy, x, gy, pivot, &s);
             if (i + 2 * LANES <= end) {
                 batch_planes_part(i, LANES, 1, 0, has_gy, x, gy, pivot, &s);
@@ -348,8 +346,7 @@ LNRNN_INLINE void batch_affine_part(size_t i, size_t k, const int whole, const i
                                     const coefficients *plane, const coefficient_row *columns)
 {
     const coefficients c = coefficients_at(i, k, whole, plane, columns, 0);
-#pragma GCC unroll 2
-    for (int j = 0; j < rows; j++)
+    LNRNN_FOR_EACH (j, rows)
         put(r->out + j * r->stride + i, affine(get(r->x + j * r->stride + i, k, whole), &c), k, whole);
 }
 
@@ -410,8 +407,7 @@ LNRNN_INLINE void gx_part(size_t i, size_t k, const int whole, const int rows, c
                           const coefficients *plane, const coefficient_row *columns)
 {
     const coefficients c = coefficients_at(i, k, whole, plane, columns, 1);
-#pragma GCC unroll 2
-    for (int j = 0; j < rows; j++) {
+    LNRNN_FOR_EACH (j, rows) {
         const ptrdiff_t at = j * r->stride;
         const vreal mean_gy = v_fma(v_sub(get(r->x + at + i, k, whole), c.mean), c.slope, c.shift);
         put(r->out + at + i, v_mul(c.scale, v_sub(get(r->gy + at + i, k, whole), mean_gy)), k, whole);

@@ -116,9 +116,10 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
     if (separate)
         row.input =
             (gate_side){.norm = step->input, .a = rows->x + (ptrdiff_t)r * rows->xs, .at = rows->n + r};
-#pragma GCC unroll 4
-    for (int gate = 0; how == LNRNN_NORMED && gate < num_gates; gate++)
-        row.hidden.of_gate[gate] = row.input.of_gate[gate] = moments_of_gate(num_gates, separate, m, gate);
+    if (how == LNRNN_NORMED)
+        LNRNN_FOR_EACH (gate, num_gates)
+            row.hidden.of_gate[gate] = row.input.of_gate[gate] =
+                moments_of_gate(num_gates, separate, m, gate);
     return row;
 }
 

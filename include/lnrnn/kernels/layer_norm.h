@@ -51,8 +51,7 @@ LNRNN_INLINE void layer_norm_part(size_t i, size_t k, const int whole, const int
 {
     const vreal gain = form & LNRNN_GAIN ? get_real(r->gain + i, k, whole) : v_set1(1);
     const vreal bias = form & LNRNN_BIAS ? get_real(r->bias + i, k, whole) : v_zero();
-#pragma GCC unroll 4
-    for (int j = 0; j < rows; j++) {
+    LNRNN_FOR_EACH (j, rows) {
         const vreal x = get(r->x + j * r->xs + i, k, whole);
         put(r->y + j * r->ys + i, layer_norm_value(form, x, s, j, gain, bias), k, whole);
     }
@@ -83,8 +82,7 @@ LNRNN_INLINE void layer_norm_group(const int rows, const int form, const norm_ro
         return;
     }
     row_statistics s;
-#pragma GCC unroll 4
-    for (int j = 0; j < rows; j++)
+    LNRNN_FOR_EACH (j, rows)
         s.mean[j] = v_set1(m.mean_hi[j]), s.rstd[j] = v_set1(rstd[j]), s.rest[j] = v_set1(rest[j]);
     const size_t head = rows == 1 || r->ys % (ptrdiff_t)LANES == 0 ? to_whole_lines(r->y, r->n) : 0;
     LNRNN_FOR_ROW(head, r->n, layer_norm_part, rows, form, r, &s);
@@ -289,8 +287,7 @@ LNRNN_INLINE void layer_norm_gx_part(size_t i, size_t k, const int whole, const 
 {
     const vreal gain = form & LNRNN_GAIN ? get_real(r->gain + i, k, whole) : v_set1(1);
     vreal ggain = get_real(r->ggain + i, k, whole), gbias = get_real(r->gbias + i, k, whole);
-#pragma GCC unroll 4
-    for (int j = 0; j < rows; j++) {
+    LNRNN_FOR_EACH (j, rows) {
         const vreal gy = get(r->gy + j * r->gys + i, k, whole);
         const vreal x = get_scaled(form, r->x + j * r->xs + i, k, whole, g[j].scale);
         const vreal d = v_sub(v_sub(x, v_set1(g[j].mean_hi)), v_set1(g[j].mean_lo));

@@ -36,10 +36,8 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 {
     const int vecs = wide * NR_VECS + tails * tail;
     v32 acc[MR][1][MM_MOST_VECS];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, vecs)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
     size_t done = 0;
 #ifdef LNRNN_BLOCKS
@@ -48,10 +46,8 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #endif
     dot2_sums(rows > 1, rows, wide, tails, tail, prefetch, job, done, job->words, a, o, acc);
     LNRNN_ANEW(cs);
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, vecs)
             v32_store(c + i * cs + v * V32_LANES, acc[i][0][v]);
 }
 

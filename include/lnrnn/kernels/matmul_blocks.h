@@ -22,37 +22,28 @@ LNRNN_INLINE size_t mm_blocks(const int parts, const int rows, const int vecs, c
     const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
     const uint32_t *w = job->w + o * job->words;
     const uint32_t *line[MR]; /* in registers: a is memory, which LNRNN_LOADS_STAY has read anew */
-#pragma GCC unroll 16
-    for (int i = 0; i < lines; i++)
+    LNRNN_FOR_EACH (i, lines)
         line[i] = a[i];
     accumulator c[MR / 2][NR_VECS][2];
-#pragma GCC unroll 16
-    for (int i = 0; i < lines / 2; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++)
+    LNRNN_FOR_EACH (i, lines / 2)
+        LNRNN_FOR_EACH (v, vecs)
+            LNRNN_FOR_EACH (h, 2)
                 c[i][v][h] = sum_half(line_sum(2 * i, v), line_sum(2 * i + 1, v), h);
     const size_t words = job->words / 2 * 2;
     size_t j = 0;
     for (; j < words; j += 2, w += 2 * word) {
         vblock pairs[MR / 2];
-#pragma GCC unroll 16
-        for (int i = 0; i < lines / 2; i++)
+        LNRNN_FOR_EACH (i, lines / 2)
             pairs[i] = block_of_rows(line[2 * i] + j, line[2 * i + 1] + j);
         if (prefetch == MM_PREFETCH_WEIGHTS)
-#pragma GCC unroll 16
-            for (int v = 0; v < 2 * vecs; v += MM_LINE / V32_LANES)
-                v32_prefetch((const float *)w + v * V32_LANES + LNRNN_PREFETCH_TILE);
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
+            LNRNN_FOR_EACH (l, (2 * vecs * V32_LANES + MM_LINE - 1) / MM_LINE)
+                v32_prefetch((const float *)w + l * MM_LINE + LNRNN_PREFETCH_TILE);
+        LNRNN_FOR_EACH (v, vecs) {
             LNRNN_LOADS_STAY();
             const uint32_t *const even = w + v * V32_LANES, *const odd = even + word;
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++) {
+            LNRNN_FOR_EACH (h, 2) {
                 const vblock outputs = block_of_outputs(even, odd, h);
-#pragma GCC unroll 16
-                for (int i = 0; i < lines / 2; i++)
+                LNRNN_FOR_EACH (i, lines / 2)
                     c[i][v][h] = sum_block_dot(c[i][v][h], pairs[i], outputs);
             }
             if (lines % 2)
@@ -60,12 +51,9 @@ LNRNN_INLINE size_t mm_blocks(const int parts, const int rows, const int vecs, c
                     LINE_DOT(LINE_DOT(line_sum(last, v), line[last][j], even), line[last][j + 1], odd);
         }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < lines / 2; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++)
+    LNRNN_FOR_EACH (i, lines / 2)
+        LNRNN_FOR_EACH (v, vecs)
+            LNRNN_FOR_EACH (h, 2)
                 line_sum(2 * i + h, v) = sum_half(c[i][v][0], c[i][v][1], h);
     return j;
 }

@@ -44,8 +44,7 @@ LNRNN_INLINE v32 float_step(int kind, const mm_job *job, int turn, v32 sum, cons
 
 LNRNN_INLINE void float_ahead(int kind, int rows, const void *a, size_t j)
 {
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
+    LNRNN_FOR_EACH (i, rows) {
         const float *const next = ((const float *const *)a)[rows + i];
         v32_prefetch(next + (kind & MM_WIDENED ? 2 * j : j));
         if (kind & MM_WIDENED)
@@ -74,32 +73,24 @@ LNRNN_INLINE void float_tile(int layout, int bf16, int rows, int wide, int tails
     const int vecs = wide * NR_VECS + tails * tail, kind = layout | (bf16 ? MM_WIDENED : 0);
     const size_t whole = bf16 ? job->k / 2 : job->end;
     v32 acc[MR][1][MM_MOST_VECS];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, vecs)
             acc[i][0][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
     float_sums(kind, rows, wide, tails, tail, prefetch, job, bf16 ? 0 : job->first, whole, a, o, acc);
     LNRNN_ANEW(cs);
     if (bf16 && job->k % 2) /* the last input, alone in its word */
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
+        LNRNN_FOR_EACH (v, vecs) {
             v32 odd;
             const v32 b = v32_bf16_pair(mm_at(job, o, wide, tail, v, whole), &odd);
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++)
+            LNRNN_FOR_EACH (i, rows)
                 acc[i][0][v] = v32_fma(float_input(kind, job, a, i, job->k - 1), b, acc[i][0][v]);
         }
     if (layout == MM_COLUMNS && job->add == LNRNN_ADD_AFTER)
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
+        LNRNN_FOR_EACH (i, rows)
+            LNRNN_FOR_EACH (v, vecs)
                 acc[i][0][v] = v32_add(acc[i][0][v], v32_load(c + i * cs + v * V32_LANES));
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, vecs)
             v32_store(c + i * cs + v * V32_LANES, acc[i][0][v]);
 }
 

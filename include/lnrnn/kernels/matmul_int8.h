@@ -51,36 +51,31 @@ LNRNN_INLINE void int8_tile(int parts, int rows, int wide, int tails, int tail, 
     int8_target to = {job, a, o, c, cs};
     LNRNN_STORED(to); /* the loop needs the registers for its rows */
     vi32 acc[MR][2][MM_MOST_VECS];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, vecs)
             acc[i][0][v] = acc[i][1][v] = vi32_zero();
     size_t done = 0;
 #ifdef LNRNN_BLOCKS
     if (rows * parts >= 4) {
         const uint32_t *lines[2 * MR];
-#pragma GCC unroll 16
-        for (int i = 0; i < rows * parts; i++)
+        LNRNN_FOR_EACH (i, rows * parts)
             lines[i] = a[i / parts].part[i % parts];
         done = int8_blocks(parts, rows, vecs, prefetch, job, lines, o, acc);
     }
 #endif
     int8_sums(parts, rows, wide, tails, tail, prefetch, job, done, job->words, a, o, acc);
     if (rows == 1 && S8_OFFSET != 0) { /* on a unit the way through memory is a twentieth of the time */
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++, o += V32_LANES, c += V32_LANES)
-            int8_output(parts, job->add, acc[0][0][v], acc[0][1][v], int8_added(parts, job, o),
-                        v32_mul(v32_load(job->scale + o), v32_set1(a->scale)), c);
+        LNRNN_FOR_EACH (v, vecs) {
+            const size_t at = o + (size_t)v * V32_LANES;
+            int8_output(parts, job->add, acc[0][0][v], acc[0][1][v], int8_added(parts, job, at),
+                        v32_mul(v32_load(job->scale + at), v32_set1(a->scale)), c + v * V32_LANES);
+        }
         return;
     }
     int32_t sums[INT8_SUMS] __attribute__((aligned(64)));
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-        for (int p = 0; p < parts; p++)
-#pragma GCC unroll 16
-            for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (p, parts)
+            LNRNN_FOR_EACH (v, vecs)
                 vi32_store(sums + ((i * parts + p) * vecs + v) * V32_LANES, acc[i][p][v]);
     int8_outputs(parts, rows, vecs, &to, sums);
 }

@@ -33,8 +33,7 @@ LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int
         if (prefetch == MM_PREFETCH_ROWS && j % MM_LINE == 0)
             mm_ahead(kind, rows, a, j);
         mm_weights w[MM_MOST_VECS];
-#pragma GCC unroll 16
-        for (int v = 0; v < vecs; v++) {
+        LNRNN_FOR_EACH (v, vecs) {
             const uint32_t *p;
             w[v] = mm_load(kind, job, o, wide, tail, v, j, &p);
             if (prefetch == MM_PREFETCH_WEIGHTS && rows == 1)
@@ -44,12 +43,9 @@ LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int
             else if (prefetch == MM_PREFETCH_WEIGHTS)
                 mm_prefetch((const float *)job->w + job->ahead + (ptrdiff_t)(j * job->pace) + v * V32_LANES);
         }
-#pragma GCC unroll 2
-        for (int turn = 0; turn < mm_turns(kind); turn++)
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-                for (int v = 0; v < vecs; v++)
+        LNRNN_FOR_EACH (turn, mm_turns(kind))
+            LNRNN_FOR_EACH (i, rows)
+                LNRNN_FOR_EACH (v, vecs)
                     acc[i][turn % SUMS][v] = mm_step(kind, job, turn, acc[i][turn % SUMS][v], a, i, j, w[v]);
     }
 }

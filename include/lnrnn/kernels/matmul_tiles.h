@@ -26,10 +26,8 @@ typedef struct {
 LNRNN_INLINE void tile_blocks(const int int8, const int blocks, const int vecs, size_t words, lnrnn_tiles *t,
                               const tile_job *b)
 {
-#pragma GCC unroll 2
-    for (int i = 0; i < blocks; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, blocks)
+        LNRNN_FOR_EACH (v, vecs)
             if (b->add)
                 tile_load(t, i * vecs + v, (char *)b->c[i] + v * TILE_BYTES, b->cs);
             else
@@ -38,27 +36,21 @@ LNRNN_INLINE void tile_blocks(const int int8, const int blocks, const int vecs, 
     for (size_t j = 0; j < words; j += TILE_WORDS, w += TILE_HEIGHT * b->panel) {
         if (b->prefetch)
             for (int r = 0; r < TILE_HEIGHT; r++)
-#pragma GCC unroll 4
-                for (int v = 0; v < vecs; v++)
+                LNRNN_FOR_EACH (v, vecs)
                     v32_prefetch((const float *)(w + r * b->panel) + v * TILE_WORDS + LNRNN_PREFETCH_TILE);
-#pragma GCC unroll 2
-        for (int i = 0; i < blocks; i++)
+        LNRNN_FOR_EACH (i, blocks)
             tile_load(t, 4 + i, b->a[i] + j, b->as);
-#pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++) {
+        LNRNN_FOR_EACH (v, vecs) {
             tile_load(t, 6 + v % 2, w + v * TILE_BYTES, b->panel);
-#pragma GCC unroll 2
-            for (int i = 0; i < blocks; i++)
+            LNRNN_FOR_EACH (i, blocks)
                 if (int8)
                     tile_dot_u8(t, i * vecs + v, 4 + i, 6 + v % 2);
                 else
                     tile_dot_bf16(t, i * vecs + v, 4 + i, 6 + v % 2);
         }
     }
-#pragma GCC unroll 2
-    for (int i = 0; i < blocks; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (i, blocks)
+        LNRNN_FOR_EACH (v, vecs)
             tile_store(t, i * vecs + v, (char *)b->c[i] + v * TILE_BYTES, b->cs);
 }
 

@@ -55,8 +55,7 @@ LNRNN_INLINE float v32_sum(v32 v)
 LNRNN_INLINE v32 v32_sums(const v32 *v)
 {
     v32 four[4]; /* of v[4 i] .. v[4 i + 3], a quarter each: four parts of its sum */
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    LNRNN_FOR_EACH (i, 4) {
         const v32 a = HALVES(_mm512_shuffle_f32x4, v[4 * i], v[4 * i + 1], 0x44, 0xee);
         const v32 b = HALVES(_mm512_shuffle_f32x4, v[4 * i + 2], v[4 * i + 3], 0x44, 0xee);
         four[i] = HALVES(_mm512_shuffle_f32x4, a, b, 0x88, 0xdd);

@@ -87,6 +87,15 @@
  * take most of the time to compile and of the module's size. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
+/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang takes no notice of gcc's pragma, and kept a product's
+ * sums in memory: four to six times as slow. */
+#ifdef __clang__
+#define LNRNN_UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define LNRNN_UNROLLED _Pragma("GCC unroll 16")
+#endif
+#define LNRNN_FOR_EACH(v, m) LNRNN_UNROLLED for (int v = 0; v < (m); v++)
+
 #include "lnrnn/simd/half.h"
 
 #if defined(LNRNN_ISA_AVX512)
@@ -127,9 +136,6 @@
 /* The compiler no longer knows i, an integer: what follows from it is computed again, and is not kept in registers over
  * the loop before. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
-
-/* For v = 0 .. m - 1, m a small constant. */
-#define LNRNN_FOR_EACH(v, m) _Pragma("GCC unroll 8") for (int v = 0; v < (m); v++)
 
 /* Loads and stores with conversion, from the conversions and v16. */
 #define LNRNN_NARROW(t)                                                                                     \

@@ -97,15 +97,15 @@ FAULTS = [
     Fault(
         "a single row's outputs of int8 on a unit have the scales of the first vector",
         INT8,
-        r"v32_mul(v32_load(job->scale + o), v32_set1(a->scale)), c);",
-        r"v32_mul(v32_load(job->scale + o - (FAULT ? v * V32_LANES : 0)), v32_set1(a->scale)), c);",
+        r"v32_mul(v32_load(job->scale + at), v32_set1(a->scale)), c + v",
+        r"v32_mul(v32_load(job->scale + (FAULT ? o : at)), v32_set1(a->scale)), c + v",
         f"{DTYPES} -k 'int8 and vnni'",
     ),
     # --- matmul_loop.h
     Fault(
         "a tile's rows meet the first part of words alone",
         LOOP,
-        r"for (int turn = 0; turn < mm_turns(kind); turn++)",
+        r"LNRNN_FOR_EACH (turn, mm_turns(kind))",
         r"for (int turn = 0; turn < (FAULT ? 1 : mm_turns(kind)); turn++)",
         f"{PRODUCTS} -k 'every_tile and bfloat16 and avx2'",
     ),
