@@ -19,16 +19,8 @@ typedef vector_of_words dot2_weights;
 #define accumulator v32
 #define SUMS 1
 #define activations const uint32_t *const *
-#include "lnrnn/kernels/matmul_loop.h"
-#ifdef LNRNN_BLOCKS
 #define LINE_DOT v32_dot2
-#include "lnrnn/kernels/matmul_blocks.h"
-#undef LINE_DOT
-#endif
-#undef activations
-#undef SUMS
-#undef accumulator
-#undef LNRNN_LOOP
+#include "lnrnn/kernels/matmul_loop.h"
 
 /* a: rows pointers to (words) -> c (rows, the tile's outputs), as float_tile. */
 LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetch, const mm_job *job,
@@ -51,6 +43,8 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
             v32_store(c + i * cs + v * V32_LANES, acc[i][0][v]);
 }
 
+#define LNRNN_WEIGHTS dot2
+#define activations const uint32_t *
 #define TILE_ROWS MR
 #if defined(LNRNN_EMULATED)
 #define FEW_ROWS 0
@@ -59,15 +53,7 @@ LNRNN_INLINE void dot2_tile(int rows, int wide, int tails, int tail, int prefetc
 #else
 #define FEW_ROWS (MR / 2)
 #endif
-#define MAY_PREFETCH_ROWS 0
-#define activations const uint32_t *
-#define LNRNN_WEIGHTS dot2
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef activations
-#undef MAY_PREFETCH_ROWS
-#undef FEW_ROWS
-#undef TILE_ROWS
 
 /* As matmul_float, of bfloat16 weights. m->scratch: short_rows_scratch(dtype, rows, k) words. All rows are rounded first, so that
  * each panel of weights is read once for all of them. */

@@ -1,8 +1,7 @@
 /* Rows of a tile by twos, on units that multiply two rows by two outputs (units.h): half as many instructions
  * as dot products, beside those that put two words of each output side by side, once for all rows. One text for
- * both types of weights, included for each beside matmul_loop.h, with what that takes and
- *     LINE_DOT   the dot product of a single row, whose sums are the same
- */
+ * both types of weights: matmul_loop.h includes it for each, with what it has defined itself. LINE_DOT is the dot product of a
+ * single row, whose sums are the same. */
 #ifndef LNRNN_MATMUL_BLOCKS_NAMES
 #define LNRNN_MATMUL_BLOCKS_NAMES
 #define mm_blocks LNRNN_CAT(LNRNN_LOOP, _blocks)

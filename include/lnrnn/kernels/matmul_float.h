@@ -59,10 +59,6 @@ LNRNN_INLINE void float_ahead(int kind, int rows, const void *a, size_t j)
 #define SUMS 1
 #define activations const void *
 #include "lnrnn/kernels/matmul_loop.h"
-#undef activations
-#undef SUMS
-#undef accumulator
-#undef LNRNN_LOOP
 
 /* a: the rows -> c (rows, the tile's outputs), row stride cs, from output o on. layout, bf16, the counts and
  * prefetch are constants where this is called: the loops unroll and acc stays in registers.
@@ -118,35 +114,30 @@ LNRNN_INLINE void bf16_tile(int rows, int wide, int tails, int tail, int prefetc
     float_tile(MM_ROWS, 1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
+#define LNRNN_WEIGHTS f32
+#define activations const float *
 #define TILE_ROWS MR
 #define FEW_ROWS (MR / 2)
 #define MAY_PREFETCH_ROWS 1
-#define activations const float *
-#undef MAY_PART_INPUTS
 #define MAY_PART_INPUTS 1
-#define LNRNN_WEIGHTS f32
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef MAY_PART_INPUTS
-#undef FEW_ROWS
-#define FEW_ROWS 0
+
 #define LNRNN_WEIGHTS f32_lines
+#define activations const float *
+#define TILE_ROWS MR
+#define MAY_PREFETCH_ROWS 1
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
+
 #define LNRNN_WEIGHTS bf16
+#define activations const float *
+#define TILE_ROWS MR
+#define MAY_PREFETCH_ROWS 1
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef activations
-#undef MAY_PREFETCH_ROWS
-#define MAY_PREFETCH_ROWS 0
-#define activations float
+
 #define LNRNN_WEIGHTS f32_columns
+#define activations float
+#define TILE_ROWS MR
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef activations
-#undef MAY_PREFETCH_ROWS
-#undef FEW_ROWS
-#undef TILE_ROWS
 
 /* a: rows pointers to (k) floats -> c (rows, mm_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j] w[o][j]
  * for the outputs o of the panels; outputs past n become what they were (add) or 0. */

@@ -31,16 +31,8 @@ LNRNN_INLINE vi32 int8_step(int parts, const mm_job *job, int turn, vi32 sum, co
 #define accumulator vi32
 #define SUMS 2
 #define activations const quantized_row *
-#include "lnrnn/kernels/matmul_loop.h"
-#ifdef LNRNN_BLOCKS
 #define LINE_DOT vi32_dot4_s8
-#include "lnrnn/kernels/matmul_blocks.h"
-#undef LINE_DOT
-#endif
-#undef activations
-#undef SUMS
-#undef accumulator
-#undef LNRNN_LOOP
+#include "lnrnn/kernels/matmul_loop.h"
 
 /* a (rows) -> c (rows, the tile's outputs), as float_tile. The sums of several rows go through memory, so that one text
  * makes outputs of all tiles: unrolled in each tile it would be most of the code. */
@@ -92,24 +84,16 @@ LNRNN_INLINE void i8a8_tile(int rows, int wide, int tails, int tail, int prefetc
     int8_tile(1, rows, wide, tails, tail, prefetch, job, a, o, c, cs);
 }
 
-#define MAY_PREFETCH_ROWS 0
+#define LNRNN_WEIGHTS i8
 #define activations quantized_row
 #define TILE_ROWS (MR / 2) /* two accumulators for an output */
-#define FEW_ROWS 0
-#define LNRNN_WEIGHTS i8
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef FEW_ROWS
-#undef TILE_ROWS
+
+#define LNRNN_WEIGHTS i8a8
+#define activations quantized_row
 #define TILE_ROWS MR_S8
 #define FEW_ROWS (S8_OFFSET ? MR_S8 / 2 : 0) /* of multiply-adds without a unit there are enough */
-#define LNRNN_WEIGHTS i8a8
 #include "lnrnn/kernels/matmul_walk.h"
-#undef LNRNN_WEIGHTS
-#undef FEW_ROWS
-#undef TILE_ROWS
-#undef activations
-#undef MAY_PREFETCH_ROWS
 
 /* As matmul_float, of int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)

@@ -3,7 +3,8 @@
  *     accumulator   v32 or vi32
  *     SUMS          accumulators of an output
  *     activations   the rows
- * and with these defined; `kind`, a constant, is what a tile tells all of them:
+ *     LINE_DOT      the dot product of a single row, where there are blocks: includes matmul_blocks.h
+ * of which none is defined after it, and with these defined; `kind`, a constant, is what a tile tells all of them:
  *     <name>_weights                            words of a vector of outputs, as a step takes them
  *     <name>_load(kind, job, o, wide, tail, v, j, &p) -> those of word j, and where they are: p
  *     <name>_turns(kind)                        steps that a word takes
@@ -49,3 +50,12 @@ LNRNN_INLINE void mm_sums(int kind, int rows, int wide, int tails, int tail, int
                     acc[i][turn % SUMS][v] = mm_step(kind, job, turn, acc[i][turn % SUMS][v], a, i, j, w[v]);
     }
 }
+
+#if defined(LNRNN_BLOCKS) && defined(LINE_DOT)
+#include "lnrnn/kernels/matmul_blocks.h"
+#endif
+#undef LNRNN_LOOP
+#undef accumulator
+#undef SUMS
+#undef activations
+#undef LINE_DOT

@@ -2,11 +2,12 @@
  * f32_lines, bf16, dot2, i8 and i8a8 with
  *     LNRNN_WEIGHTS      its name: mm_walk is compiled as f32_walk
  *     TILE_ROWS          rows of the tallest tile
- *     FEW_ROWS           so many rows, or two, go through two panels at a time; 0: none do
  *     activations        a row of them
+ * and, which are 0 unless they are defined,
+ *     FEW_ROWS           so many rows, or two, go through two panels at a time; 0: none do
  *     MAY_PREFETCH_ROWS  whether the tile knows MM_PREFETCH_ROWS
- *     MAY_PART_INPUTS    whether it knows job->first and end; 0 unless it is defined
- * and with the tile <name>_tile defined.
+ *     MAY_PART_INPUTS    whether it knows job->first and end
+ * and with the tile <name>_tile defined. None of these is defined after it.
  */
 #ifndef LNRNN_MATMUL_WALK_NAMES
 #define LNRNN_MATMUL_WALK_NAMES
@@ -20,6 +21,12 @@
 #define mm_few_rows LNRNN_CAT(LNRNN_WEIGHTS, _few_rows)
 #define mm_prefetch_panel LNRNN_CAT(LNRNN_WEIGHTS, _prefetch_panel)
 #define mm_walk LNRNN_CAT(LNRNN_WEIGHTS, _walk)
+#endif
+#ifndef FEW_ROWS
+#define FEW_ROWS 0
+#endif
+#ifndef MAY_PREFETCH_ROWS
+#define MAY_PREFETCH_ROWS 0
 #endif
 #ifndef MAY_PART_INPUTS
 #define MAY_PART_INPUTS 0
@@ -252,3 +259,10 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
             }
         }
 }
+
+#undef LNRNN_WEIGHTS
+#undef TILE_ROWS
+#undef activations
+#undef FEW_ROWS
+#undef MAY_PREFETCH_ROWS
+#undef MAY_PART_INPUTS
