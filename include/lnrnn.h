@@ -47,9 +47,10 @@ const char *lnrnn_isa_amx(void);
 /* --- caches.c: what the tuning goes by ----------------------------------------------------------------- */
 
 /* Bytes of the data caches that a core reads through: its L1, its L2, and the L3 that it shares. caches.c
- * asks the machine. */
+ * asks the machine. reads_ahead: whether the core reads what a loop goes through ahead of it, as fast as L3 gives it. */
 typedef struct {
     size_t l1, l2, l3;
+    int reads_ahead;
 } lnrnn_caches;
 
 /* Those of this machine, or what lnrnn_set_caches has set. */

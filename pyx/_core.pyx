@@ -184,8 +184,12 @@ def teams_had():
     return had.tasks, had.units
 
 
-def set_caches(size_t l1, size_t l2, size_t l3):
-    lnrnn_set_caches(lnrnn_caches(l1, l2, l3))
+def reads_ahead():
+    return lnrnn_get_caches().reads_ahead
+
+
+def set_caches(size_t l1, size_t l2, size_t l3, bint reads_ahead=False):
+    lnrnn_set_caches(lnrnn_caches(l1, l2, l3, reads_ahead))
 
 
 def set_figures(*figures):

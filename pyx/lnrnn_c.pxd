@@ -26,6 +26,7 @@ cdef extern from "lnrnn.h" nogil:
 
     ctypedef struct lnrnn_caches:
         size_t l1, l2, l3
+        bint reads_ahead
 
     lnrnn_caches lnrnn_get_caches()
     void lnrnn_set_caches(lnrnn_caches caches)

@@ -16,7 +16,19 @@
  * helps to prefetch them; where they do stay, a prefetch only takes the place of a load. Narrow weights,
  * bfloat16 and int8, take more instructions to a load, which hide a prefetch sooner (rnn and lstm B1, H from
  * 256 to 1024). */
-static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow) { return c.l2 / 8 * (narrow ? 3 : 5); }
+static inline size_t lnrnn_l2_holds(lnrnn_caches c, int narrow) { return c.l2 / 8 * (narrow ? 3 : 5); }
+
+/* From so many bytes on weights are prefetched. A core that reads ahead by itself needs none for float32 of some MiB in L3
+ * (on a Zen 4, without them: lstm and gru B8 and B32, H 384 and 512, 3 to 5 % faster, B17 up to 2 % slower). */
+static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
+{
+    const size_t held = lnrnn_l2_holds(c, narrow), ahead = c.reads_ahead && !narrow ? c.l3 / 8 : 0;
+    return ahead > held ? ahead : held;
+}
+
+/* Whether so many rows prefetch weights: one or two, of which reading decides, not where the core reads ahead by itself, as
+ * each prefetch takes the place of a load there (on a Zen 4, H from 512 to 2048: rnn and gru B1 4 to 16 %, B2 5 to 15 %). */
+static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 2; }
 
 /* Words by which a prefetch runs ahead of a load, for one row and for several, which do more between two
  * loads of a weight (rnn B1-H1024, lstm B8-H1024). */

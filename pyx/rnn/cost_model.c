@@ -48,7 +48,7 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
     const lnrnn_figures f = lnrnn_get_figures();
     const double memory = f.all_memory / n < f.memory ? f.all_memory / n : f.memory;
     thread_rates rates = {.multiply_adds = f.multiply_adds, .l2 = f.l2, .level = memory};
-    if (own <= (double)lnrnn_prefetch_from(caches, dtype != LNRNN_WEIGHT_F32))
+    if (own <= (double)lnrnn_l2_holds(caches, dtype != LNRNN_WEIGHT_F32))
         rates.level = f.l2;
     else if (all <= (double)caches.l3 * 3 / 4)
         rates.level = f.l3;

@@ -10,16 +10,18 @@
 #endif
 
 #include "lnrnn/tuning.h"
+#include "runtime/figures.h"
 
 /* Where nothing is known, and the least and the most that can be. */
-static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20}, least = {8 << 10, 64 << 10, 64 << 10},
-                          most = {4 << 20, 128 << 20, (size_t)2 << 30};
+static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
+                          least = {8 << 10, 64 << 10, 64 << 10, 0},
+                          most = {4 << 20, 128 << 20, (size_t)2 << 30, 0};
 
 #if defined(__x86_64__)
 /* The leaves of CPUID that list caches: Intel's 4, AMD's 0x8000001d, of one form. */
 static lnrnn_caches ask(unsigned leaf)
 {
-    lnrnn_caches found = {0, 0, 0};
+    lnrnn_caches found = {0};
     unsigned a, b, c, d;
     for (unsigned i = 0; i < 16 && __get_cpuid_count(leaf, i, &a, &b, &c, &d) && (a & 31); i++) {
         const unsigned type = a & 31, level = a >> 5 & 7;
@@ -51,8 +53,9 @@ static size_t size_of(int name)
 
 static lnrnn_caches caches_of_machine(void)
 {
-    return (lnrnn_caches){size_of(_SC_LEVEL1_DCACHE_SIZE), size_of(_SC_LEVEL2_CACHE_SIZE),
-                          size_of(_SC_LEVEL3_CACHE_SIZE)};
+    return (lnrnn_caches){.l1 = size_of(_SC_LEVEL1_DCACHE_SIZE),
+                          .l2 = size_of(_SC_LEVEL2_CACHE_SIZE),
+                          .l3 = size_of(_SC_LEVEL3_CACHE_SIZE)};
 }
 #elif defined(__APPLE__)
 static size_t size_of(const char *name)
@@ -64,10 +67,11 @@ static size_t size_of(const char *name)
 
 static lnrnn_caches caches_of_machine(void)
 {
-    return (lnrnn_caches){size_of("hw.perflevel0.l1dcachesize"), size_of("hw.perflevel0.l2cachesize"), 0};
+    return (lnrnn_caches){.l1 = size_of("hw.perflevel0.l1dcachesize"),
+                          .l2 = size_of("hw.perflevel0.l2cachesize")};
 }
 #else
-static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0, 0, 0}; }
+static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0}; }
 #endif
 
 /* A size as the machine says it, or `otherwise` where it says none or one that cannot be. */
@@ -86,6 +90,7 @@ __attribute__((constructor)) static void ask_the_machine(void)
     /* No L3 named: then an L2 larger than the fallback is the last cache. */
     caches.l3 =
         plausible(found.l3, least.l3, most.l3, found.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
+    caches.reads_ahead = lnrnn_model_reads_ahead();
 }
 
 lnrnn_caches lnrnn_get_caches(void) { return caches; }

@@ -36,6 +36,10 @@ static int kind_of_machine(void)
 static int kind_of_machine(void) { return OTHER; }
 #endif
 
+/* Seen on a Zen 4: one row's product of 4 MiB of weights reads 98 bytes a ns from L3, and 79 with a prefetch for each line.
+ * Others have not been measured without. */
+int lnrnn_model_reads_ahead(void) { return kind_of_machine() == ZEN_4; }
+
 static lnrnn_figures figures;
 
 __attribute__((constructor)) static void ask_the_machine(void) { figures = table[kind_of_machine()]; }

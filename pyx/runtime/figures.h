@@ -10,6 +10,8 @@ typedef struct {
 } lnrnn_figures;
 
 lnrnn_figures lnrnn_get_figures(void);
+/* Whether lnrnn_caches.reads_ahead holds. */
+int lnrnn_model_reads_ahead(void);
 /* For tests: the figures of another machine. */
 void lnrnn_set_figures(lnrnn_figures figures);
 

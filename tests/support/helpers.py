@@ -118,13 +118,14 @@ def using_small_caches():
 
 
 @contextmanager
-def using_caches(sizes: tuple[int, int, int] | None):
-    """Run the body as on a machine whose L1, L2 and L3 have so many bytes; None: as it is."""
+def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
+    """Run the body as on a machine whose L1, L2 and L3 have so many bytes, and whose cores read ahead by
+    themselves or need prefetches; None: as it is."""
     from lnrnn import _core
 
-    before = _core.caches() if sizes else None
+    before = (*_core.caches(), _core.reads_ahead()) if sizes else None
     if sizes:
-        _core.set_caches(*sizes)
+        _core.set_caches(*sizes, reads_ahead)
     try:
         yield
     finally:

@@ -203,14 +203,16 @@ static void mm_few_rows(mm_job *job, int rows, activations const *a, size_t n, s
 static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t n, size_t p0, size_t p1,
                     float *c, ptrdiff_t cs)
 {
+    const int prefetches = job->prefetch && lnrnn_prefetch_rows(job->caches, rows);
     if (rows == 1) {
-        if (job->prefetch)
+        if (prefetches)
             mm_row(MM_PREFETCH_WEIGHTS, job, a, mm_start(n, p0), mm_start(n, p1), c);
         else
             mm_row(MM_PREFETCH_NONE, job, a, mm_start(n, p0), mm_start(n, p1), c);
         return;
     }
     mm_job own = *job; /* with what a tile prefetches */
+    own.prefetch = prefetches;
 #if FEW_ROWS && !defined(LNRNN_FEW_COPIES)
     if (rows <= FEW_ROWS) {
         mm_few_rows(&own, (int)rows, a, n, p0, p1, c, cs);
@@ -223,8 +225,8 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
     /* Of a panel too large for that, all tiles go through some of the inputs, then through the next: every sum goes
      * on where it was. */
     const size_t bytes = panel * sizeof(uint32_t),
-                 most = MAY_PART_INPUTS && job->prefetch && tiles > 1 ? lnrnn_panel_parts(job->caches, bytes)
-                                                                      : 1,
+                 most =
+                     MAY_PART_INPUTS && own.prefetch && tiles > 1 ? lnrnn_panel_parts(job->caches, bytes) : 1,
                  part = (job->words + most - 1) / most, parts = part ? (job->words + part - 1) / part : 1;
     const int spread = MAY_PREFETCH_ROWS && tiles > 1 && lnrnn_prefetch_panels(job->caches, bytes / most);
     for (size_t i = p0; i < p1; i++)
@@ -247,7 +249,7 @@ static void mm_walk(const mm_job *job, size_t rows, activations const *a, size_t
 #endif
                 int prefetch = MM_PREFETCH_NONE;
                 const ptrdiff_t next = !spread || i == p0 || t < late || last ? 0 : on;
-                if (job->prefetch
+                if (own.prefetch
                     && (mm_prefetch_panel(&own, o, next ? t - late : t, tiles - late, next)
                         || job->each_tile))
                     prefetch = MM_PREFETCH_WEIGHTS;
