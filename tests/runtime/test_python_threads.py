@@ -41,6 +41,25 @@ def test_threads_that_share_a_new_network():
     run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
 
 
+def outputs_beside(change, rnn, x, callers):
+    """All outputs, as bytes, of rnn(x) in so many threads, while another one runs change()."""
+    stop = threading.Event()
+
+    def changer():
+        try:
+            change()
+        finally:
+            stop.set()
+
+    def call():
+        seen = set()
+        while not stop.is_set():
+            seen.add(rnn(x)[0].tobytes())
+        return seen
+
+    return set().union(*at_once([changer, *[call] * callers])[1:])
+
+
 def parameters_while_computing():
     """Whoever computes has the old weights or the new ones, of each layer, and no others."""
     rng = np.random.default_rng(0)
@@ -51,21 +70,12 @@ def parameters_while_computing():
     for w in versions:
         rnn.weight_hh_l0 = w
         wanted.append(rnn(x)[0].tobytes())
-    stop = threading.Event()
 
     def change():
         for k in range(120):
             rnn.weight_hh_l0 = versions[k % 2]
-        stop.set()
 
-    def call():
-        seen = set()
-        while not stop.is_set():
-            seen.add(rnn(x)[0].tobytes())
-        return seen
-
-    seen = at_once([change, call, call, call])
-    assert set().union(*seen[1:]) <= set(wanted)
+    assert outputs_beside(change, rnn, x, callers=3) <= set(wanted)
     assert rnn(x)[0].tobytes() == wanted[1]  # the last change is not lost
 
 
@@ -144,23 +154,12 @@ def statistics_while_computing():
     for state in states:
         rnn.load_state_dict(state)
         wanted.append(rnn(x)[0].tobytes())
-    stop = threading.Event()
 
     def change():
-        try:
-            for k in range(1500):
-                rnn.load_state_dict(states[k % 2])
-        finally:
-            stop.set()
+        for k in range(1500):
+            rnn.load_state_dict(states[k % 2])
 
-    def call():
-        seen = set()
-        while not stop.is_set():
-            seen.add(rnn(x)[0].tobytes())
-        return seen
-
-    seen = set().union(*at_once([change, call, call])[1:])
-    assert seen <= set(wanted)
+    assert outputs_beside(change, rnn, x, callers=2) <= set(wanted)
 
 
 def test_statistics_loaded_while_others_compute():
