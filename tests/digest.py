@@ -10,23 +10,17 @@ compiler: they are not kept, they are compared.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import lnrnn  # noqa: E402
 from configurations import configurations, digest  # noqa: E402
-from helpers import available_isas, using_caches, using_isa, using_threads  # noqa: E402
+from helpers import available_isas, isa_options, using_caches, using_isa, using_threads  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--isa", action="append", help="only this instruction set; may be given several times"
-    )
+    parser = isa_options(__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"

@@ -9,7 +9,6 @@ or the configurations that differ, with the setting, and then ends with 1.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import lnrnn  # noqa: E402
-from helpers import available_isas  # noqa: E402
+from helpers import available_isas, isa_options  # noqa: E402
 
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {},
@@ -65,12 +64,7 @@ def digests(isa: str, before: list[str], environment: dict[str, str], after: lis
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--isa", action="append", help="only this instruction set; may be given several times"
-    )
+    parser = isa_options(__doc__)
     parser.add_argument("--quick", action="store_true", help="three settings instead of all")
     options = parser.parse_args()
     different = 0

@@ -11,7 +11,6 @@ without guards, to the bit. New memory is NaN, so that what is read before it is
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import importlib.util
 import itertools
@@ -28,7 +27,7 @@ import numpy as np  # noqa: E402
 
 import lnrnn  # noqa: E402
 from configurations import digest, of_network, of_norm, rng_of  # noqa: E402
-from helpers import available_isas, using_isa, using_threads  # noqa: E402
+from helpers import available_isas, isa_options, using_isa, using_threads  # noqa: E402
 from networks import VARIANTS  # noqa: E402
 
 SIZES = range(1, 201)
@@ -90,12 +89,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--isa", action="append", help="only this instruction set; may be given several times"
-    )
+    parser = isa_options(__doc__)
     parser.add_argument("--quick", action="store_true", help="five sizes")
     options = parser.parse_args()
     faulthandler.enable()

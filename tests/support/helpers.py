@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import threading
@@ -61,6 +62,15 @@ def rounds_bfloat16_rows() -> bool:
     import lnrnn
 
     return lnrnn.cpu_info()["units"]["bfloat16"] is not None
+
+
+def isa_options(doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a program that goes through instruction sets: --isa, which says through which."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--isa", action="append", help="only this instruction set; may be given several times"
+    )
+    return parser
 
 
 @contextmanager
