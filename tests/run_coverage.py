@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "support"))
@@ -131,40 +132,54 @@ def merged(file: dict) -> tuple[dict[int, bool], dict[tuple[int, int], bool]]:
     return lines, branches
 
 
-def table(folder: Path, files: list[dict]) -> tuple[str, list[str], list[str]]:
-    """(the report in Markdown, lines without a reason, reasons without a line)."""
-    rows, unexplained, listed = [], [], []
+class Tally(NamedTuple):
+    """counts: of a file, and of "all": lines run, lines, branches taken, branches. explained: file, number
+    and text of a line that is never run, and why. unexplained: lines without a reason; unneeded: reasons
+    without a line."""
+
+    counts: dict[str, tuple[int, ...]]
+    explained: list[tuple[str, int, str, str]]
+    unexplained: list[str]
+    unneeded: list[str]
+
+
+def tallied(folder: Path, files: list[dict]) -> Tally:
+    counts: dict[str, tuple[int, ...]] = {}
+    unexplained, explained = [], []
     known, used = reasons(), set()
-    total = [0, 0, 0, 0]
     for file in files:
         name = file["file"]
         source = (folder / name).read_text().splitlines()
         lines, branches = merged(file)
         taken = [] if name.endswith((".pyx", ".pxi", ".pxd")) else list(branches.values())
-        counts = sum(lines.values()), len(lines), sum(taken), len(taken)
-        total = [a + b for a, b in zip(total, counts, strict=True)]
-        rows.append((name, counts))
+        counts[name] = sum(lines.values()), len(lines), sum(taken), len(taken)
         for number in sorted(number for number, ran in lines.items() if not ran):
             text = source[number - 1].strip()
             for k, (where, what, why) in enumerate(known):
                 if fnmatch.fnmatch(name, where) and fnmatch.fnmatchcase(text, what):
                     used.add(k)
-                    listed.append((name, number, text, why))
+                    explained.append((name, number, text, why))
                     break
             else:
                 unexplained.append(f"{name}:{number}: {text}")
+    counts["all"] = tuple(map(sum, zip(*counts.values(), strict=True)))
     unneeded = [" | ".join(known[k]) for k in range(len(known)) if k not in used]
+    return Tally(counts, explained, unexplained, unneeded)
 
-    def share(part: int, whole: int) -> str:
-        return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "-"
 
-    text = ["| file | lines run | branches taken |", "|---|---|---|"]
-    for name, counts in [*rows, ("all", total)]:
-        text.append(f"| {name} | {share(*counts[:2])} | {share(*counts[2:])} |")
-    text += ["", "| never run | line | why |", "|---|---|---|"]
-    for name, number, line, why in listed:
-        text.append(f"| {name}:{number} | `{line.replace('|', chr(92) + '|')}` | {why} |")
-    return "\n".join(text) + "\n", unexplained, unneeded
+def share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "-"
+
+
+def tables(tally: Tally) -> tuple[list[str], list[str]]:
+    """The report in Markdown: a line for each file, and for each line that is never run."""
+    files = ["| file | lines run | branches taken |", "|---|---|---|"]
+    for name, counts in tally.counts.items():
+        files.append(f"| {name} | {share(*counts[:2])} | {share(*counts[2:])} |")
+    never = ["| never run | line | why |", "|---|---|---|"]
+    for name, number, line, why in tally.explained:
+        never.append(f"| {name}:{number} | `{line.replace('|', chr(92) + '|')}` | {why} |")
+    return files, never
 
 
 def main() -> int:
@@ -185,17 +200,18 @@ def main() -> int:
             1,
         ):  # a few tests may not bear the measuring: they are shown above
             raise SystemExit("the suite does not run")
-    text, unexplained, unneeded = table(folder, join(folder))
-    print(text.split("\n\n")[0].splitlines()[-1])
+    tally = tallied(folder, join(folder))
+    files, never = tables(tally)
+    print(files[-1])
     if options.report:
-        options.report.write_text(text)
+        options.report.write_text("\n".join([*files, "", *never]) + "\n")
     for words, found in (
-        ("never run, and no reason given", unexplained),
-        ("a reason that was not needed", unneeded),
+        ("never run, and no reason given", tally.unexplained),
+        ("a reason that was not needed", tally.unneeded),
     ):
         for line in found:
             print(f"{words}: {line}")
-    return 1 if unexplained else 0
+    return 1 if tally.unexplained else 0
 
 
 if __name__ == "__main__":
