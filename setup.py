@@ -48,11 +48,9 @@ class Objects:
     a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
     does not keep."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
-        """command: the compiler, with what every unit needs."""
-        self.command, self.folder = command, folder
-        asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
-        self.version = asked.stdout
+    def __init__(self, command: list[str], version: str, folder: Path) -> None:
+        """command: the compiler, with what every unit needs. version: what it says of itself."""
+        self.command, self.version, self.folder = command, version, folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(
@@ -102,7 +100,10 @@ class BuildExt(build_ext):
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
         folder = Path("build/objects") / self.plat_name
         command = self.compiler.compiler_so
-        for_this, for_all = Objects(command, folder), Objects(_without_python(command), folder)
+        asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        for_this, for_all = (
+            Objects(words, asked.stdout, folder) for words in (command, _without_python(command))
+        )
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
         versions = (
