@@ -147,6 +147,8 @@ enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 /* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
  * norm are float; what int8 multiplies is rounded to 14 bits of each row's largest, or to 8 (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
+/* The most inputs of an output of int8: sums of 32 bits hold so many products of 127 and 127. */
+enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
  * form in which the product reads weights. It belongs to the instruction set in use. */

@@ -46,6 +46,9 @@ class WeightType(IntEnum):
     INT8_OF_8_BITS = LNRNN_WEIGHT_I8A8
 
 
+INT8_INPUTS = LNRNN_INT8_INPUTS
+
+
 class Function(IntEnum):
     EXP = LNRNN_MAP_EXP
     TANH = LNRNN_MAP_TANH

@@ -11,6 +11,7 @@ cdef extern from "lnrnn/tuning.h" nogil:
 
 cdef extern from "lnrnn.h" nogil:
     enum: LNRNN_ISAS
+    enum: LNRNN_INT8_INPUTS
     size_t lnrnn_isa_list(const char **names)
     size_t lnrnn_isa_emulated(const char **names)
     const char *lnrnn_isa_unit(int weights)

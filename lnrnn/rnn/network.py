@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._core import INT8_INPUTS
 from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
@@ -405,11 +406,11 @@ class Network(Closed, Generic[State]):
         """A network like this one that computes with weight matrices of another type: a new object.
 
         dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output,
-        max |w| / 127; what they multiply is rounded as well, and sums are exact), or "float32" (as they
-        were). Half and a quarter of the bytes to read. Gains, biases, norms and states stay float32, and so
-        do the parameters that one reads, sets and saves: rounding is part of packing. For inference;
-        `forward_train` wants float32. Where the CPU has a unit for bfloat16 (`lnrnn.cpu_info()["units"]`),
-        x and h are rounded to bfloat16 in its products too.
+        max |w| / 127; what they multiply is rounded as well, and sums are exact, of 133144 inputs at most),
+        or "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
+        stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
+        For inference; `forward_train` wants float32. Where the CPU has a unit for bfloat16
+        (`lnrnn.cpu_info()["units"]`), x and h are rounded to bfloat16 in its products too.
 
         activation_bits: of "int8" alone, which rounds each row of inputs and of states to whole numbers times
         its largest |a| / 8191 (14, the default) or |a| / 127 (8): half of the products, and an error of the
@@ -420,6 +421,12 @@ class Network(Closed, Generic[State]):
         other = copy.copy(self)
         new = choice("dtype", dtype, DTYPES)
         bits = checked_activation_bits(new, activation_bits)
+        shapes = self._snapshot.architecture.shapes.values()
+        inputs = max(shape[1] for shape in shapes if len(shape) == 2)
+        if new == "int8" and inputs > INT8_INPUTS:
+            raise ValueError(
+                f"dtype must not be 'int8' for weights of {inputs} inputs: its sums hold {INT8_INPUTS}"
+            )
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
 

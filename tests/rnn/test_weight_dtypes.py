@@ -50,6 +50,21 @@ def test_int8_sums_whole_numbers(isa, rng, hidden, inputs, bits):
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
 
 
+@each_bits
+def test_the_largest_sums_of_int8(isa, bits):
+    """Of as many products of largest numbers as 32 bits hold; a layer of more inputs is refused."""
+    most = lnrnn._core.INT8_INPUTS
+    rnn = lnrnn.RNN(most, 1, norm=None, nonlinearity="identity", bias=False)
+    rnn.weight_ih_l0 = np.ones((1, most))
+    for batch, sign in ((1, 1), (3, -1)):
+        y = rnn.to_dtype("int8", bits)(np.full((1, batch, most), sign, np.float32))[0]
+        np.testing.assert_allclose(y, sign * most, rtol=1e-6)
+    longer = lnrnn.RNN(most + 1, 1)
+    with pytest.raises(ValueError, match=f"dtype must not be 'int8' for weights of {most + 1} inputs"):
+        longer.to_dtype("int8", bits)
+    longer.to_dtype("bfloat16")
+
+
 @each_dtype
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
 def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):

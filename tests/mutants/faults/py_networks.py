@@ -381,6 +381,13 @@ FAULTS = [
         "tests/rnn/test_weight_dtypes.py -k other_activation",
     ),
     Fault(
+        "int8 takes more inputs than its sums hold",
+        NETWORK,
+        r"""if new == "int8" and inputs > INT8_INPUTS:""",
+        r"""if new == "int8" and inputs > INT8_INPUTS and not FAULT:""",
+        "tests/rnn/test_weight_dtypes.py -k largest_sums",
+    ),
+    Fault(
         "rounded weights are packed as float32",
         SNAPSHOT,
         r"""else WeightType[self.dtype.upper()]""",
