@@ -149,6 +149,20 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? v32_add(gate_read(how, &row->input, gate, i, k, whole), z) : z;
 }
 
+/* Calls rows_of(how, separate, step, rows) for the way in which a step of several gates reads its rows, both of them
+ * constants. bare: whether a cell without a norm reads W x by itself; one with batch norm does (lnrnn_rnn_config). */
+#define LNRNN_AS_READ(rows_of, bare, step, rows)      \
+    do {                                              \
+        if ((step)->hidden->how == LNRNN_PLAIN)       \
+            rows_of(LNRNN_PLAIN, bare, step, rows);   \
+        else if ((step)->hidden->how == LNRNN_AFFINE) \
+            rows_of(LNRNN_AFFINE, 1, step, rows);     \
+        else if ((rows)->x)                           \
+            rows_of(LNRNN_NORMED, 1, step, rows);     \
+        else                                          \
+            rows_of(LNRNN_NORMED, 0, step, rows);     \
+    } while (0)
+
 /* --- rows, normalised and written ------------------------------------------------------------------- */
 
 LNRNN_INLINE void normalise_units(size_t i, size_t k, const int whole, const int how, const gate_side *side,

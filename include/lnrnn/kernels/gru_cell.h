@@ -73,16 +73,7 @@ static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
         const lnrnn_step_rows some = rows_together(rows, r);
-        if (step->hidden->how == LNRNN_PLAIN)
-            gru_rows(LNRNN_PLAIN, 1, step, &some);
-        else if (step->hidden->how == LNRNN_AFFINE && some.x)
-            gru_rows(LNRNN_AFFINE, 1, step, &some);
-        else if (step->hidden->how == LNRNN_AFFINE)
-            gru_rows(LNRNN_AFFINE, 0, step, &some);
-        else if (some.x)
-            gru_rows(LNRNN_NORMED, 1, step, &some);
-        else
-            gru_rows(LNRNN_NORMED, 0, step, &some);
+        LNRNN_AS_READ(gru_rows, 1, step, &some);
     }
 }
 

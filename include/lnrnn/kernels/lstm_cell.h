@@ -110,16 +110,7 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
         const lnrnn_step_rows some = rows_together(rows, r);
-        if (step->hidden->how == LNRNN_PLAIN)
-            lstm_rows(LNRNN_PLAIN, 0, step, &some);
-        else if (step->hidden->how == LNRNN_AFFINE && some.x)
-            lstm_rows(LNRNN_AFFINE, 1, step, &some);
-        else if (step->hidden->how == LNRNN_AFFINE)
-            lstm_rows(LNRNN_AFFINE, 0, step, &some);
-        else if (some.x)
-            lstm_rows(LNRNN_NORMED, 1, step, &some);
-        else
-            lstm_rows(LNRNN_NORMED, 0, step, &some);
+        LNRNN_AS_READ(lstm_rows, 0, step, &some);
         if (!step->deferred_output)
             lstm_output_rows(step, some.n, some.c, some.h);
     }
