@@ -32,6 +32,13 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
         )
 
 
+def rows_as_they_are(x: Array) -> bool:
+    """Whether C takes float32 x (.., D) of two or three axes where it stands: aligned, the values of a row
+    side by side, and rows whole floats apart."""
+    step = x.strides
+    return step[-1] == 4 and not (step[0] | step[-2]) % 4 and x.flags.aligned
+
+
 def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
@@ -45,8 +52,7 @@ def checked_batch(
     if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
         axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
         raise bad_value("x", f"{axes} or (T, input_size) with input_size {input_size}", x)
-    step = x.strides
-    if x.dtype is not FLOAT32 or step[-1] != 4 or (step[0] | step[-2]) % 4 or not x.flags.aligned:
+    if x.dtype is not FLOAT32 or not rows_as_they_are(x):
         x = np.array(x, np.float32, order="C")
     unbatched = len(shape) == 2
     batch: Array = time_first(x, unbatched, batch_first)

@@ -14,7 +14,7 @@ from ..errors import bad_type, bad_value, integer, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, states
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, rows_as_they_are, states
 from .rows import SEQUENCE, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
 
@@ -145,15 +145,8 @@ class Stream(Closed, Generic[State]):
         direct = result = None
         if out is not None:
             result = output("out", out, (*x.shape[:2], made.hidden_size), FLOAT32)
-            direct = as_caller(result, False, made.batch_first)
-            strides = direct.strides
-            if (
-                not result.flags.aligned
-                or strides[2] != 4
-                or (strides[0] | strides[1]) % 4
-                or np.may_share_memory(direct, batch)
-            ):
-                direct = None
+            if rows_as_they_are(result) and not np.may_share_memory(result, batch):
+                direct = as_caller(result, False, made.batch_first)
         y, end = engine.run(
             self._snapshot,
             batch,
