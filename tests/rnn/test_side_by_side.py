@@ -171,8 +171,8 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
     _core.set_part(2e6)
     try:
         with using_network_way("side by side"), using_threads(2):
-            signal.setitimer(signal.ITIMER_REAL, 0.003)
             with pytest.raises(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0.003)
                 while True:
                     result(rnn, x, h0)
             same(result(rnn, x, h0), want)
