@@ -340,7 +340,10 @@ def change_tapes_within_a_call():
     kept, changes = table.copy(), []
     table.setflags(write=True)
 
-    def change(*_):
+    def change(_, frame):
+        if frame.f_code is change_tapes_within_a_call.__code__:  # the call has not begun
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return
         changes.append(1)
         table[...] = 10**6
 
