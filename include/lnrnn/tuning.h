@@ -59,11 +59,20 @@ enum { LNRNN_LINE_BYTES = 2048 };
 
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
-/* Bytes of projected rows that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128);
- * or, where the weights do not stay there, one float to so many weights, so that W_ih is not read again after
- * a few steps (lstm B8-H1024). */
+/* Rows of W_ih x that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128); or, where the weights
+ * do not stay there, one float to so many weights, up to what one product takes, so that W_ih is not read again after a few
+ * steps (lstm B8-H1024). */
 static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
-enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
+enum { LNRNN_WEIGHTS_TO_CHUNK = 8 };
+
+/* The most rows of x, each of so many bytes, in one product of float32: as L2 keeps beside two panels of W_ih, each of
+ * which goes through all of them; more save little (rnn B48-H640). */
+enum { LNRNN_MOST_INPUT_ROWS = 256 };
+static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
+{
+    const size_t rows = c.l2 / 4 / (bytes ? bytes : 1);
+    return rows < 64 ? 64 : rows > LNRNN_MOST_INPUT_ROWS ? LNRNN_MOST_INPUT_ROWS : rows;
+}
 
 /* Multiply-adds that are worth waking another thread for, some 50 us of one core; and those, some 10 ms, from
  * which on a lost time slice no longer decides (rnn, lstm and gru with two threads). What threads divide follows from

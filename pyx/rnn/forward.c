@@ -109,18 +109,27 @@ static void product(const lnrnn_rnn_call *r, const weights_used *u, size_t n, co
     }
 }
 
+/* Of n rows of x, how many go through W_ih at a time: as even numbers as they can be, for a few rows that are left over
+ * take nearly as long as W_ih takes to be read. */
+static size_t rows_at_once(const lnrnn_rnn_call *r, size_t n)
+{
+    const size_t most = most_input_rows(r->config, r->plan->caches), times = n ? (n + most - 1) / most : 1;
+    return r->config->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
+}
+
 void lnrnn_input_product(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t0, size_t t1,
                          lnrnn_share share, float *x, ptrdiff_t xs, uint32_t *work)
 {
     const lnrnn_rnn_config *c = r->config;
     const weights_used w_ih = {.inputs = c->D, .w = r->w_ih, .inner = c->inner_ih};
-    const float *rows[TILE];
+    const float *rows[LNRNN_MOST_INPUT_ROWS];
+    const size_t at_once = rows_at_once(r, (t1 - t0) * active);
     size_t n = 0;
     for (size_t t = t0; t < t1; t++) {
         active = active_rows(r, r0, active, t);
         for (size_t i = 0; i < active; i++) {
             rows[n++] = x_row(r, r0 + i, t);
-            if (n == TILE) {
+            if (n == at_once) {
                 product(r, &w_ih, n, rows, share, x, xs, work);
                 x += (ptrdiff_t)n * xs;
                 n = 0;
@@ -308,17 +317,19 @@ static void step(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t, fl
 /* --- groups ----------------------------------------------------------------------------------------- */
 
 /* No more than a thread's part at a time: a thread whose steps cost more than that would else take what is left of the
- * others' parts, and they would wait for it (rnn and lstm B32-H2048 with two threads). */
+ * others' parts, and they would wait for it (rnn and lstm B32-H2048 with two threads). And no more than its share of what
+ * is left, or the others would wait for its last chunk (rnn B64-H640 with two threads, 24 steps). */
 size_t lnrnn_affordable_steps(const lnrnn_rnn_call *r, size_t rows, size_t t0, size_t t1, int64_t *left)
 {
-    const double cost = step_cost(r, (double)rows, r->config->D + r->config->H);
-    double budget = (double)remaining(left);
-    if (r->part > 0 && budget > r->part)
-        budget = r->part;
+    const double cost = step_cost(r, (double)rows, r->config->D + r->config->H),
+                 all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
+                 most = r->part > 0 && all > r->part ? r->part : all,
+                 share = r->plan->divide_units ? most : all / r->plan->threads,
+                 budget = share < most ? share : most;
     if (budget < cost * (double)(t1 - t0))
-        t1 = t0 + 1 + (size_t)((budget > 0 ? budget : 0) / cost);
+        t1 = t0 + 1 + (size_t)(budget / cost);
     const double spent = cost * (double)(t1 - t0);
-    spend(left, spent < budget ? spent : budget);
+    spend(left, spent < most ? spent : most);
     return t1;
 }
 

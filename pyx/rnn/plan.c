@@ -80,9 +80,10 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
-    const size_t of_weights = p->wide * (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK;
-    const size_t of_cache = lnrnn_chunk_bytes(p->caches) / sizeof(float);
-    p->chunk = (of_weights > of_cache ? of_weights : of_cache) / (p->group * p->wide);
+    const size_t of_weights = (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK,
+                 most = most_input_rows(r->config, p->caches), rows = of_weights < most ? of_weights : most,
+                 of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float));
+    p->chunk = (rows > of_cache ? rows : of_cache) / p->group;
     if (p->chunk > r->T)
         p->chunk = r->T;
     if (p->chunk < 1)

@@ -7,6 +7,7 @@
 #define LNRNN_ROWS_H
 
 #include "lnrnn.h"
+#include "lnrnn/tuning.h"
 
 /* Rows whose pointers are gathered for one call of the product, and the most rows of a group without a tape (rnn
  * B64-H128). */
@@ -20,6 +21,12 @@ static inline size_t sum_rows(size_t rows)
     while (rows > 64 * n)
         n *= 2;
     return n;
+}
+
+/* The most rows of x that go through W_ih at a time. Of narrow weights as many as their scratch is for. */
+static inline size_t most_input_rows(const lnrnn_rnn_config *c, lnrnn_caches caches)
+{
+    return c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(caches, c->D * sizeof(float)) : TILE;
 }
 
 static inline size_t row_length(const lnrnn_rnn_call *r, size_t i) { return (size_t)r->rows[i].length; }

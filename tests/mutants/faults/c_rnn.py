@@ -204,8 +204,8 @@ FAULTS = [
     Fault(
         "calls in parts spend nothing, and never stop within a group",
         "pyx/rnn/forward.c",
-        "    spend(left, spent < budget ? spent : budget);\n    return t1;",
-        "    spend(left, FAULT ? 0 : spent < budget ? spent : budget);\n    return t1;",
+        "    spend(left, spent < most ? spent : most);\n    return t1;",
+        "    spend(left, FAULT ? 0 : spent < most ? spent : most);\n    return t1;",
         f"{PARTS} -k 'signals_are_handled and call'",
     ),
     # --- split.c
