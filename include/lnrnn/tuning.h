@@ -59,11 +59,11 @@ enum { LNRNN_LINE_BYTES = 2048 };
 
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
-/* Rows of W_ih x that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128); or, where the weights
- * do not stay there, one float to so many weights, up to what one product takes, so that W_ih is not read again after a few
- * steps (lstm B8-H1024). */
+/* Bytes of projected rows that a group of sequences keeps: some of L2, beside the weights (lstm B64-H128);
+ * or, where the weights do not stay there, one float to so many weights, so that W_ih is not read again after
+ * a few steps (lstm B8-H1024), and up to two where one product takes so many rows (rnn B17-H1024). */
 static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
-enum { LNRNN_WEIGHTS_TO_CHUNK = 8 };
+enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
 
 /* The most rows of x, each of so many bytes, in one product of float32: as L2 keeps beside two panels of W_ih, each of
  * which goes through all of them; more save little (rnn B48-H640). */

@@ -68,6 +68,16 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p)
     return p->brief && p->threads > 1 && lnrnn_oversubscribed() ? 1 : p->threads;
 }
 
+/* Rows of a chunk. */
+static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
+{
+    const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
+                 of_weights = (c->D + c->H) / LNRNN_WEIGHTS_TO_CHUNK;
+    size_t rows = most_input_rows(c, p->caches);
+    rows = rows > 2 * of_weights ? 2 * of_weights : rows < of_weights ? of_weights : rows;
+    return rows > of_cache ? rows : of_cache;
+}
+
 static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     if (!p->divide_units)
@@ -80,10 +90,7 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     if (p->group < 1)
         p->group = 1;
     p->groups = r->B ? (r->B + p->group - 1) / p->group : 0;
-    const size_t of_weights = (r->config->D + r->config->H) / LNRNN_WEIGHTS_TO_CHUNK,
-                 most = most_input_rows(r->config, p->caches), rows = of_weights < most ? of_weights : most,
-                 of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float));
-    p->chunk = (rows > of_cache ? rows : of_cache) / p->group;
+    p->chunk = chunk_rows(r->config, p) / p->group;
     if (p->chunk > r->T)
         p->chunk = r->T;
     if (p->chunk < 1)
