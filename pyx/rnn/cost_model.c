@@ -24,7 +24,8 @@ static const double rows_lost = 0.5;
 /* Of two things that overlap, how much of the shorter one adds to the longer. */
 static const double unhidden = 0.3;
 
-/* ns of norm and activations, by output: 0.4 to 0.6 on a Sapphire Rapids and on a Zen 4 (rnn and lstm B64-H128). */
+/* ns of norm and activations, by output: on a Zen 4 0.35 for an RNN, 0.5 for a GRU and 0.6 for an LSTM, of eight rows or
+ * more. docs/scaling.md says how little another figure changes. */
 static const double of_an_output = 0.5;
 
 static double overlapped(double a, double b) { return a > b ? a + unhidden * b : b + unhidden * a; }
@@ -81,7 +82,7 @@ static double group_time(const lnrnn_step_work *w, lnrnn_caches caches, size_t r
     const thread_rates rates =
         rates_of(panels * hidden, hidden * w->at_once, caches, w->dtype, n * w->at_once);
     double time = product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
-                  /* W_ih x is computed for the rows of many steps at once. */
+                  /* W_ih x is computed for the rows of many steps at once, of a tile or more. */
                   + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * of_an_output;
