@@ -40,6 +40,7 @@ from source_copy import build, copy_sources  # noqa: E402
 SUITE = ["tests", "--ignore=tests/mutants", "--ignore=tests/benchmarks"]
 PATIENCE = {"first": 300, "whole": 3600}  # seconds until tests count as hanging
 ENOUGH = 0.97
+NO_TESTS = 5  # pytest's status where no test has such a name: those of an instruction set that is not here
 
 
 def all_faults() -> list[Fault]:
@@ -129,7 +130,8 @@ class Campaign:
         with self.lock:  # two may be ready at once
             self.known["faults"][fault.name] = {"fault": fingerprint(fault), **result}
             self.keep()
-        print(f"{number} {fault.name}: {result['by'] or 'NOT NOTICED'} ({result['seconds']} s)", flush=True)
+        said = result["by"] or ("NOT NOTICED" if result["ran"] else "NO SUCH TEST HERE")
+        print(f"{number} {fault.name}: {said} ({result['seconds']} s)", flush=True)
 
     def table(self) -> str:
         """In Markdown."""
@@ -171,22 +173,23 @@ def verdict(folder: Path, number: int, fault: Fault, left_out: list[str], whole:
     """What became of one fault. by: what noticed it, or None."""
     environment = {"LNRNN_ISA": fault.isa} if fault.isa else {}
     parts = {"first": shlex.split(fault.tests), "whole": SUITE}
-    seconds, by = 0.0, None
+    seconds, by, ran = 0.0, None, 0
     for part in ("first", "whole") if whole else ("first",):
         arguments = ["-x", *parts[part], *left_out]
         status, output, took = pytest(folder, arguments, number, PATIENCE[part], **environment)
         seconds += took
+        ran += status != NO_TESTS
         if status is None:
             by = "a test does not end"
         elif failures(output):  # of imports too
             by = failures(output)[0]
         elif status < 0 or status == 1:
             by = f"the process ends with {status}"
-        elif status:
+        elif status not in (0, NO_TESTS):
             raise SystemExit(f"{fault.name!r}: pytest cannot run {shlex.join(arguments)}: {output[-500:]}")
         if by:
             break
-    return {"by": by, "part": part, "seconds": round(seconds)}
+    return {"by": by, "part": part, "ran": ran, "seconds": round(seconds)}
 
 
 def main() -> int:

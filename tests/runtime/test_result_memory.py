@@ -146,6 +146,26 @@ def test_at_most_1_gib_is_kept():
     assert mapped() <= before + 150 * MiB
 
 
+def test_of_two_that_are_too_much_the_younger_is_kept():
+    older, younger = unwritten(600 * MiB), unwritten(600 * MiB)
+    place, before = younger.ctypes.data, mapped()
+    del older
+    del younger
+    between = mapped()
+    assert between <= before - 600 * MiB
+    again = unwritten(600 * MiB)
+    assert again.ctypes.data == place and mapped() < between + 50 * MiB
+
+
+def test_a_small_result_leaves_a_large_block_to_others():
+    large = unwritten(1 << 30)
+    place = large.ctypes.data
+    del large  # nothing else is kept beside it
+    small = unwritten(600 * MiB)
+    assert small.ctypes.data != place
+    assert unwritten(900 * MiB).ctypes.data == place
+
+
 def test_what_is_kept_is_the_kernels_for_the_taking():
     def lazily_free():
         with open("/proc/self/smaps_rollup") as f:

@@ -99,7 +99,7 @@ FAULTS = [
         INT8,
         r"v32_mul(v32_load(job->scale + at), v32_set1(a->scale)), c + v",
         r"v32_mul(v32_load(job->scale + (FAULT ? o : at)), v32_set1(a->scale)), c + v",
-        f"{DTYPES} -k 'int8 and vnni'",
+        f"{DTYPES} -k 'int8 and (vnni or bf16)'",
     ),
     # --- matmul_loop.h
     Fault(

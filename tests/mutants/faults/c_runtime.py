@@ -37,7 +37,7 @@ FAULTS = [
         f"{RUNTIME}/blocks.c",
         r"if (bytes >= size && bytes - size <= size / 4 + UNIT",
         r"if (bytes >= size && (FAULT || bytes - size <= size / 4 + UNIT)",
-        MEMORY,
+        f"{MEMORY} -k leaves_a_large_block",
     ),
     Fault(
         "half of a block is copied when it grows",
@@ -66,7 +66,7 @@ FAULTS = [
         "        if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)\n            break;",
         "        if (FAULT || __atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)\n "
         "           break;",
-        MEMORY,
+        f"{MEMORY} -k younger_is_kept",
     ),
     Fault(
         "a kept block stays in its place when it is taken",
