@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import several_threads, using_caches, using_partition, using_threads
+from helpers import (
+    available_isas,
+    several_threads,
+    using_caches,
+    using_isa,
+    using_partition,
+    using_threads,
+)
 from lnrnn import _core
 from networks import drawn_state, network, normal, parts, spec
 
@@ -193,6 +200,25 @@ def test_every_grid_gives_the_same_bits(rng, name):
             with using_partition(*grid), several_threads(threads, "units" if grid[1] > 1 else "tasks"):
                 equal(rnn, rnn(x, h0, ends), want[0], f"{batch} in {grid}")
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
+
+
+# Units, and as many threads as their weights have panels, of which the first is wider than a thread's share:
+# panels of 3, 3, 2 and 2 vectors, or of 2 and 1.
+NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
+
+
+@needs_threads
+@pytest.mark.parametrize("name", [name for name in NARROW if name in available_isas()])
+def test_a_share_within_one_panel(rng, name):
+    units, threads = NARROW[name]
+    steps = 1 + threads * (4 << 20) // (70 * units * (33 + units))  # what so many threads are worth
+    with using_isa(name):
+        rnn, x, h0, _ = drawn(rng, "RNN", 70, units, steps)
+        with using_threads(1):
+            want = rnn(x, h0)
+        for rows in (False, True):
+            with using_partition(1, threads, rows), several_threads(threads, "units"):
+                equal(rnn, rnn(x, h0), want)
 
 
 @needs_threads

@@ -69,6 +69,20 @@ FAULTS = [
         f"{GATED} -k 'calibrate and avx2'",
     ),
     Fault(
+        "the statistics of both sides have the memory of one",
+        "pyx/rnn/plan.c",
+        r"(p->synchronous ? 2 * lnrnn_statistics_work(c) : 0);",
+        r"(p->synchronous ? (FAULT ? 1 : 2) * lnrnn_statistics_work(c) : 0);",
+        "tests/rnn/test_zoneout.py -k calibrate",
+    ),
+    Fault(
+        "W x is normalised by the statistics of W h where a batch gives both",
+        "pyx/rnn/step.c",
+        r"norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, folds->input, &input);",
+        r"norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, FAULT ? folds->hidden : folds->input, &input);",
+        f"{GATED} -k 'calibrate and avx2'",
+    ),
+    Fault(
         "threads divide the units of a step that needs the statistics of the batch",
         "pyx/rnn/plan.c",
         r"if (p->threads < 2 || p->synchronous || r->tape",
@@ -163,6 +177,13 @@ FAULTS = [
         r"panels_product(r, u, end, rows, p1, p1 + 1,",
         r"panels_product(r, u, end - (FAULT && end > 4), rows, p1, p1 + 1,",
         f"{GRIDS} -k 'same_bits and RNN'",
+    ),
+    Fault(
+        "a share that lies within one panel is not computed",
+        "pyx/rnn/forward.c",
+        r"panels_product(r, u, end - before, rows + before, p0, p0 + 1,",
+        r"panels_product(r, u, FAULT ? 0 : end - before, rows + before, p0, p0 + 1,",
+        f"{GRIDS} -k within_one_panel",
     ),
     Fault(
         "c begins again from c0 in every part of a call",
