@@ -3,14 +3,14 @@ for every choice."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
 import lnrnn
 from helpers import (
+    MACHINES,
     available_isas,
+    on_machine,
     several_threads,
     using_caches,
     using_isa,
@@ -22,28 +22,11 @@ from networks import drawn_state, network, normal, parts, spec
 
 same = np.testing.assert_array_equal
 
-# Multiply-adds a ns; bytes a ns of L2, of L3, of memory, of all cores' memory; ns of a barrier, and of each
-# thread more.
-FAST_L3 = (57, 105, 60, 20, 200, 150, 60), (32 << 10, 1 << 20, 32 << 20)
-SLOW_L3 = (86, 210, 28, 12, 250, 250, 80), (48 << 10, 2 << 20, 260 << 20)
-MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
 # Gates, and the rows of G*H that the cell reads.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
-
-
-@contextmanager
-def on_machine(name):
-    figures, caches = MACHINES[name]
-    before = _core.set_figures()
-    with using_caches(caches):
-        _core.set_figures(*figures)
-        try:
-            yield
-        finally:
-            _core.set_figures(*before)
 
 
 # --- on paper -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import several_threads, together, using_caches, using_network_way, using_threads
+from helpers import on_machine, several_threads, together, using_caches, using_network_way, using_threads
 from lnrnn import _core
 from networks import VARIANTS, drawn_state, network, normal, parts, said
 
@@ -235,7 +235,6 @@ def test_on_one_core_and_in_a_fork(kind):
         ("LSTM", 128, 4, False, 1, 200, True),
         ("LSTM", 256, 4, False, 1, 200, False),  # a half of the weights fits L2
         ("GRU", 256, 2, True, 4, 200, True),
-        ("LSTM", 128, 4, False, 1, 200, True),
         ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit a faster cache
         ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin when the first has ended
         ("LSTM", 256, 1, False, 1, 200, False),
@@ -247,6 +246,22 @@ def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, be
     x = normal(rng, T, B, hidden)
     with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
         _core.teams_had()
+        got = result(rnn, x)
+    same(got, in_turn(rnn, x))
+
+
+@needs_threads
+@pytest.mark.parametrize("layers, both", [(2, False), (1, True)])
+@pytest.mark.parametrize("l3, beside", [(1 << 20, True), (1 << 19, False)])
+def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
+    """256 KiB of W_hh each: where L3 does not keep both, two threads divide the units of each in turn."""
+    rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
+    x = normal(rng, 200, 1, 128)
+    with (
+        on_machine("fast L3"),
+        using_caches((1 << 15, 1 << 16, l3)),
+        several_threads(2, "tasks" if beside else "units"),
+    ):
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
 

@@ -143,6 +143,28 @@ def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
             _core.set_caches(*before)
 
 
+# Multiply-adds a ns; bytes a ns of L2, of L3, of memory, of all cores' memory; ns of a barrier, and of each
+# thread more.
+FAST_L3 = (57, 105, 60, 20, 200, 150, 60), (32 << 10, 1 << 20, 32 << 20)
+SLOW_L3 = (86, 210, 28, 12, 250, 250, 80), (48 << 10, 2 << 20, 260 << 20)
+MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
+
+
+@contextmanager
+def on_machine(name: str):
+    """Run the body with the cost model's figures and the caches of one of MACHINES."""
+    from lnrnn import _core
+
+    figures, caches = MACHINES[name]
+    before = _core.set_figures()
+    with using_caches(caches):
+        _core.set_figures(*figures)
+        try:
+            yield
+        finally:
+            _core.set_figures(*before)
+
+
 @contextmanager
 def using_partition(groups: int, units: int = 1, rows: bool = False):
     """Run the body with so many groups of sequences at a time and so many threads to each, which divide the

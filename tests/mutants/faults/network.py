@@ -34,4 +34,12 @@ FAULTS = [
         r"time < (FAULT ? 0 : before) * LNRNN_SIDE_BY_SIDE_BELOW",
         f"{TESTS} -k what_is_computed",
     ),
+    Fault(
+        "layers at once have caches and memory each for itself",
+        "pyx/rnn/cost_model.c",
+        r"rates_of(panels * hidden, hidden * w->at_once, caches, w->dtype, n * w->at_once);",
+        r"rates_of(panels * hidden, hidden * (FAULT ? 1 : w->at_once), caches, w->dtype,"
+        r" FAULT ? n : n * w->at_once);",
+        f"{TESTS} -k share_l3",
+    ),
 ]
