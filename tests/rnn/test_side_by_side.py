@@ -266,6 +266,17 @@ def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
     same(got, in_turn(rnn, x))
 
 
+@needs_threads
+@pytest.mark.parametrize("T, beside", [(20, False), (200, True)])
+def test_layers_of_few_steps_take_turns(rng, T, beside):
+    """A layer waits for a chunk of the one before it, and each chunk reads W_ih anew."""
+    rnn = network(256, 256, cell="LSTM", num_layers=4)
+    x = normal(rng, T, 1, 256)
+    with on_machine("slow L3"), several_threads(2, "tasks" if beside else "units"):
+        got = result(rnn, x)
+    same(got, in_turn(rnn, x))
+
+
 def test_memory_is_not_shared_with_the_caller(rng):
     """States and outputs are the caller's own, also where layers keep theirs until the end."""
     rnn = network(D, H, cell="LSTM", num_layers=3)

@@ -42,4 +42,18 @@ FAULTS = [
         r" FAULT ? n : n * w->at_once);",
         f"{TESTS} -k share_l3",
     ),
+    Fault(
+        "to begin a chunk of a layer costs nothing",
+        PLAN,
+        r"time += (double)n->layers * turns / (double)n->chunk * begin;",
+        r"time += FAULT ? 0 : (double)n->layers * turns / (double)n->chunk * begin;",
+        f"{TESTS} -k few_steps",
+    ),
+    Fault(
+        "no layer waits for the one before it in the model",
+        PLAN,
+        r"return time / threads + (at_once - 1) * (double)n->chunk * step;",
+        r"return time / threads + (FAULT ? 0 : at_once - 1) * (double)n->chunk * step;",
+        f"{TESTS} -k few_steps",
+    ),
 ]
