@@ -37,9 +37,8 @@ FAULTS = [
     Fault(
         "layers at once have caches and memory each for itself",
         "pyx/rnn/cost_model.c",
-        r"rates_of(panels * hidden, hidden * w->at_once, caches, w->dtype, n * w->at_once);",
-        r"rates_of(panels * hidden, hidden * (FAULT ? 1 : w->at_once), caches, w->dtype,"
-        r" FAULT ? n : n * w->at_once);",
+        r"hidden * w->at_once, caches, w->dtype, n * w->at_once);",
+        r"hidden * (FAULT ? 1 : w->at_once), caches, w->dtype, FAULT ? n : n * w->at_once);",
         f"{TESTS} -k share_l3",
     ),
     Fault(
