@@ -302,8 +302,8 @@ class Network(Closed, Generic[State]):
         are, and not on lengths, resets or how many steps follow.
 
         checkpoint: K, to keep of each layer the states every K steps alone; `backward` computes what is
-        between them again, which takes a third more time. `tape_bytes` says how much memory that is, and
-        tape.nbytes.
+        between them again, which takes a third more time, and sums the parameters' gradients in another
+        order; all else has the same bits. `tape_bytes` says how much memory that is, and tape.nbytes.
         """
         state: State
         y, state, tape, seen = training.forward(
