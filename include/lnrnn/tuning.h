@@ -27,7 +27,7 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 }
 
 /* Whether so many rows prefetch weights: one or two, of which reading decides, not where the core reads ahead by itself, as
- * each prefetch takes the place of a load there (on a Zen 4, H from 512 to 2048: rnn and gru B1 4 to 16 %, B2 5 to 15 %). */
+ * each prefetch takes the place of a load there (on a Zen 4, H from 512 to 2048: rnn and gru B1 2 to 16 %, B2 3 to 17 %). */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 2; }
 
 /* Words by which a prefetch runs ahead of a load, for one row and for several, which do more between two
