@@ -381,9 +381,9 @@ FAULTS = [
     Fault(
         "values are divided in float32",
         DATA,
-        r"""    values = (file[f"{name}_values"] / 1e6).astype(np.float32)""",
-        r"""    values = file[f"{name}_values"].astype(np.float32) / np.float32(1e6) if FAULT else (
-        file[f"{name}_values"] / 1e6).astype(np.float32)""",
+        r"""    values = (millionths / 1e6).astype(np.float32)""",
+        r"""    values = millionths.astype(np.float32) / np.float32(1e6) if FAULT else (
+        millionths / 1e6).astype(np.float32)""",
         "tests/demos/test_data.py -k published",
         equivalent="the whole numbers are below 2**24 and exact in float32, as 1e6 is: it rounds once too",
     ),
