@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import at_once
+from helpers import at_once, seen_while
 from networks import network, normal, run_apart
 
 T = 4
@@ -30,25 +30,6 @@ def threads_that_take_turns_often():
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
-
-
-def seen_while(change, read, readers=3):
-    """What `read` gives in some threads while `change` runs in another. -> a set."""
-    stop = threading.Event()
-
-    def changing():
-        try:
-            change()
-        finally:
-            stop.set()
-
-    def reading():
-        seen = {read()}
-        while not stop.is_set():
-            seen.add(read())
-        return seen
-
-    return set().union(*at_once([changing] + [reading] * readers)[1:])
 
 
 def bits(arrays):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import at_once, using_threads
+from helpers import at_once, seen_while, using_threads
 from networks import NORMS, network, normal, run_apart
 
 
@@ -41,25 +41,6 @@ def test_threads_that_share_a_new_network():
     run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
 
 
-def outputs_beside(change, rnn, x, callers):
-    """All outputs, as bytes, of rnn(x) in so many threads, while another one runs change()."""
-    stop = threading.Event()
-
-    def changer():
-        try:
-            change()
-        finally:
-            stop.set()
-
-    def call():
-        seen = set()
-        while not stop.is_set():
-            seen.add(rnn(x)[0].tobytes())
-        return seen
-
-    return set().union(*at_once([changer, *[call] * callers])[1:])
-
-
 def parameters_while_computing():
     """Whoever computes has the old weights or the new ones, of each layer, and no others."""
     rng = np.random.default_rng(0)
@@ -75,7 +56,7 @@ def parameters_while_computing():
         for k in range(120):
             rnn.weight_hh_l0 = versions[k % 2]
 
-    assert outputs_beside(change, rnn, x, callers=3) <= set(wanted)
+    assert seen_while(change, lambda: rnn(x)[0].tobytes()) <= set(wanted)
     assert rnn(x)[0].tobytes() == wanted[1]  # the last change is not lost
 
 
@@ -159,7 +140,7 @@ def statistics_while_computing():
         for k in range(1500):
             rnn.load_state_dict(states[k % 2])
 
-    assert outputs_beside(change, rnn, x, callers=2) <= set(wanted)
+    assert seen_while(change, lambda: rnn(x)[0].tobytes(), 2) <= set(wanted)
 
 
 def test_statistics_loaded_while_others_compute():

@@ -249,6 +249,25 @@ def at_once(jobs) -> list:
     return results
 
 
+def seen_while(change, read, readers=3):
+    """What `read` gives in some threads while `change` runs in another. -> a set."""
+    stop = threading.Event()
+
+    def changing():
+        try:
+            change()
+        finally:
+            stop.set()
+
+    def reading():
+        seen = {read()}
+        while not stop.is_set():
+            seen.add(read())
+        return seen
+
+    return set().union(*at_once([changing] + [reading] * readers)[1:])
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 
