@@ -87,8 +87,8 @@
  * take most of the time to compile and of the module's size. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
-/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang takes no notice of gcc's pragma, and kept a product's
- * sums in memory: four to six times as slow. */
+/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang 14 takes no notice of gcc's pragma, and kept a
+ * product's sums in memory: four to six times as slow. */
 #ifdef __clang__
 #define LNRNN_UNROLLED _Pragma("clang loop unroll(full)")
 #else
