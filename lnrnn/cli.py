@@ -219,12 +219,15 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
     )  # packs the weights
-    facts: dict[str, object] = {"cell": type(model).__name__, **architecture(model).arguments}
+    facts: dict[str, object] = {
+        "cell": type(model).__name__,
+        **architecture(model).arguments,
+        "norm": model.norm,
+    }
     facts["parameters"] = sum(value.size for value in model.parameters().values())
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
-    if np.any(model.zoneout):
-        facts["zoneout"] = model.zoneout
+    facts |= {name: rate for name in ("dropout", "zoneout") if np.any(rate := getattr(model, name))}
     bits = {"activation_bits": model.activation_bits} if model.activation_bits else {}
     return facts | {"dtype": model.dtype, **bits, "packed_bytes": model.packed_bytes}
 

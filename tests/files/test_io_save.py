@@ -445,7 +445,7 @@ def test_a_subclass_may_save_by_the_function(tmp_path):
 
     class Own(lnrnn.RNN):
         def save(self, path):
-            lnrnn.io.save(self, path)
+            lnrnn.save(self, path)
 
     Own(2, 3, seed=1).save(tmp_path / "m.safetensors")
     assert np.array_equal(
