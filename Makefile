@@ -31,7 +31,7 @@ TALLY ?=
 
 PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
-SOURCES = setup.py pyproject.toml pyx/build_flags.py $(wildcard include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
+SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
 .PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
     faults races fuzz ulp machines wheels soak docs clean
