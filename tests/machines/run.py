@@ -7,7 +7,7 @@ musl: the C with another C library. compilers: the module by gcc and by clang, d
 set, tests. pythons: the module in a new environment of each Python from 3.10 to 3.13, tests. fresh-root,
 fresh-3.10, fresh-3.13: `make demo` and `make test` in a new clone (fresh.py). All that is made is in FOLDER,
 but new clones, which are removed. Each part prints a line that says what ran and what came out. One whose
-tools are missing fails, or is left out with --skip-missing. --whole: whole folders of tests, in new clones the
+tools are missing fails, or is left out with --skip-missing. --whole: whole folders of tests, in clones the
 whole suite, instead of the selections in modules.py and fresh.py.
 """
 
