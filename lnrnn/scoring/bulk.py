@@ -49,7 +49,7 @@ def score(
     Raises what Scorer raises, OSError, and ValueError for a source that cannot be read, for target.parts of
     other arguments, or of another process that writes just now.
     """
-    require("tqdm", "lnrnn score", "pyarrow tqdm")
+    require("tqdm", "lnrnn score", "score")
     pa, _ = parquet.packages()
     engine, bad = choice("engine", engine, ENGINES), choice("bad", bad, BAD)
     workers = integer("workers", workers, 1, 1024)
@@ -110,7 +110,7 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
     rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
     done = {k for k, count in enumerate(rows) if _is_complete(journal.part(k), count)}
     left = [k for k in range(len(rows)) if k not in done]
-    tqdm = require("tqdm", "lnrnn score", "pyarrow tqdm").tqdm
+    tqdm = require("tqdm", "lnrnn score", "score").tqdm
     before = sum(rows[k] for k in done)
     # closing: where something fails, the workers end before their folder is removed.
     with (

@@ -24,7 +24,7 @@ BUFFER = 2**20  # bytes read from the disk at a time
 
 def packages() -> tuple[Any, Any]:
     """pyarrow, pyarrow.parquet"""
-    found = [require(name, "lnrnn score", "pyarrow tqdm") for name in ("pyarrow", "pyarrow.parquet")]
+    found = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
     return found[0], found[1]
 
 

@@ -290,7 +290,19 @@ def test_demo_reports_bad_options(capsys):
 def test_a_missing_package_is_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     code, _, error = run(capsys, "demo")
-    assert code == 2 and error.count("\n") == 1 and "pip install matplotlib tqdm" in error
+    assert code == 2 and error.count("\n") == 1
+    assert "needs tqdm, of the extra 'demo': pip install matplotlib tqdm scikit-learn, or in" in error
+
+
+@pytest.mark.parametrize("package", ["tqdm", "pyarrow"])
+def test_score_names_all_packages_that_it_needs(capsys, monkeypatch, package):
+    pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, error = run(capsys, "score", "none.safetensors", "none.parquet", "out.parquet", "--column", "x")
+    assert code == 2 and error.count("\n") == 1
+    assert (
+        f"lnrnn score needs {package}, of the extra 'score': pip install pyarrow tqdm safetensors, " in error
+    )
 
 
 def test_interrupted(capsys, monkeypatch):
