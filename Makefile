@@ -40,7 +40,7 @@ SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/
     faults races fuzz ulp machines wheels soak docs clean
 
 demo: $(VENV)/.demo
-	$(BIN)/lnrnn demo $(ARGS)
+	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
 	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
 
 # Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py. A test that does not end

@@ -1,7 +1,7 @@
 """lnrnn in environments that were never used: what somebody does who has just cloned it.
 
 Each is a clone of the last commit in a folder of its own, with a home of its own: no cache, no settings, no
-environment variable of this one. There `make demo ARGS=--quick` and `make test` run, with a selection of the
+environment variable of this one. There `make demo` and `make test` run, with a selection of the
 tests, or with all of them.
 """
 
@@ -114,7 +114,7 @@ def tried(folder: Path, name: str, python: str, user: str | None, options: argpa
         except Wrong as wrong:
             raise Wrong(f"in {clone}, Python {python}: {wrong}") from None
 
-    make("demo", "ARGS=--quick")
+    make("demo")
     said = make("test", *([] if options.whole else [f"ARGS={' '.join(TESTS)}"])).splitlines()[-1]
     known = done([str(clone / ".venv/bin/lnrnn"), "info"], env=free, **identity(user))
     size = done(["du", "-sm", str(clone / ".venv")]).split()[0]
