@@ -55,14 +55,12 @@ def user_on_3_13(_: Path, options: argparse.Namespace) -> str:
 
 
 def as_user(version: str, options: argparse.Namespace) -> str:
-    python = python_of(version) or missing(f"needs Python {version}")
+    python = python_of(version)
+    if not python:
+        raise Missing(f"needs Python {version}")
     user = "nobody" if os.geteuid() == 0 else None
     with room(f"python{version}", user) as folder:
         return tried(folder, "mein Büro/lnrnn", readable(python, folder, user), user, options)
-
-
-def missing(what: str) -> str:
-    raise Missing(what)
 
 
 @contextmanager
@@ -81,13 +79,11 @@ def identity(user: str | None) -> dict[str, object]:
 
 def readable(python: str, folder: Path, user: str | None) -> str:
     """That Python, if the user can run it: else a copy in the folder, as of one below root's home."""
-    prefix = Path(done([python, "-c", "import sys; print(sys.base_prefix)"]).strip())
-    if user is None:
-        return python
     try:
         subprocess.run([python, "-c", ""], check=True, capture_output=True, **identity(user))
         return python
     except (OSError, subprocess.CalledProcessError):
+        prefix = Path(done([python, "-c", "import sys; print(sys.base_prefix)"]).strip())
         ignored = shutil.ignore_patterns("test", "__pycache__", "*.a")
         shutil.copytree(prefix, folder / "python", symlinks=True, ignore=ignored)
         return str(folder / "python/bin" / Path(python).resolve().name)
