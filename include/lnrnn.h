@@ -326,8 +326,8 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 typedef struct lnrnn_stream lnrnn_stream;
 
 /* What a function says that has changed nothing: a lane that is none; a lane twice; a lane that has taken all
- * steps for which batch norm has statistics (overrun="raise"); some lanes, or an order of them, where all go
- * together (overrun="batch"). */
+ * steps for which batch norm has statistics (overrun="raise"), or 2^62 steps; some lanes, an order
+ * of them, or lanes at different steps, where all go together (overrun="batch"). */
 enum {
     LNRNN_STREAM_NO_LANE = -1,
     LNRNN_STREAM_TWICE = -2,

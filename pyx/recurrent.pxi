@@ -354,7 +354,7 @@ cdef int check_rows(lnrnn_rnn_call *r, int64_t steps, int64_t sequences, int64_t
         row = &r.rows[i]
         if (row.sequence < 0 or row.sequence >= sequences or row.first < 0 or row.length < 0 or row.first > steps
                 or row.length > steps - row.first or row.end < row.first + row.length or row.end > steps
-                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0
+                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0 or row.start > INT64_MAX - row.length
                 or (i and row.length > r.rows[i - 1].length)):
             wrong += 1
             break
