@@ -14,7 +14,7 @@ from ..errors import bad_type, bad_value, integer, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, rows_as_they_are, states
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, rows_as_they_are, states
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
 
@@ -96,6 +96,11 @@ class Stream(Closed, Generic[State]):
         threads: int | None = None,
     ) -> Array:
         most = 0 if threads is None else thread_limit(threads)
+        if rows is not None:
+            rows = integers("rows", rows)
+            rows = rows if rows.ndim else rows.reshape(1)
+        if resets is not None:
+            resets = real("resets", resets)
         if lengths is None and (not self._together or (rows is None and resets is None)):
             y = self._lanes.step(x, rows, out, resets, most)
             if y is not None:
@@ -187,7 +192,7 @@ class Stream(Closed, Generic[State]):
         """The argument as (R,) int64, different lanes of this stream."""
         if rows is None:
             return self._all
-        given, count = np.array(real("rows", rows)), len(self._all)
+        given, count = np.array(integers("rows", rows)), len(self._all)
         if given.dtype.kind not in "iu" and given.size:
             raise bad_type("rows", "an array of integers, or an integer", given)
         if given.ndim > 1:

@@ -146,18 +146,17 @@ def test_what_the_compiled_module_is_promised(rng):
     unchanged(rnn, stream, before, 1)
 
 
+def layers_of(*widths, **options):
+    return network(*widths, **options).stream(1)._snapshot.layers()
+
+
 def test_layers_of_other_widths_are_no_network():
     """Parameters of a snapshot that was pickled may be of other shapes than its architecture says."""
-    one, other = (network(D, h).stream(1)._snapshot.layers()[0] for h in (H, H + 1))
-    deep = network(H, H, num_layers=2).stream(1)._snapshot.layers()
+    deep = layers_of(H, H, num_layers=2)
     assert _core.Layers(deep, 1, False, LAST).layers is deep
-    for layers in (
-        (one, other),
-        (one, one),
-        (deep[0], network(H, H, cell="LSTM").stream(1)._snapshot.layers()[0]),
-    ):
+    for other in (layers_of(H, H + 1), layers_of(H + 1, H), layers_of(H, H, cell="LSTM")):
         with pytest.raises(AssertionError, match="broken promise: layer 1"):
-            _core.Layers(layers, 1, False, LAST)
+            _core.Layers((deep[0], *other), 1, False, LAST)
 
 
 @pytest.mark.parametrize("what", ["_snapshot", "_lanes"])
