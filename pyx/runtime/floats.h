@@ -1,10 +1,11 @@
 /* The floating-point state in which this library computes.
  *
- * A thread can have its CPU flush denormals to zero, round another way than to nearest, or trap. A library that
- * was built with -ffast-math does the first to every thread that loads it, and a new thread has the state of the
- * one that started it. No bit may depend on that. So everything computes in the state in which a process begins:
- * LNRNN_DEFAULT_FLOATS stands first in each function of lnrnn.h that computes, and team.c has it for each thread
- * of a team. At the end of the block the thread has its own state back, sticky flags included.
+ * A thread can have its CPU flush denormals to zero, round another way than to nearest, or trap. A library
+ * that was built with -ffast-math does the first to every thread that loads it, and a new thread has the
+ * state of the one that started it. No bit may depend on that. So everything computes in the state in
+ * which a process begins: LNRNN_DEFAULT_FLOATS stands first in each function of lnrnn.h that computes, and
+ * team.c has it for each thread of a team. At the end of the block the thread has its own state back,
+ * sticky flags included.
  *
  * This takes two instructions and no system call; the state is written only where that changes it. */
 #ifndef LNRNN_FLOATS_H
