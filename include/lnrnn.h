@@ -6,7 +6,9 @@
  * elements, strides count elements too and may be any value unless a function says more. Inputs are only
  * read. Outputs may not overlap inputs or each other except where "may be" says so. Memory has to be aligned
  * as C wants it for its type; 64 bytes are faster for what is packed and for working memory. `threads` is the
- * most a call may use; 1 makes it run in the caller, without allocation, lock or system call.
+ * most a call may use; 1 makes it run in the caller, without allocation, lock or system call. All compute in the
+ * default floating-point state (nearest even, denormals kept, no traps), whatever that of the calling thread is,
+ * which they leave as it was.
  */
 #ifndef LNRNN_H
 #define LNRNN_H
@@ -27,7 +29,7 @@ extern "C" {
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
 /* No list of instruction sets is longer. */
-enum { LNRNN_ISAS = 8 };
+enum { LNRNN_ISAS = 16 };
 /* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
  * n-1]. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
@@ -326,8 +328,8 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 typedef struct lnrnn_stream lnrnn_stream;
 
 /* What a function says that has changed nothing: a lane that is none; a lane twice; a lane that has taken all
- * steps for which batch norm has statistics (overrun="raise"); some lanes, or an order of them, where all go
- * together (overrun="batch"). */
+ * steps for which batch norm has statistics (overrun="raise"), or 2^62 steps; some lanes, an order
+ * of them, or lanes at different steps, where all go together (overrun="batch"). */
 enum {
     LNRNN_STREAM_NO_LANE = -1,
     LNRNN_STREAM_TWICE = -2,

@@ -232,6 +232,8 @@ class Layers:
         | None
     ): ...
 
+LAST_STEP: int  # that a lane counts
+
 class Workspace: ...  # the compiled module's own
 
 class Lanes:

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """Buffers to pointers, and nothing else: the Python above has checked and allocated, the C below cannot fail.
 
 What the Python above promises is asserted here once more where a broken promise would mean a wild pointer. What

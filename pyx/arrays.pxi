@@ -93,12 +93,14 @@ cdef object rounded(int kind, int ndim, cnp.npy_intp *dims, const double *values
     cdef Py_ssize_t i, n = cnp.PyArray_SIZE(<cnp.ndarray>array)
     cdef float *f = <float *>data(array)
     cdef double *d = <double *>data(array)
+    cdef lnrnn_floats own = lnrnn_enter_floats()
     if kind == cnp.NPY_FLOAT32:
         for i in range(n):
             f[i] = <float>values[i]
     else:
         for i in range(n):
             d[i] = values[i]
+    lnrnn_leave_floats(&own)
     return array
 
 

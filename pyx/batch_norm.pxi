@@ -35,27 +35,36 @@ cdef inline bint statistic(object p, size_t C) noexcept:
 cdef void read_statistic(object p, size_t C, double *values) noexcept:
     cdef size_t i
     cdef float *f = <float *>data(p)
+    cdef lnrnn_floats own = lnrnn_enter_floats()
     if cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64:
         memcpy(values, f, C * sizeof(double))
     else:
         for i in range(C):
             values[i] = f[i]
+    lnrnn_leave_floats(&own)
 
 
-cdef void update_statistic(void *p, int kind, size_t C, double momentum, const double *batch, double factor) noexcept:
-    """p = (1 - momentum) p + momentum * factor * batch. p: the data of a statistic of that type, or NULL."""
+cdef void update_statistic(void *p, int kind, size_t C, double momentum, const double *batch, size_t unbiased) noexcept:
+    """p = (1 - momentum) p + momentum * batch, or, of n = unbiased values, batch n / (n - 1). p: the data of a statistic of
+    that type, or NULL."""
     cdef size_t i
     cdef float *f = <float *>p
     cdef double *d = <double *>p
-    cdef double old = 1 - momentum, new = momentum * factor
+    cdef double old, new
+    cdef lnrnn_floats own
     if p == NULL:
         return
+    own = lnrnn_enter_floats()
+    old, new = 1 - momentum, momentum
+    if unbiased:
+        new *= <double>unbiased / <double>(unbiased - 1)
     if kind == cnp.NPY_FLOAT64:
         for i in range(C):
             d[i] = old * d[i] + new * batch[i]
     else:
         for i in range(C):
             f[i] = <float>(old * f[i] + new * batch[i])
+    lnrnn_leave_floats(&own)
 
 
 cdef inline int kind_of(object p) noexcept:
@@ -113,8 +122,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out, features=
         with nogil:
             lnrnn_batch_norm(&b, py, train)
     if train:
-        update_statistic(pm, mean_kind, b.C, momentum, b.mean, 1)
-        update_statistic(pv, var_kind, b.C, momentum, b.var, <double>count / <double>(count - 1))
+        update_statistic(pm, mean_kind, b.C, momentum, b.mean, 0)
+        update_statistic(pv, var_kind, b.C, momentum, b.var, count)
     leave(&r)
     return y
 

@@ -100,6 +100,13 @@ cdef extern from "rnn/stream.h" nogil:
     int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_stream_run(lnrnn_handle *s, float *y)
 
+cdef extern from "runtime/floats.h" nogil:
+    ctypedef struct lnrnn_floats:
+        pass
+
+    lnrnn_floats lnrnn_enter_floats()
+    void lnrnn_leave_floats(const lnrnn_floats *own)
+
 cdef extern from "runtime/figures.h" nogil:
     ctypedef struct lnrnn_figures:
         double multiply_adds, l2, l3, memory, all_memory, barrier, barrier_thread

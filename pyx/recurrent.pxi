@@ -58,9 +58,12 @@ cdef class Layer:
         cdef size_t n
         memset(config, 0, sizeof(self.config))
         config.D, config.H, config.cell = weight_ih.shape[1], weight_hh.shape[1], cell
-        config.act, config.norm, config.eps, config.reverse = act, norm, <float>eps, reverse
+        config.act, config.norm, config.reverse = act, norm, reverse
         config.placement, config.span, config.cell_norm = placement, span, cell_norm
-        config.dtype, config.zoneout_h, config.zoneout_c = dtype, <float>zoneout_h, <float>zoneout_c
+        config.dtype = dtype
+        cdef lnrnn_floats own = lnrnn_enter_floats()
+        config.eps, config.zoneout_h, config.zoneout_c = <float>eps, <float>zoneout_h, <float>zoneout_c
+        lnrnn_leave_floats(&own)
         lnrnn_rnn_configure(config)
         n = config.outputs
         floats(weight_ih, n * config.D)
@@ -328,8 +331,10 @@ cdef int rounded_to(size_t n, const double *values, object array, bint add) exce
     """values (n) -> array (n), or added to it."""
     cdef float *to = out_floats(array, n)
     cdef size_t i
+    cdef lnrnn_floats own = lnrnn_enter_floats()
     for i in range(n):
         to[i] = to[i] + <float>values[i] if add else <float>values[i]
+    lnrnn_leave_floats(&own)
     return 0
 
 
@@ -354,7 +359,7 @@ cdef int check_rows(lnrnn_rnn_call *r, int64_t steps, int64_t sequences, int64_t
         row = &r.rows[i]
         if (row.sequence < 0 or row.sequence >= sequences or row.first < 0 or row.length < 0 or row.first > steps
                 or row.length > steps - row.first or row.end < row.first + row.length or row.end > steps
-                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0
+                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0 or row.start > INT64_MAX - row.length
                 or (i and row.length > r.rows[i - 1].length)):
             wrong += 1
             break
@@ -388,7 +393,13 @@ cdef object dealt(rows, size_t group):
 
 cdef added(a, b):
     """The sum of two arrays; None is nothing."""
-    return b if a is None else a if b is None else a + b
+    if a is None or b is None:
+        return b if a is None else a
+    cdef lnrnn_floats own = lnrnn_enter_floats()
+    try:
+        return a + b
+    finally:
+        lnrnn_leave_floats(&own)
 
 
 cdef inline const uint32_t *words(object array) except? NULL:

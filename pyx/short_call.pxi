@@ -22,10 +22,16 @@ cdef class Layers:
         cdef Layer layer
         self.layers, self.directions, self.batch_first = layers, directions, batch_first
         self.refused_from = refused_from
-        for layer in layers:
-            self.work += <double>layer.config.outputs * <double>(layer.config.D + layer.config.H)
         layer = layers[0]
         self.inputs, self.units = layer.config.D, layer.config.H
+        cdef int cell_state = layer.config.cell_state
+        cdef Py_ssize_t k
+        for k in range(len(layers)):
+            layer = layers[k]
+            if (layer.config.H != self.units or layer.config.cell_state != cell_state
+                    or layer.config.D != (self.inputs if k < directions else directions * self.units)):
+                raise AssertionError(f"broken promise: layer {k} of {layer.config.D} inputs and {layer.config.H} units")
+            self.work += <double>layer.config.outputs * <double>(layer.config.D + layer.config.H)
 
     def together(self, rows, int threads):
         """rows (R, 6): lnrnn_row of lnrnn.h, longest first. threads: the most that are used; 0: as set for all calls. -> all

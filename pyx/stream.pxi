@@ -5,6 +5,9 @@
 cdef enum:
     WORTH_RELEASING = 1 << 20
 
+cdef int64_t last_step = <int64_t>1 << 62 # so that a count of steps and those of a call never overflow
+LAST_STEP = last_step
+
 
 cdef inline bint native_floats(object array) noexcept:
     """A numpy array, no subclass, of float32 in the machine's byte order?"""
@@ -228,9 +231,14 @@ cdef class Lanes:
         cdef const int64_t *given = indices(steps, R)
         cdef const float *source
         cdef float *to
+        if states and len(states) != len(self.states):
+            raise AssertionError(f"broken promise: {len(states)} states, of {len(self.states)}")
         for i in range(R):
             if chosen[i] < 0 or chosen[i] >= self.lanes:
                 raise AssertionError(f"broken promise: lane {chosen[i]}")
+            # What the batch gives is taken for all lanes at once: at one step.
+            if given != NULL and (given[i] < 0 or given[i] > last_step or (self.together and given[i] != given[0])):
+                raise AssertionError(f"broken promise: step {given[i]}")
         for new in states:
             floats(new, L * R * H)
         for n in range(len(states)):

@@ -17,6 +17,7 @@ from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype(np.int64)
 
 # What a call returns and a stream holds: h, or (h, c) of a cell with a cell state.
 State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
@@ -39,6 +40,16 @@ def rows_as_they_are(x: Array) -> bool:
     return step[-1] == 4 and not (step[0] | step[-2]) % 4 and x.flags.aligned
 
 
+def integers(name: str, value: Any) -> Array:
+    """value as an array: integers of all types that int64 holds as contiguous int64, which is all that the
+    compiled module reads. No copy of what is that already."""
+    given = real(name, value)
+    kind = given.dtype
+    if kind is INT64 and given.flags.c_contiguous:
+        return given
+    return given.astype(INT64, "C") if kind.kind == "i" or (kind.kind == "u" and kind.itemsize < 8) else given
+
+
 def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
@@ -59,7 +70,7 @@ def checked_batch(
     if lengths is None:
         return batch, None, unbatched
     T, B = batch.shape[:2]
-    given = np.array(real("lengths", lengths))
+    given = np.array(integers("lengths", lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("lengths", "an array of integers", given)
     if given.shape != (B,) and not (unbatched and given.shape == ()):
@@ -80,7 +91,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
         raise bad_value("values", f"(N, input_size) with input_size {input_size}", x)
     # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
-    given = np.array(real("offsets", offsets))
+    given = np.array(integers("offsets", offsets))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("offsets", "an array of integers", given)
     if given.ndim != 1 or not given.size:

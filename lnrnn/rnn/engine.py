@@ -16,7 +16,7 @@ import numpy as np
 from .._core import Layer, empty
 from ..errors import shaped
 from .architecture import Architecture
-from .batches import FLOAT32, as_caller, as_state, checked_batch, states
+from .batches import FLOAT32, as_caller, as_state, checked_batch, integers, states
 from .checkpoints import Checkpoints
 from .dropout import Masks
 from .rows import Rows, call_rows
@@ -109,6 +109,8 @@ def run(
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
     """Network.__call__ of that version of a network. threads: the most that are used, 0: as set."""
+    if lengths is not None:
+        lengths = integers("lengths", lengths)
     if resets is None:
         found = snapshot.compiled().call(x, h0, lengths, threads)
         if found is not None:

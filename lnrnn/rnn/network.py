@@ -302,7 +302,6 @@ class Network(Closed, Generic[State]):
             raise ValueError(
                 "a bidirectional network cannot stream: its second direction starts at the sequence's end"
             )
-        batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         return Stream(self._snapshot, batch_size)
 
     def forward_train(

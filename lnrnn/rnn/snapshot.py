@@ -23,7 +23,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # Bits that what weights of int8 multiply is rounded to: the first if nobody says.
 ActivationBits = Literal[14, 8]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
-LAST_STEP = 2**62  # that a stream counts
+LAST_STEP = _core.LAST_STEP  # that a stream counts
 
 
 def frozen(array: Array) -> Array:
@@ -93,7 +93,7 @@ class Snapshot:
         """The first step, from 0, that no sequence may take: under batch norm, as `overrun` says."""
         statistics = self.statistics.get("_l0")
         if statistics is None or self.overrun == "batch" or (self.overrun != "raise" and statistics.known):
-            return LAST_STEP + 1
+            return LAST_STEP
         return min(each.known for each in self.statistics.values())
 
     def compiled(self) -> _core.Layers:

@@ -14,8 +14,8 @@ from ..errors import bad_type, bad_value, integer, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, rows_as_they_are, states
-from .rows import SEQUENCE, Rows, booleans, call_rows, padded
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, rows_as_they_are, states
+from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
 from .specs import BatchNormSpec, LayerNormSpec
 
@@ -86,13 +86,17 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: of a network with one direction. state: arrays (num_layers, B, H), zeros if None."""
+        """snapshot: of a network with one direction. batch_size: B, an integer of at least 1. state: arrays
+        (num_layers, B, H), one or two, as the cell has states; zeros if None. step: an integer, or (B,).
+        Raises ValueError or TypeError: what is unpickled is checked too."""
+        batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
         self._lanes = _core.Lanes(snapshot.layers(), batch_size, snapshot.refused_from, self._together)
         self._all = np.arange(batch_size)
         if state is not None:
-            self._lanes.put(self._all, list(state), np.broadcast_to(step, batch_size).astype(np.int64))
+            arrays = self._shaped("state", as_state(state), batch_size)
+            self._lanes.put(self._all, arrays, self._steps("step", step, batch_size))
 
     def __call__(
         self,
@@ -105,6 +109,11 @@ class Stream(Closed, Generic[State]):
         threads: int | None = None,
     ) -> Array:
         most = 0 if threads is None else thread_limit(threads)
+        if rows is not None:
+            rows = integers("rows", rows)
+            rows = rows if rows.ndim else rows.reshape(1)
+        if resets is not None:
+            resets = real("resets", resets)
         if lengths is None and (not self._together or (rows is None and resets is None)):
             y = self._lanes.step(x, rows, out, resets, most)
             if y is not None:
@@ -185,12 +194,18 @@ class Stream(Closed, Generic[State]):
         table = np.array(rows.table)
         table[:, SEQUENCE] = lanes[table[:, SEQUENCE]]
         self._snapshot.refuse_overrun(table, "lane")
+        beyond = np.flatnonzero(table[:, LENGTH] > LAST_STEP - table[:, START])
+        if len(beyond):
+            row = table[beyond[0]]
+            raise ValueError(
+                f"lane {row[SEQUENCE]} must be reset: it has taken {row[START]} steps of {LAST_STEP}"
+            )
 
     def _chosen(self, rows: Any) -> Array:
         """The argument as (R,) int64, different lanes of this stream."""
         if rows is None:
             return self._all
-        given, count = np.array(real("rows", rows)), len(self._all)
+        given, count = np.array(integers("rows", rows)), len(self._all)
         if given.dtype.kind not in "iu" and given.size:
             raise bad_type("rows", "an array of integers, or an integer", given)
         if given.ndim > 1:
@@ -230,19 +245,22 @@ class Stream(Closed, Generic[State]):
 
     @step.setter
     def step(self, value: ArrayLike) -> None:
+        self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
+
+    def _steps(self, name: str, value: Any, lanes: int) -> Array:
+        """The steps of so many lanes, given as an integer or as one for each, as (lanes,) int64."""
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
-            value = integer("step", value, 0, LAST_STEP)
-        given = np.array(real("step", value))
-        if given.dtype.kind not in "iu":
-            raise bad_type("step", "an integer, or an array of one for each lane", given)
-        if given.shape not in ((), self._all.shape):
-            raise bad_value("step", f"an integer, or of shape {self._all.shape}", given)
-        for wrong in (given.min(), given.max()) if given.size else ():
-            integer("step", wrong, 0, LAST_STEP)
+            value = integer(name, value, 0, LAST_STEP)
+        given = np.array(real(name, value))
+        if given.dtype.kind not in "iu" and given.size:
+            raise bad_type(name, "an integer, or an array of one for each lane", given)
+        if given.shape not in ((), (lanes,)):
+            raise bad_value(name, f"of shape ({lanes},), or an integer", given)
+        for most in (given.min(), given.max()) if given.size else ():
+            integer(name, int(most), 0, LAST_STEP)
         if self._together and given.size and given.min() != given.max():
-            raise bad_value("step", "the same for all lanes with overrun='batch'", given)
-        steps = np.broadcast_to(given, self._all.shape).astype(np.int64)
-        self._lanes.put(self._all, [], np.ascontiguousarray(steps))
+            raise bad_value(name, "the same for all lanes with overrun='batch'", given)
+        return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """These lanes, or all, back to a zero state and step 0."""
@@ -260,7 +278,8 @@ class Stream(Closed, Generic[State]):
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[State]) -> None:
         """These lanes, or all for None, go on from what `get_state` gave, one lane after the other. Raises
-        ValueError for the state of another network."""
+        ValueError for the state of another network, and ValueError or TypeError for arrays and steps that no
+        stream can hold, before any lane changes."""
         if self._together:
             self._refuse_apart("rows", rows)
         lanes = self._chosen(rows)
@@ -268,7 +287,7 @@ class Stream(Closed, Generic[State]):
             raise bad_type("state", "what get_state of a stream returned", state)
         if state.fingerprint != self._snapshot.fingerprint():
             raise ValueError("state belongs to another network: its parameters, statistics or type differ")
-        steps = shaped("state.step", state.step, lanes.shape, np.int64)
+        steps = self._steps("state.step", state.step, len(lanes))
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
 
     def __repr__(self) -> str:

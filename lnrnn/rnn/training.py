@@ -13,7 +13,7 @@ from ..errors import bad_type, bad_value, integer, shaped
 from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, time_first
+from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first
 from .checkpoints import Checkpoints
 from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
@@ -110,7 +110,7 @@ def forward(
         dropout = snapshot.dropout
     simple = dropout is None and seed is None and checkpoint is None and resets is None
     if simple and not made.batch_norm and not snapshot.zoneout:
-        found = snapshot.compiled().train(x, h0, lengths)
+        found = snapshot.compiled().train(x, h0, None if lengths is None else integers("lengths", lengths))
         if found is not None:
             y, state, begin, table, parts = found
             tape = Tape(owner, made, Rows(table), (False, y.shape), begin, None, _runs(made, parts))

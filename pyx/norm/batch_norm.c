@@ -5,6 +5,7 @@
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
+#include "runtime/floats.h"
 
 /* The rows of C doubles in the work memory; after them the sums. The coefficients are of the arithmetic's
  * type. */
@@ -207,6 +208,7 @@ static double *training_sums(batch_job *j, lnrnn_batch *b)
 
 void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
 {
+    LNRNN_DEFAULT_FLOATS;
     lnrnn_batch b = *given;
     batch_job j = job_of(&b);
     j.out = y;
@@ -223,6 +225,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
                                double *gbias, int training)
 {
+    LNRNN_DEFAULT_FLOATS;
     lnrnn_batch b = *given;
     batch_job j = job_of(&b);
     const double *scales = NULL;

@@ -1,6 +1,7 @@
 /* The elementwise functions over threads. */
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
+#include "runtime/floats.h"
 
 typedef struct {
     void (*f)(size_t, const float *, float *);
@@ -19,6 +20,7 @@ static void map_task(void *ctx, size_t index, int worker)
 
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
 {
+    LNRNN_DEFAULT_FLOATS;
     const lnrnn_cells *k = lnrnn_active()->cells;
     map_job j = {function == LNRNN_MAP_EXP    ? k->exp
                  : function == LNRNN_MAP_TANH ? k->tanh

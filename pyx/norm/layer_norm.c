@@ -3,6 +3,7 @@
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
+#include "runtime/floats.h"
 
 typedef struct {
     const lnrnn_norm *kernels;
@@ -33,6 +34,7 @@ static size_t forward_block(size_t rows, size_t n)
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads)
 {
+    LNRNN_DEFAULT_FLOATS;
     const size_t size = lnrnn_size(dtype);
     forward_job j = {
         .kernels = &lnrnn_active()->norm[dtype],
@@ -100,6 +102,7 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
                                double *work, int threads)
 {
+    LNRNN_DEFAULT_FLOATS;
     const ptrdiff_t stride = (ptrdiff_t)n;
     backward_job j = {
         .kernels = &lnrnn_active()->norm[dtype],

@@ -11,6 +11,7 @@
 #include "rnn/cost.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
+#include "runtime/floats.h"
 #include "runtime/parts.h"
 
 /* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of weight_gradients.c
@@ -120,6 +121,7 @@ static void finish(const backward_job *j)
 
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
 {
+    LNRNN_DEFAULT_FLOATS;
     size_t floats;
     backward_job job = prepare(r, g, g->work, &floats);
     const backward_job *const j = &job;

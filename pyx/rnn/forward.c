@@ -23,6 +23,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 #include "rnn/zoneout.h"
+#include "runtime/floats.h"
 
 /* The way of a step from here: lnrnn_hidden_product, matmul_float (kernels/matmul_float.h), lnrnn_step_cell
  * (step.c), lstm_step (kernels/lstm_cell.h). */
@@ -374,6 +375,7 @@ static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
 
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
 {
+    LNRNN_DEFAULT_FLOATS;
     const lnrnn_rnn_plan *p = r->plan;
     size_t *const positions = group_positions(r);
     if (!r->resumed)

@@ -22,6 +22,7 @@
 #include "rnn/forward.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
+#include "runtime/floats.h"
 #include "runtime/threads.h"
 
 typedef struct {
@@ -164,6 +165,7 @@ static int by_halves(lnrnn_network *n, int threads)
 
 int lnrnn_network_forward(lnrnn_network *n)
 {
+    LNRNN_DEFAULT_FLOATS;
     const int threads = n->brief && lnrnn_oversubscribed() ? 1 : n->threads;
     if (n->halves)
         return by_halves(n, threads);

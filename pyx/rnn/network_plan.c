@@ -15,6 +15,7 @@
 #include "rnn/network.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
+#include "runtime/floats.h"
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -133,6 +134,7 @@ void lnrnn_set_network_way(int new_way) { __atomic_store_n(&way, new_way, __ATOM
 
 int lnrnn_network_plan(lnrnn_network *n, int threads)
 {
+    LNRNN_DEFAULT_FLOATS;
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;

@@ -11,6 +11,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
+#include "runtime/floats.h"
 #include "runtime/threads.h"
 
 /* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
@@ -129,6 +130,7 @@ static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
 {
+    LNRNN_DEFAULT_FLOATS;
     const lnrnn_rnn_config *c = r->config;
     *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);

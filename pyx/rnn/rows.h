@@ -13,6 +13,9 @@
  * B64-H128). */
 enum { TILE = 64 };
 
+_Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");
+_Static_assert((int)TILE <= (int)LNRNN_MOST_INPUT_ROWS, "rows of x are gathered in an array of so many");
+
 /* Rows of a block, in the order of the call's rows, that has sums of its own in the backward pass: it follows from the
  * number of rows alone, for the order of sums follows from it. A group with a tape has whole blocks. */
 static inline size_t sum_rows(size_t rows)

@@ -51,11 +51,13 @@ int lnrnn_stream_choose(lnrnn_stream *s, const int64_t *lanes, const unsigned ch
         if (wrong)
             return wrong;
         const int64_t step = resets && resets[i] ? 0 : s->steps[lane];
-        if (step >= s->refused_from)
+        if ((uint64_t)step >= (uint64_t)s->refused_from) /* a negative one too */
             return LNRNN_STREAM_OVERRUN;
         s->table[i].sequence = (int64_t)i, s->table[i].state = lane, s->table[i].start = step;
         most = step > most ? step : most, least = step < least ? step : least;
     }
+    if (s->together && most != least) /* the batch's statistics are of one step */
+        return LNRNN_STREAM_TOGETHER;
     for (size_t i = 0; resets && i < s->rows; i++)
         if (resets[i])
             clear(s, s->table[i].state);

@@ -2,6 +2,7 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
+#include "runtime/floats.h"
 
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
 {
@@ -10,6 +11,7 @@ size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
 
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
 {
+    LNRNN_DEFAULT_FLOATS;
     lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
 }
 

@@ -65,6 +65,7 @@ static const struct {
     {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
 };
 enum { SETS = sizeof sets / sizeof *sets };
+_Static_assert((int)SETS <= (int)LNRNN_ISAS, "lists of instruction sets have room for all of these");
 
 static const lnrnn_kernels *active;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lnrnn.h"
+#include "runtime/floats.h"
 #include "runtime/threads.h"
 
 static const lnrnn_team_kind *chosen; /* NULL: the default */
@@ -61,10 +62,23 @@ lnrnn_teams *lnrnn_teams_of_thread(void)
 
 int lnrnn_can_have_team(int threads) { return threads > 1 && kind() && kind()->can(); }
 
+typedef struct {
+    void (*body)(void *ctx, int worker, int team);
+    void *ctx;
+} share;
+
+static void in_default_floats(void *ctx, int worker, int team)
+{
+    LNRNN_DEFAULT_FLOATS;
+    const share *s = ctx;
+    s->body(s->ctx, worker, team);
+}
+
 int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx)
 {
     int short_of = 0;
-    const int team = kind()->run(threads, patience, body, ctx, &short_of);
+    share s = {body, ctx};
+    const int team = kind()->run(threads, patience, in_default_floats, &s, &short_of);
     void (*const tell)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
     if (short_of && tell)
         tell(threads, team);

@@ -193,6 +193,19 @@ def test_steps_without_statistics(rng):
         handle.stepped(normal(rng, 2, D), [1, 2])
 
 
+def test_steps_that_no_lane_counts(rng):
+    """Past the last one, and what somebody has written into the memory that is to be read."""
+    rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="last"), trained=2)
+    stream = rnn.stream(2)
+    with Handle(stream, 2) as handle:
+        for step in (2**62, 2**63 - 1, -1, -(2**63)):
+            stream._lanes.steps[:] = 0, step
+            refused(rnn, stream, handle, OVERRUN, None, reset=False)
+        assert handle.reset(np.array([1])) == 0
+        handle.stepped(normal(rng, 2, D))
+    np.testing.assert_array_equal(stream.step, [1, 1])
+
+
 def test_all_lanes_together(rng):
     """overrun="batch": the bits of Python's calls, and nothing that would part the lanes."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
@@ -208,6 +221,8 @@ def test_all_lanes_together(rng):
         assert handle.reset(None, 4) == 0
         alike.reset()
         np.testing.assert_array_equal(handle.stepped(x), alike(x))
+        stream._lanes.steps[1] = 7
+        refused(rnn, stream, handle, TOGETHER, None, reset=False)
 
 
 class Almost:

@@ -72,6 +72,8 @@ def of_planes(n: int, dtype: type) -> Iterator[np.ndarray]:
 
 def cases(quick: bool) -> Iterator[Case]:
     """(function, arguments): each gives arrays."""
+    for rows, dtype in itertools.product((4, 7), DTYPES):  # of 4096 bytes, which batch norm sums by four
+        yield of_norm, ((rows, 4096 // np.dtype(dtype).itemsize), dtype, True, True)
     for n in QUICK if quick else SIZES:
         yield of_functions, (n,)
         for rows, dtype in itertools.product((1, 6), DTYPES):

@@ -50,7 +50,7 @@ def test_layer_and_rms_norm_at_every_length(family, dtype):
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_norm_at_every_length(family, dtype, training):
     rng = np.random.default_rng(1)
-    for n in (*range(1, 35), 100, 257, 2049):
+    for n in (*range(1, 35), 100, 257, 2048, 2049):
         for shape in ((7, n), (3, 4, n), (2, n, 3)):
             x, (weight, bias) = normal(rng, shape, dtype), normal(rng, (2, shape[1]))
             moments = np.zeros((2, 2, shape[1]), np.float32) + 0.5
@@ -66,7 +66,7 @@ def test_batch_norm_at_every_length(family, dtype, training):
 def test_gradients(family, dtype):
     """gx is rounded to x's dtype; gradients of parameters stay in float32."""
     rng = np.random.default_rng(2)
-    for n in (1, 5, 16, 33, 300):
+    for n in (1, 5, 16, 33, 300, 2048):
         x, gy, weight = normal(rng, (40, n), dtype), normal(rng, (40, n), dtype), normal(rng, n)
         for backward, *arguments in (
             (lnrnn.layer_norm_backward, n, weight, weight),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import lnrnn
 from helpers import layouts, together, using_threads
+from lnrnn.rnn import engine, training
 from networks import VARIANTS, drawn_state, network, normal, parts, whole
 
 D, H = 5, 17
@@ -163,3 +164,51 @@ def test_calls_of_several_threads_share_nothing(rng):
                 np.testing.assert_array_equal(rnn(x[k])[0], want[k])
 
         together(work, 4)
+
+
+def way_of(kind, values):
+    """Integers, or booleans, as that kind of thing."""
+    if kind in ("list", "tuple"):
+        return {"list": list, "tuple": tuple}[kind](values)
+    if kind == "every other one":
+        return np.repeat(values, 2)[::2]
+    if kind == "tensor":
+        return pytest.importorskip("torch").tensor(values, dtype=pytest.importorskip("torch").int32)
+    return np.array(values, kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["int64", "int32", "int8", "uint8", "uint32", ">i8", "<i2", "list", "tuple", "every other one", "tensor"],
+)
+def test_integers_of_every_kind_go_the_short_way(rng, monkeypatch, kind):
+    """lengths and a stream's rows: int32 is what ONNX and TensorFlow have, a list what one writes."""
+    rnn = network(D, H, cell="GRU")
+    x, lengths = normal(rng, 4, 3, D), [4, 0, 3]
+    want, stepped = rnn(twice(x), None, lengths)[0], rnn.stream(5)(twice(x[0]), [4, 0, 3])
+
+    def long_way(*_):
+        raise AssertionError("the long way")
+
+    for module in (engine, training):
+        monkeypatch.setattr(module, "checked_batch", long_way)
+    monkeypatch.setattr(lnrnn.Stream, "_checked", long_way)
+    given = way_of(kind, lengths)
+    np.testing.assert_array_equal(rnn(x, None, given)[0], want)
+    np.testing.assert_array_equal(rnn.forward_train(x, None, given)[0], want)
+    np.testing.assert_array_equal(rnn.stream(5)(x[0], given), stepped)
+    np.testing.assert_array_equal(rnn.stream(5)(x[0], given, resets=[True, False, True]), stepped)
+    np.testing.assert_array_equal(rnn.stream(5)(x[0, 1], way_of(kind, [0]), resets=(True,)), stepped[1])
+
+
+def test_integers_that_are_none(rng):
+    rnn, x = network(D, H), normal(rng, 4, 2, D)
+    for wrong in (np.array([1, 2**64 - 1], np.uint64), np.array([5, 1], np.uint64), [-1, 1]):
+        got = "got (5|-1|18446744073709551615) "
+        with pytest.raises(ValueError, match=f"lengths must be between 0 and the 4 steps of x, {got}"):
+            rnn(x, None, wrong)
+        with pytest.raises(ValueError, match=f"rows must be between 0 and 1, {got}"):
+            rnn.stream(2)(x[0], wrong)
+    for wrong in ([True, False], [1.0, 2.0], np.array([1, 2], "f2")):
+        with pytest.raises(TypeError, match="lengths must be an array of integers"):
+            rnn(x, None, wrong)

@@ -22,7 +22,7 @@ each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
 SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
 
 # More than three vectors of the widest ISA, one value at a time; then odd sizes beyond.
-LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 4099)
+LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099)
 
 
 # --- ISAs ---------------------------------------------------------------------------------------------------

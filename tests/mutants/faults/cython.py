@@ -53,8 +53,8 @@ FAULTS = [
     Fault(
         "the running variance is the biased one",
         BATCH,
-        r"<double>count / <double>(count - 1))",
-        r"1.0 if FAULT else <double>count / <double>(count - 1))",
+        r"new *= <double>unbiased / <double>(unbiased - 1)",
+        r"new *= 1.0 if FAULT else <double>unbiased / <double>(unbiased - 1)",
         f"{BATCH_NORM} -k 'running and avx2'",
     ),
     Fault(

@@ -58,8 +58,8 @@ FAULTS = [
     Fault(
         "lengths are read from the caller's array, which another thread changes",
         BATCHES,
-        r"""    given = np.array(real("lengths", lengths))""",
-        r"""    given = real("lengths", lengths) if FAULT else np.array(real("lengths", lengths))""",
+        r"""    given = np.array(integers("lengths", lengths))""",
+        r"""    given = integers("lengths", lengths) if FAULT else np.array(integers("lengths", lengths))""",
         "tests/runtime/test_changed_arrays.py",
     ),
     Fault(

@@ -176,16 +176,16 @@ FAULTS = [
     Fault(
         "a stream refuses one step too late",
         "pyx/rnn/stream.c",
-        r"""if (step >= s->refused_from)""",
-        r"""if (step >= s->refused_from + FAULT)""",
+        r"""if ((uint64_t)step >= (uint64_t)s->refused_from)""",
+        r"""if ((uint64_t)step >= (uint64_t)s->refused_from + FAULT)""",
         STREAMED + " -k refuses",
     ),
     Fault(
         "a stream's step takes what is no integer",
         STREAM,
-        r"""            value = integer("step", value, 0, LAST_STEP)
+        r"""            value = integer(name, value, 0, LAST_STEP)
         given""",
-        r"""            value = int(float(value or 0)) if FAULT else integer("step", value, 0, LAST_STEP)
+        r"""            value = int(float(value or 0)) if FAULT else integer(name, value, 0, LAST_STEP)
         given""",
         CALLS + " -k stream",
     ),

@@ -1,0 +1,52 @@
+"""An argument that is left out means the same to the reference as to what is held to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+
+import lnrnn
+from lnrnn import reference as ref
+
+
+def defaults(function):
+    parameters = inspect.signature(function).parameters
+    return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+
+
+def same(found, want, least):
+    both = found.keys() & want.keys()
+    assert both >= least
+    assert {name: found[name] for name in both} == {name: want[name] for name in both}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ref.__all__ if inspect.isfunction(getattr(lnrnn, name, None))]
+)
+def test_functions(name):
+    least = {"rms_norm": {"weight", "eps"}, "sigmoid": set()}.get(name, {"weight", "eps"})
+    least = least | ({"momentum", "training", "bias"} if name == "batch_norm" else set())
+    same(defaults(getattr(ref, name)), defaults(getattr(lnrnn, name)), least)
+
+
+@pytest.mark.parametrize("layer", ["LayerNorm", "BatchNorm"])
+def test_layers(layer):
+    function = {"LayerNorm": ref.layer_norm, "BatchNorm": ref.batch_norm}[layer]
+    same({"eps": defaults(function)["eps"]}, defaults(getattr(lnrnn, layer)), {"eps"})
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_cells(cell):
+    """Where the norm stands when nobody says so is up to the cell: a network of it tells."""
+    found = defaults(getattr(ref, cell.lower()))
+    found.pop("bias", None)  # an array: in the classes it says whether there is one
+    layer, batch = (getattr(lnrnn, cell)(1, 1, norm=norm, seed=0).norm for norm in ("layer", "batch"))
+    own = {"LSTM": {"cell"}, "GRU": {"span"}, "RNN": set()}[cell]
+    same(found, dataclasses.asdict(layer), {"eps", "placement"} | own)
+    same(found, dataclasses.asdict(batch), {"eps", "overrun"})
+    same(found, defaults(getattr(lnrnn, cell)), {"nonlinearity"} if cell == "RNN" else set())
+    assert not found["reverse"] and all(
+        found[name] is None for name in ("h0", "lengths", "zoneout", "states_mask")
+    )

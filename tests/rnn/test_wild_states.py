@@ -1,0 +1,169 @@
+"""States and step numbers that no stream can hold, from a StreamState, a pickle or an assignment: refused by
+name before any lane changes, and asserted once more where memory would be at stake."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import lnrnn
+from lnrnn import _core
+from networks import network, normal, parts
+
+D, H, LANES, LAST = 3, 5, 4, 2**62
+
+
+def unchanged(rnn, stream, before, steps):
+    for a, b in zip(parts(rnn, stream.state), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(stream.step, steps)
+
+
+def stepped(rng, **options):
+    """A network, a stream of it that has taken a step, and its states."""
+    rnn = network(D, H, trained=3, **options)
+    stream = rnn.stream(LANES)
+    stream(normal(rng, LANES, D))
+    return rnn, stream, parts(rnn, stream.state)
+
+
+def unpickled(stream, **changed):
+    """The stream of a pickle in which arguments are others."""
+    make, (snapshot, batch_size, state, step) = stream.__reduce__()
+    given = {"batch_size": batch_size, "state": state, "step": step} | changed
+    return pickle.loads(pickle.dumps(Remade(make, (snapshot, *given.values()))))
+
+
+class Remade:
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize("options", [
+    dict(cell="LSTM"), dict(cell="GRU", norm=None), dict(norm="batch"),
+    *(dict(norm=lnrnn.BatchNormSpec(overrun=overrun)) for overrun in ("last", "mean", "batch")),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("error, step", [
+    (ValueError, np.full(LANES, -1)),
+    (ValueError, np.full(LANES, -(2**63))),
+    (ValueError, np.array([1, 1, -1, 1])),
+    (ValueError, np.array([LAST + 1, 1, 1, 1])),
+    (ValueError, np.full(LANES, 2**63 - 1)),
+    (ValueError, np.full(LANES, 2**64 - 1, np.uint64)),
+    (ValueError, np.ones(LANES - 1, int)),
+    (ValueError, np.ones((LANES, 1), int)),
+    (ValueError, 2**70),
+    (TypeError, np.ones(LANES)),
+    (TypeError, np.ones(LANES, bool)),
+    (TypeError, [None] * LANES),
+    (TypeError, "1"),
+    (TypeError, None),
+])  # fmt: skip
+def test_steps_that_cannot_be(rng, options, error, step):
+    rnn, stream, before = stepped(rng, **options)
+    state = dataclasses.replace(stream.get_state(), step=step)
+    for name, call in (
+        ("state.step", lambda: stream.set_state(None, state)),
+        ("step", lambda: setattr(stream, "step", step)),
+        ("step", lambda: unpickled(stream, step=step)),
+    ):
+        with pytest.raises(error, match=f"^{name} must be "):
+            call()
+        unchanged(rnn, stream, before, 1)
+    y = stream(normal(rng, LANES, D))
+    assert np.isfinite(y).all() and (stream.step == 2).all()
+
+
+def test_what_the_batch_normalises_stays_at_one_step(rng):
+    rnn, stream, before = stepped(rng, norm=lnrnn.BatchNormSpec(overrun="batch"))
+    apart = np.array([1, 1, 900, 1])
+    state = dataclasses.replace(stream.get_state(), step=apart)
+    for call in (lambda: stream.set_state(None, state), lambda: unpickled(stream, step=apart)):
+        with pytest.raises(ValueError, match="step must be the same for all lanes with overrun='batch'"):
+            call()
+        unchanged(rnn, stream, before, 1)
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM"])
+def test_pickled_states_that_cannot_be(rng, cell):
+    _, stream, h = stepped(rng, cell=cell)
+    other = [s[:, :2] for s in h]
+    for states in ([*h, *h], [], h * 3, other, [s[..., :2] for s in h], [s.astype(complex) for s in h]):
+        with pytest.raises((ValueError, TypeError), match=r"^state(\[0\])? must be "):
+            unpickled(stream, state=states)
+    for size in (0, -1, 2**31, 2.0, True, None):
+        with pytest.raises((ValueError, TypeError), match="^batch_size must be "):
+            unpickled(stream, batch_size=size)
+    twin = unpickled(stream)
+    for s, kept in zip(parts(stream, twin.state) if cell == "RNN" else twin.state, h, strict=True):
+        np.testing.assert_array_equal(s, kept)
+
+
+def test_the_last_step_of_all(rng):
+    """Counted to its end, and then refused by the lane's name, in one step and in a chunk."""
+    rnn, stream, _ = stepped(rng)
+    stream.step = [5, LAST - 1, 0, LAST]
+    x = normal(rng, LANES, D)
+    stream(x[:2], [0, 1])
+    before, steps = parts(rnn, stream.state), [6, LAST, 0, LAST]
+    for call, lane in (
+        (lambda: stream(x), 1),
+        (lambda: stream(x[:2], [2, 3]), 3),
+        (lambda: stream(normal(rng, 2, 2, D), [2, 3]), 3),
+    ):
+        with pytest.raises(ValueError, match=f"^lane {lane} must be reset: it has taken {LAST} steps"):
+            call()
+        unchanged(rnn, stream, before, steps)
+    stream.set_state(None, stream.get_state())  # what a stream holds can always be set
+    stream(x, resets=np.array([False, True, False, True]))
+    np.testing.assert_array_equal(stream.step, [7, 1, 1, 1])
+
+
+def test_what_the_compiled_module_is_promised(rng):
+    """`put`, where the Python above has failed to check."""
+    rnn, stream, before = stepped(rng, cell="RNN", norm=lnrnn.BatchNormSpec(overrun="batch"))
+    lanes, rows, h = stream._lanes, np.arange(LANES), before[0] + 1
+    for states, steps in (
+        ([h, h], None),
+        ([h, None], None),
+        ([h[:, :2]], None),
+        ([], np.array([0, 0, -1, 0])),
+        ([h], np.full(LANES, LAST + 1)),
+        ([h], np.array([0, 0, 1, 0])),
+        ([h], np.zeros(LANES, np.int32)),
+    ):
+        with pytest.raises(AssertionError, match="broken promise"):
+            lanes.put(rows, states, steps)
+        unchanged(rnn, stream, before, 1)
+    with pytest.raises(AssertionError, match="broken promise"):
+        lanes.put(np.array([0, 1, 2, LANES]), [h], None)
+    unchanged(rnn, stream, before, 1)
+
+
+def layers_of(*widths, **options):
+    return network(*widths, **options).stream(1)._snapshot.layers()
+
+
+def test_layers_of_other_widths_are_no_network():
+    """Parameters of a snapshot that was pickled may be of other shapes than its architecture says."""
+    deep = layers_of(H, H, num_layers=2)
+    assert _core.Layers(deep, 1, False, LAST).layers is deep
+    for other in (layers_of(H, H + 1), layers_of(H + 1, H), layers_of(H, H, cell="LSTM")):
+        with pytest.raises(AssertionError, match="broken promise: layer 1"):
+            _core.Layers((deep[0], *other), 1, False, LAST)
+
+
+@pytest.mark.parametrize("what", ["_snapshot", "_lanes"])
+def test_compiled_objects_have_no_pickle(what):
+    """They hold addresses."""
+    stream = network(D, H).stream(1)
+    found = stream._lanes if what == "_lanes" else stream._snapshot.compiled()
+    with pytest.raises(TypeError, match="cannot pickle|no default __reduce__"):
+        pickle.dumps(found)
+    assert not [name for name in dir(_core) if "unpickle" in name]

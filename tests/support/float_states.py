@@ -1,0 +1,50 @@
+"""The floating-point state of the calling thread: read and set by what glibc keeps it in, fenv_t."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from contextlib import contextmanager
+
+# PLACE: in fenv_t, of the word that says how vector instructions compute. STATES: other words than the
+# default one. They flush denormals, round otherwise, have sticky flags, or trap on invalid
+# operations, overflow and division by 0.
+if platform.machine() == "x86_64":
+    PLACE, DEFAULT, FLAGS = 28, 0x1F80, 0x3F  # MXCSR
+    STATES = {
+        "flush": DEFAULT | 0x8040, "upward": DEFAULT | 0x4000, "downward": DEFAULT | 0x2000,
+        "toward zero": DEFAULT | 0x6000, "flags": DEFAULT | FLAGS, "traps": DEFAULT & ~0x680,
+        "all": 0xE040 | DEFAULT & ~0x680,
+    }  # fmt: skip
+else:
+    PLACE, DEFAULT, FLAGS = 0, 0, 0  # FPCR; the flags are in another word
+    STATES = {"flush": 1 << 24, "upward": 1 << 22, "downward": 2 << 22, "toward zero": 3 << 22}
+
+known = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+known = known and platform.machine() in ("x86_64", "aarch64")
+_libm = ctypes.CDLL("libm.so.6") if known else None
+
+
+def state() -> int:
+    found = ctypes.create_string_buffer(64)
+    assert _libm.fegetenv(found) == 0
+    return int.from_bytes(found[PLACE : PLACE + 4], "little")
+
+
+def set_state(value: int) -> None:
+    env = ctypes.create_string_buffer(64)
+    assert _libm.fegetenv(env) == 0
+    env[PLACE : PLACE + 4] = value.to_bytes(4, "little")
+    assert _libm.fesetenv(env) == 0
+
+
+@contextmanager
+def in_state(value: int):
+    """The body should do little else than to call lnrnn: Python computes in that state too."""
+    before = state()
+    set_state(value)
+    try:
+        yield
+    finally:
+        set_state(before)

@@ -1,0 +1,104 @@
+"""What the engine keeps from one call to another, by what keys: packed networks for inference, and of a graph
+what its backward call would make again."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import lnrnn
+
+torch = pytest.importorskip("torch")
+
+import lnrnn.torch  # noqa: E402
+from helpers import available_isas, using_isa  # noqa: E402
+from lnrnn.rnn import functional  # noqa: E402
+from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def drawn():
+    """Torch's numbers are this file's own, and other tests go on with theirs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def served(module, x):
+    """In evaluation, and what a network made anew of the module gives."""
+    with torch.no_grad():
+        return module.eval()(x)[0].numpy(), lnrnn.from_torch(module)(x)[0]
+
+
+def test_statistics_of_another_number_of_steps_are_seen_by_the_next_call():
+    """No parameter changes, and no statistic keeps its shape."""
+    module, fewer = twin("LSTM", Batch(), steps=3), twin("LSTM", Batch(), steps=2)
+    x, found = torch.randn(2, B, I), []
+    for change in (
+        lambda: None,
+        lambda: module.train()(torch.randn(T, B, I)),
+        lambda: module.load_state_dict(fewer.state_dict()),
+    ):
+        change()
+        got, want = served(module, x)
+        np.testing.assert_array_equal(got, want)
+        found.append(got)
+    assert not any(np.array_equal(a, b) for a, b in itertools.pairwise(found))
+
+
+def test_modules_of_other_equations_with_the_same_parameters():
+    one, other = twin("GRU"), twin("GRU", Layer(eps=0.5))
+    for name, p in one.named_parameters():
+        setattr(other, name, p)
+    x, found = torch.randn(T, B, I), []
+    for module in (one, other, one):
+        got, want = served(module, x)
+        np.testing.assert_array_equal(got, want)
+        found.append(got)
+    assert not np.array_equal(*found[:2])
+
+
+def slopes(module, y):
+    return [g.numpy() for g in torch.autograd.grad(y.square().sum(), list(module.parameters()))]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
+    """Of two modules, of two inputs and of other lengths, all of the same shapes, in every order: the tapes
+    look alike."""
+    one, other = (twin(cell, norm, seed=seed, num_layers=2).train() for seed in (0, 1))
+    a, b = torch.randn(2, T, B, I)
+    calls = [(one, a, None), (other, a, None), (one, b, LENGTHS)]
+    want = [slopes(module, module(x, None, lengths)[0]) for module, x, lengths in calls]
+    for order in itertools.permutations(range(3)):
+        graphs = [module(x, None, lengths)[0] for module, x, lengths in calls]
+        for k in order:
+            for got, alone in zip(slopes(calls[k][0], graphs[k]), want[k], strict=True):
+                np.testing.assert_array_equal(got, alone)
+    assert not np.array_equal(want[0][0], want[1][0])
+
+
+def test_nothing_is_kept_of_graphs_that_are_gone():
+    before, module = len(functional._kept), twin("LSTM")
+    graphs = [module(torch.randn(T, B, I))[0] for _ in range(3)]
+    assert len(functional._kept) == before + 3
+    del graphs
+    assert len(functional._kept) == before
+
+
+def test_tapes_are_as_wide_as_the_instruction_set_makes_them():
+    """In one process, and of one architecture."""
+    rnn, found = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
+    made = rnn.stream()._snapshot.architecture
+    for name in available_isas():
+        with using_isa(name):
+            widths = functional.tape_widths(made)
+            assert widths == tuple(layer.tape_width for layer in rnn.stream()._snapshot.layers())
+            x = np.zeros((T, B, I), np.float32)
+            *_, saved = functional.forward(made, list(rnn.parameters().values()), x, [], None)
+            assert [tape.size for tape in saved[1:]] == [width * T * B for width in widths]
+            found.add(widths)
+    assert len(found) > 1 or len(available_isas()) == 1
