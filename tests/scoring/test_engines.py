@@ -86,6 +86,7 @@ def all_but_one(compute):
 
     def computes(job, index):
         if index == 3:
+            open(f"{os.path.dirname(job.scratch)}.attempt-{os.getpid()}", "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return compute(job, index)
 
@@ -93,11 +94,13 @@ def all_but_one(compute):
 
 
 def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more):
+    """It, and no other, after as many attempts as the message says."""
     monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
     words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
     assert cli.main(words) == 2
     said = capsys.readouterr().err
-    assert re.search(r"lnrnn score: error: row group \d+: the process .* died 3 times", said), said
+    assert re.search(r"lnrnn score: error: row group 3: the process .* died 3 times", said), said
+    assert len(list(target.parent.glob("*.attempt-*"))) == 3
     assert not target.exists()
 
 
