@@ -160,6 +160,7 @@ FAULTS = [
         "        if bad is not None:\n            os.replace(bad, self.part(index, bad=True))\n"
         "        if not FAULT:\n            os.replace(results, self.part(index))",
         RESUME,
+        equivalent="results say how many bad rows there are: without the list of these, they are no part",
     ),
     Fault(
         "a part that is cut off counts as done",
