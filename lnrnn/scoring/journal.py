@@ -98,8 +98,6 @@ class Journal:
         """Makes files of `scratch` those of a row group, which is done with that."""
         if bad is not None:
             os.replace(bad, self.part(index, bad=True))
-        else:
-            _remove(self.part(index, bad=True))  # of another row group
         os.replace(results, self.part(index))
 
     def finish(self) -> None:

@@ -56,7 +56,7 @@ def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
         facts = _read(results, rows)
         if [facts["row group"], facts["rows"]] != [index, rows]:
             return False
-        return _read(bad, facts["bad rows"]) == facts if facts["bad rows"] else not bad.exists()
+        return not facts["bad rows"] or _read(bad, facts["bad rows"]) == facts
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return False
 

@@ -266,14 +266,17 @@ def test_an_old_list_of_bad_rows_goes(some_bad, capsys):
     assert not (folder / "out.bad.parquet").exists()
 
 
-@pytest.mark.parametrize("what", ["text", "the input", "another table"])
+@pytest.mark.parametrize("what", ["text", "the input", "an input like a list", "another table"])
 def test_what_is_no_list_of_bad_rows_stays(files, capsys, what):
     folder, table = files
     model, source, target = paths(folder)
     other = folder / "out.bad.parquet"
     if what == "text":
         other.write_text("mine")
-    elif what == "the input":
+    elif "input" in what:
+        if what == "an input like a list":
+            columns = {name: pa.array(range(60)) for name in ("row", "row_group", "reason")}
+            pq.write_table(pa.table({**columns, "x": table["x"]}), source)
         source = source.rename(other)
     else:
         pq.write_table(table, other)

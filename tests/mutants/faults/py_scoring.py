@@ -154,7 +154,6 @@ FAULTS = [
         "results are published before the bad rows beside them",
         JOURNAL,
         "        if bad is not None:\n            os.replace(bad, self.part(index, bad=True))\n"
-        "        else:\n            _remove(self.part(index, bad=True))  # of another row group\n"
         "        os.replace(results, self.part(index))",
         "        if FAULT:\n            os.replace(results, self.part(index))\n"
         "        if bad is not None:\n            os.replace(bad, self.part(index, bad=True))\n"
