@@ -55,9 +55,9 @@ def _checked(path: str) -> Model:
 
 
 def digest(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal. Raises FileNotFoundError if there is none."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"no such file: {path!r}")
+    """The SHA-256 of a file, in hexadecimal. Raises what lnrnn.load raises where there is no file."""
+    if not os.path.isfile(path):
+        load(path)
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

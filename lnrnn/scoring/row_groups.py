@@ -58,13 +58,12 @@ def _computed(job: Job, index: int) -> Outcome:
                         f"{given.bad[places[0]]} (--bad skip leaves such rows out)"
                     )
                 told = [(first + place, index, given.bad[place]) for place in places]
-                columns = zip(zip(*told, strict=True), bad.schema.types[:3], strict=True)
-                names = (
-                    []
-                    if scorer.id_column is None
-                    else [batch.column(scorer.id_column).take(pa.array(places))]
-                )
-                bad.write([*(pa.array(values, kind) for values, kind in columns), *names])
+                listed = zip(zip(*told, strict=True), bad.schema.types[:3], strict=True)
+                columns = [pa.array(values, kind) for values, kind in listed]
+                if scorer.id_column is not None:  # not by take, which knows fewer types
+                    names = batch.column(scorer.id_column)
+                    columns.append(pa.concat_arrays([names.slice(place, 1) for place in places]))
+                bad.write(columns)
             found = run(model, given, scorer.into, scorer.threads)
             results.write([arrow.result(given, found, scorer.into, kind, fixed=False)])
             for name, count in (("rows", given), ("steps", given.values), ("bad rows", given.bad)):

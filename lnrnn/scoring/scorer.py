@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .. import _core
 from ..errors import bad_type, choice, integer
 from ..rnn.models import Model
 from ..state import Closed
@@ -141,7 +142,7 @@ class Scorer(Closed):
 def _here() -> tuple[str, str]:
     """lnrnn's version, and the kernel set in use."""
     package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
-    return package.__version__, package.cpu_info()["isa"]
+    return package.__version__, _core.isa()
 
 
 def model_of(scorer: Scorer) -> Model:
@@ -165,4 +166,5 @@ def named(scorer: Scorer, table: Any, row: int) -> str:
     """A row by its entry in the column of names, for a message; empty if the Scorer has none."""
     if scorer.id_column is None:
         return ""
-    return f" ({scorer.id_column} = {repr(columns.cell(table, scorer.id_column, row))[:60]})"
+    name = columns.cell(table, scorer.id_column, row)
+    return f" ({scorer.id_column} = {(repr(name) if isinstance(name, str) else str(name))[:60]})"

@@ -18,7 +18,7 @@ import pytest
 
 import lnrnn
 import sequence_files
-from lnrnn import cli
+from lnrnn import _core, cli
 from lnrnn.scoring import bulk
 from networks import network
 
@@ -340,26 +340,23 @@ def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
     monkeypatch.setattr(lnrnn, "__version__", "9.9")
     refused(begun, capsys, r"cannot go on .* lnrnn's version was \S+, and is 9.9; remove .*")
     monkeypatch.undo()
-    info = lnrnn.cpu_info()
-    monkeypatch.setattr(lnrnn, "cpu_info", lambda: {**info, "isa": "other"})
+    monkeypatch.setattr(_core, "isa", lambda: "other")
     refused(begun, capsys, r"cannot go on .* the kernel set was \S+, and is other; remove .*")
 
 
 def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
     """Its own check: workers may run on other machines."""
-    real, info = bulk.compute, lnrnn.cpu_info()
+    real, isa = bulk.compute, _core.isa()
 
     def compute(job, index):
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(lnrnn, "cpu_info", lambda: {**info, "isa": "other"})
+            elsewhere.setattr(_core, "isa", lambda: "other")
             return real(pickle.loads(pickle.dumps(job)), index)
 
     monkeypatch.setattr(bulk, "compute", compute)
     assert cli.main(words(files)) == 2
     err = capsys.readouterr().err
-    assert re.search(rf"has the kernel set other, and the Scorer is for {info['isa']}: .* LNRNN_ISA", err), (
-        err
-    )
+    assert re.search(rf"has the kernel set other, and the Scorer is for {isa}: .* LNRNN_ISA", err), err
     assert not files[2].exists() and not parts(files[2]).exists()
 
 

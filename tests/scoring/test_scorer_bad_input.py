@@ -303,6 +303,8 @@ def test_paths_that_are_none(tmp_path):
         lnrnn.Scorer(3, "x")
     with pytest.raises(FileNotFoundError, match="no such file: .*nothing.safetensors"):
         lnrnn.Scorer(tmp_path / "nothing.safetensors", "x")
+    with pytest.raises(ValueError, match="cannot load .* it is not a regular file"):
+        lnrnn.Scorer(tmp_path, "x")
     (tmp_path / "m.safetensors").write_text("")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x")
     (tmp_path / "m.safetensors").unlink()
