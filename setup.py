@@ -2,7 +2,7 @@
 instruction set.
 
 Objects are kept in build/objects and compiled again only when their text, a header that they include, the
-compiler or its flags have changed: see `Objects`.
+compiler or its flags have changed: see pyx/objects.py.
 
 LNRNN_REPOSITORY is the address of the public repository, if the package is to be published: what README.md
 links to is then found from a package index too.
@@ -13,8 +13,6 @@ tests/wheels/targets.py does.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import re
@@ -38,50 +36,10 @@ from setuptools.command.build_py import build_py
 sys.path.insert(0, "pyx")
 HEADERS = ["include/lnrnn.h", "include/lnrnn_api.h"]  # of the C API: lnrnn.get_include() finds them
 from build_flags import CFLAGS, units  # noqa: E402
+from objects import Objects  # noqa: E402
 
 if sys.maxsize < 2**32:
     sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
-
-
-class Objects:
-    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and
-    a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
-    does not keep."""
-
-    def __init__(self, command: list[str], version: str, folder: Path) -> None:
-        """command: the compiler, with what every unit needs. version: what it says of itself."""
-        self.command, self.version, self.folder = command, version, folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def compile(
-        self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
-    ) -> str:
-        """-> the object's path. include: folders of headers. Files outside this folder are not looked at:
-        `versions` names what stands for them."""
-        target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
-        made_by = [self.version, *self.command, *flags, source, versions]
-        try:
-            old = json.loads(record.read_text())
-            if (
-                target.exists()
-                and old["made_by"] == made_by
-                and all(_hash(f) == h for f, h in old["files"].items())
-            ):
-                return str(target)
-        except (OSError, ValueError):
-            pass
-        record.unlink(missing_ok=True)  # an interrupted run leaves no record of an object half written
-        found = self.folder / f"{name}.d"
-        command = [*self.command, *flags, *(f"-I{path}" for path in include)]
-        subprocess.run([*command, "-MMD", "-MF", str(found), "-c", source, "-o", str(target)], check=True)
-        read = found.read_text().partition(":")[2].replace("\\\n", " ").split()
-        files = {f: _hash(f) for f in read if not os.path.isabs(f)}
-        record.write_text(json.dumps({"made_by": made_by, "files": files}))
-        return str(target)
-
-
-def _hash(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _without_python(command: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU.
 
-Public is what `__all__` names here, in lnrnn.torch, lnrnn.reference and lnrnn.data, `load` and `save` of
-lnrnn.io, and what docs/ names. All other modules may change from one version to the next; their names carry
+Public is what `__all__` names here, in lnrnn.torch, lnrnn.reference and lnrnn.data, and what docs/
+names. All other modules may change from one version to the next; their names carry
 no underscore, but for the compiled _core.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import threadpools
 from .errors import SequenceTooLongError
-from .io import load
+from .io import load, save
 from .norm.functional import (
     batch_norm,
     batch_norm_backward,
@@ -62,6 +62,7 @@ __all__ = [
     "load",
     "num_threads",
     "rms_norm",
+    "save",
     "set_num_threads",
     "sigmoid",
     "tanh",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demos
+from lnrnn import demo, demos
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
@@ -69,43 +69,52 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lnrnn {lnrnn.__version__}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser(
+    demo_parser = commands.add_parser(
         "demo",
         help="show on real data what lnrnn is for",
-        description="Demos:\n" + demos.listing(),
+        description="Without NAME: trains three networks, and lets them hear longer sequences than they "
+        "learned from.\nIt takes ten seconds. Studies, by NAME:\n" + demos.listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    demo.add_argument(
+    demo_parser.add_argument(
         "demo",
         nargs="?",
         metavar="NAME",
-        default=demos.DEFAULT,
         choices=[*demos.DEMOS, demos.ALL],
-        help=f"default: {demos.DEFAULT}; {demos.ALL}: one after the other, going on where it was interrupted",
+        help=f"a study; {demos.ALL}: one after the other, going on where it was interrupted",
     )
-    demo.add_argument("--list", action="store_true", help="name the demos and what they claim, and run none")
-    demo.add_argument(
-        "--seeds", type=int, default=5, metavar="N", help="repetitions, seeds 0 to N - 1 (default: 5)"
+    demo_parser.add_argument(
+        "--full", action="store_true", help=f"the whole study of what the demo shows: {demos.DEFAULT}"
     )
-    demo.add_argument(
+    demo_parser.add_argument(
+        "--list", action="store_true", help="name the studies and what they claim, and run none"
+    )
+    demo_parser.add_argument(
+        "--figure", type=Path, metavar="PNG", help="draw the short demo's answers by step, with matplotlib"
+    )
+    demo_parser.add_argument(
+        "--seeds", type=int, metavar="N", help="of a study: seeds 0 to N - 1 (default: 5)"
+    )
+    demo_parser.add_argument(
         "--output-dir",
         type=Path,
-        default=Path("."),
         metavar="DIR",
-        help="where figures go (default: this directory)",
+        help="where figures of studies go (default: this directory)",
     )
-    demo.add_argument(
-        "--quick", action="store_true", help="a few seconds, to see that all works; numbers mean little"
+    demo_parser.add_argument(
+        "--quick", action="store_true", help="a study in a few seconds, to see that all works"
     )
-    demo.add_argument(
+    demo_parser.add_argument(
         "--cell",
         choices=demos.CELLS,
-        help=f"kind of network, for long-sequences (default: {demos.CELLS[0]})",
+        help=f"kind of network, of the demo and of {demos.DEFAULT} (default: {demos.CELLS[0]})",
     )
-    demo.add_argument(
-        "--no-figure", action="store_true", help="print only; does without matplotlib, not without tqdm"
+    demo_parser.add_argument(
+        "--no-figure",
+        action="store_true",
+        help="of a study, print only: without matplotlib, not without tqdm",
     )
-    demo.set_defaults(command=run_demo)
+    demo_parser.set_defaults(command=run_demo)
 
     info = commands.add_parser(
         "info",
@@ -183,14 +192,21 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: argparse.Namespace) -> None:
-    """``lnrnn demo [NAME]``."""
+    """``lnrnn demo [NAME]``: the short demo, unless a study is named or has options."""
     if arguments.list:
         print(demos.listing())
         return
+    of_studies = arguments.seeds, arguments.output_dir, arguments.quick or None, arguments.no_figure or None
+    study = arguments.demo or arguments.full or any(option is not None for option in of_studies)
+    if not study:
+        demo.run(arguments.cell or demos.CELLS[0], arguments.figure)
+        return
+    if arguments.figure is not None:
+        raise ValueError("--figure is for the short demo: figures of studies go to --output-dir")
     demos.run(
-        arguments.demo,
-        seeds=arguments.seeds,
-        output_dir=arguments.output_dir,
+        arguments.demo or demos.DEFAULT,
+        seeds=5 if arguments.seeds is None else arguments.seeds,
+        output_dir=arguments.output_dir or Path("."),
         quick=arguments.quick,
         figure=not arguments.no_figure,
         cell=arguments.cell,
@@ -225,12 +241,15 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
     )  # packs the weights
-    facts: dict[str, object] = {"cell": type(model).__name__, **architecture(model).arguments}
+    facts: dict[str, object] = {
+        "cell": type(model).__name__,
+        **architecture(model).arguments,
+        "norm": model.norm,
+    }
     facts["parameters"] = sum(value.size for value in model.parameters().values())
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
-    if np.any(model.zoneout):
-        facts["zoneout"] = model.zoneout
+    facts |= {name: rate for name in ("dropout", "zoneout") if np.any(rate := getattr(model, name))}
     bits = {"activation_bits": model.activation_bits} if model.activation_bits else {}
     return facts | {"dtype": model.dtype, **bits, "packed_bytes": model.packed_bytes}
 
@@ -247,10 +266,10 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 def score_file(arguments: argparse.Namespace) -> None:
     """``lnrnn score MODEL IN OUT --column NAME``."""
-    from lnrnn.scoring import bulk, parquet  # which import what other commands do without
+    from lnrnn.scoring import bulk  # which imports what other commands do without
 
     for package in ("tqdm", "safetensors", "pyarrow"):
-        require(package, "lnrnn score", parquet.NEEDED)
+        require(package, "lnrnn score", "score")
     scorer = lnrnn.Scorer(
         arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
         bad=BAD[arguments.bad], id_column=arguments.id_column,

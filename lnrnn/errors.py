@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,6 +53,14 @@ def bad_value(name: str, expected: str, value: Any) -> ValueError:
 
 def bad_type(name: str, expected: str, value: Any) -> TypeError:
     return TypeError(f"{name} must be {expected}, got {described(value)}")
+
+
+def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
+    """Python's error for keyword arguments that a function does not have. ours: by another library's name of
+    an argument, its name here."""
+    name = next(iter(given))
+    hint = f"; it is called {ours[name]}" if name in ours else ""
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:

@@ -32,5 +32,5 @@ def load(path: str | os.PathLike[str]) -> Model:
         stored = file_format.read(path)
         model = CLASSES[stored.architecture.cell.name](**stored.architecture.arguments)
         model.load_state_dict(stored.state)
-        model.zoneout = stored.zoneout
+        model.zoneout, model.dropout = stored.zoneout, stored.dropout
         return model.to_dtype(stored.dtype, stored.activation_bits)

@@ -5,15 +5,23 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+# Words for `pip install`: what pyproject.toml lists for each extra.
+EXTRAS = {
+    "demo": "matplotlib tqdm scikit-learn",
+    "score": "pyarrow tqdm safetensors",
+    "dask": "'dask[dataframe,distributed]' pyarrow tqdm safetensors",
+    "ray": "'ray[data]' pyarrow tqdm safetensors",
+}
 
-def require(package: str, what: str, install: str, otherwise: str = "") -> Any:
-    """Imports a package, or says that `what` needs it, that `pip install` of the words in `install` brings
-    all that `what` needs, and what can be done `otherwise`, if anything."""
+
+def require(package: str, what: str, extra: str, otherwise: str = "") -> Any:
+    """Imports a package of an extra. Raises ImportError, which says that `what` needs it, how all packages of
+    the extra are installed, and what can be done `otherwise`, if anything."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        alternative = f"  or {otherwise}" if otherwise else ""
-        needed = "it" if len(install.split()) == 1 else "all that it needs"
+        alternative = f", or {otherwise}" if otherwise else ""
         raise ImportError(
-            f"{what} needs {package}: install {needed} with  pip install {install}{alternative}  ({error})"
+            f"{what} needs {package}, of the extra {extra!r}: pip install {EXTRAS[extra]}, or in lnrnn's "
+            f"sources pip install '.[{extra}]'{alternative} ({error})"
         ) from error

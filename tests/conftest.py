@@ -36,6 +36,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
+def pytest_report_teststatus(report):
+    """A test that fails is named at once, in a line of its own, where pytest prints an F and names it at the
+    end."""
+    if report.failed:
+        category = "failed" if report.when == "call" else "error"
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = str(crash.message if crash else report.longrepr).strip().partition("\n")[0]
+        return category, f"\n{category.upper()} {report.nodeid}: {why[:200]}\n", category.upper()
+
+
 def pytest_generate_tests(metafunc):
     if "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", tested_isas(), indirect=True)

@@ -9,4 +9,4 @@ from lnrnn import packages
 
 def require(package: str, otherwise: str = "") -> Any:
     """Imports a package that only demos need, or says how to install it, and how to do without it."""
-    return packages.require(package, "the demo", "matplotlib tqdm scikit-learn", otherwise)
+    return packages.require(package, "the demo", "demo", otherwise)

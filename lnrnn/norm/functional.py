@@ -23,6 +23,7 @@ the system takes them when it is short of memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,6 +108,33 @@ def _deliver(y: Array, out: Array | None) -> Array:
     return out
 
 
+def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """-> normalized_shape as a tuple, and the axes of x that have these sizes, each from 0 on."""
+    shape = checked_shape(normalized_shape)
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if len(given) != len(shape):
+        raise bad_value("axis", f"one axis for each size of normalized_shape {shape}", axis)
+    axes = tuple(integer("axis", n, -x.ndim, x.ndim - 1) % x.ndim for n in given)
+    if len(set(axes)) != len(axes):
+        raise bad_value("axis", "different axes of x", axis)
+    if tuple(x.shape[n] for n in axes) != shape:
+        raise bad_value("x", f"an array whose axes {axes} are normalized_shape {shape}", x)
+    return shape, axes
+
+
+def _over_axes(
+    norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
+) -> Array:
+    """layer_norm or rms_norm over these axes of x. rest: their arguments after normalized_shape."""
+    x = input_array("x", x)
+    shape, axes = _axes(x, normalized_shape, axis)
+    if out is not None:
+        output("out", out, x.shape, x.dtype)
+    last = tuple(range(-len(axes), 0))
+    y = np.ascontiguousarray(np.moveaxis(norm(np.moveaxis(x, axes, last), shape, *rest), last, axes))
+    return _deliver(y, out)
+
+
 def layer_norm(
     x: ArrayLike,
     normalized_shape: int | tuple[int, ...],
@@ -114,19 +142,25 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
     *,
+    axis: int | tuple[int, ...] | None = None,
     out: Array | None = None,
 ) -> Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes. As
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes, or over `axis`. As
     torch.nn.functional.layer_norm.
 
     x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and
     (biased) var are taken over each row, that is over normalized_shape. eps >= 0.
+    axis: an axis of x, or one for each size of normalized_shape, in its order; None: the last ones. For
+    images (N, C, H, W), layer_norm(x, C, axis=1) normalises over the channels of each pixel. Other axes than
+    the last ones cost two copies of x.
     out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that
     needs no gradient; it may be x itself, and is what is returned. -> y, the shape of x.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
     Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
     """
+    if axis is not None:
+        return _over_axes(layer_norm, x, normalized_shape, axis, out, weight, bias, eps)
     y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
     if y is not None:
         return y
@@ -147,15 +181,19 @@ def rms_norm(
     weight: ArrayLike | None = None,
     eps: float | None = None,
     *,
+    axis: int | tuple[int, ...] | None = None,
     out: Array | None = None,
 ) -> Array:
-    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes. As torch.nn.functional.rms_norm.
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes, or over `axis`. As
+    torch.nn.functional.rms_norm.
 
-    x, normalized_shape, weight, out, result and errors as in layer_norm; there is no mean to take off, and no
-    bias. eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+    x, normalized_shape, weight, axis, out, result and errors as in layer_norm; there is no mean to take off,
+    and no bias. eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
     """
+    if axis is not None:
+        return _over_axes(rms_norm, x, normalized_shape, axis, out, weight, eps)
     y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
     if y is not None:
         return y
@@ -176,12 +214,24 @@ def layer_norm_backward(
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
+    *,
+    axis: int | tuple[int, ...] | None = None,
 ) -> tuple[Array, Array | None, Array | None]:
     """Gradients of layer_norm: gy, x of one shape -> gx (that shape), gweight and gbias (normalized_shape).
 
+    weight, bias, eps, axis: as there.
     gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are
     kept in double precision and do not depend on the number of threads. Raises as layer_norm does.
     """
+    if axis is not None:
+        x, gy = input_array("x", x), real("gy", gy)
+        if gy.shape != x.shape:
+            raise bad_value("gy", f"of x's shape {x.shape}", gy)
+        shape, axes = _axes(x, normalized_shape, axis)
+        last = tuple(range(-len(axes), 0))
+        gy, x = np.moveaxis(gy, axes, last), np.moveaxis(x, axes, last)
+        gx, gweight, gbias = layer_norm_backward(gy, x, shape, weight, bias, eps)
+        return np.ascontiguousarray(np.moveaxis(gx, last, axes)), gweight, gbias
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
         return found

@@ -21,12 +21,11 @@ class Architecture:
     """The cell, and the arguments of a model's constructor, checked (see `checked`). norm: resolved for the
     cell. nonlinearity: "tanh" where the cell leaves no choice.
 
-    And what follows from them. arguments: those of the model's constructor by name, in its order, less the
-    seed. suffixes: what the names of each layer and direction end in, in the order of the state's first axis.
-    sides: what batch norm keeps statistics of in each layer, and how wide; nothing for another norm.
-    gradients: for each layer and direction the names of what the
-    compiled module gives the gradients of, in its order. shapes: the trainable parameters by name, layer
-    after layer.
+    And what follows from them. arguments: those of the model's constructor by name, in its order, less
+    dropout, seed and rng. suffixes: what the names of each layer and direction end in, in the order of the
+    state's first axis. sides: what batch norm keeps statistics of in each layer, and how wide; nothing for
+    another norm. gradients: for each layer and direction the names of what the compiled module gives the
+    gradients of, in its order. shapes: the trainable parameters by name, layer after layer.
     """
 
     cell: Cell
@@ -34,10 +33,10 @@ class Architecture:
     hidden_size: int
     num_layers: int
     nonlinearity: Nonlinearity
-    norm: Norm
     bias: bool
     batch_first: bool
     bidirectional: bool
+    norm: Norm
     # Computed at once and not when first asked for: functools.cached_property would hold a lock for the
     # class, which a fork in another thread leaves locked in the child.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
@@ -63,7 +62,7 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        norm: Any, bias: Any, batch_first: Any, bidirectional: Any,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any,
     ) -> Architecture:  # fmt: skip
         """Of arguments as a user gives them. Raises ValueError or TypeError that names the wrong one."""
         nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
@@ -75,8 +74,8 @@ class Architecture:
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
         return cls(
-            cell, input_size, hidden_size, num_layers, nonlinearity, norm_spec(norm, cell),
-            flag("bias", bias), flag("batch_first", batch_first), flag("bidirectional", bidirectional),
+            cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
+            flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
         )  # fmt: skip
 
     @property
@@ -102,6 +101,7 @@ class Architecture:
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of the constructor of that cell's model, in its order, less the seed."""
+    """The arguments of the constructor of that cell's model that a network is described by, in its
+    order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")

@@ -33,6 +33,7 @@ class Stored(NamedTuple):
     dtype: Dtype
     activation_bits: Any  # as Network.to_dtype takes them, which checks them
     zoneout: Any  # as Network.zoneout takes it, which checks it
+    dropout: Any  # likewise
     state: dict[str, np.ndarray]
 
 
@@ -63,6 +64,8 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     config = configuration(made, snapshot.dtype, snapshot.overrun)
     if snapshot.zoneout:
         config["zoneout"] = snapshot.zoneout if made.cell.states == 2 else snapshot.zoneout[0]
+    if snapshot.dropout:
+        config["dropout"] = snapshot.dropout
     if snapshot.activation_bits == 8:  # files of the default are those of versions that knew no other
         config["activation_bits"] = 8
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
@@ -111,11 +114,12 @@ def read(path: str) -> Stored:
         config = json.loads(metadata.get("config", "null"))
         known = isinstance(config, dict)  # entries of networks alone that have these
         zoneout = config.pop("zoneout", 0) if known else 0
+        dropout = config.pop("dropout", 0) if known else 0
         bits = config.pop("activation_bits", None) if known else None
         made = architecture_of(config, len(tensors))
         _check_fits(made, tensors)
         dtype = choice("dtype", config["dtype"], DTYPES)
-        return Stored(made, dtype, bits, zoneout, {name: file.get_tensor(name) for name in tensors})
+        return Stored(made, dtype, bits, zoneout, dropout, {name: file.get_tensor(name) for name in tensors})
 
 
 def architecture_of(config: Any, tensors: int) -> Architecture:

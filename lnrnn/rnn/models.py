@@ -8,7 +8,7 @@ import numpy as np
 
 from . import cells
 from .cells import Nonlinearity
-from .network import Network
+from .network import Network, no_projection
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
@@ -32,9 +32,11 @@ class RNN(Network[np.ndarray]):
     inside the norms, or a BatchNormSpec.
 
     input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T,
-    *) instead of (T, B, *). bidirectional: a second network reads from each sequence's own end. seed: for
-    what starts at random, weights, and biases that no norm follows, uniform in +-1/sqrt(H) as torch's;
-    gains start at 1, biases of norms at 0.
+    *) instead of (T, B, *). dropout: the rate in [0, 1) that `forward_train` drops between layers;
+    UserWarning with one layer. bidirectional: a second network reads from each sequence's own end. The order
+    of these arguments is that of torch.nn. seed, an integer of at least 0, or rng, a NumPy generator, draws
+    the start values: weights, and biases that no norm follows, uniform in +-1/sqrt(H) as in torch; None draws
+    others each time. Gains start at 1, biases of norms at 0.
 
     Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and
     biases above, each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They
@@ -58,16 +60,19 @@ class RNN(Network[np.ndarray]):
         hidden_size: int,
         num_layers: int = 1,
         nonlinearity: Nonlinearity = "tanh",
-        norm: Norm = "layer",
         bias: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        norm: Norm = "layer",
         seed: int | None = None,
+        rng: np.random.Generator | None = None,
     ) -> None:
         self._make(
-            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional,
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm,
         )  # fmt: skip
 
 
@@ -106,7 +111,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
     The state is a pair: y, (h, c) = lstm(x, (h0, c0)), h and c (num_layers * directions, B, H) each.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (4H,
+    The arguments are those of RNN, less nonlinearity; proj_size must be 0, a projection of h is not supported
+    yet. Parameters are attributes as there: weight_ih_l0 (4H,
     D), weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but
     gain_c_l0, bias_c_l0 (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of
     hh, (steps, 4H), those of c, (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend
@@ -121,15 +127,20 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        norm: Norm = "layer",
         bias: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        norm: Norm = "layer",
         seed: int | None = None,
+        rng: np.random.Generator | None = None,
     ) -> None:
+        no_projection(proj_size)
         self._make(
-            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
-            batch_first=batch_first, bidirectional=bidirectional,
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
         )  # fmt: skip
 
 
@@ -172,15 +183,18 @@ class GRU(Network[np.ndarray]):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        norm: Norm = "layer",
         bias: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        norm: Norm = "layer",
         seed: int | None = None,
+        rng: np.random.Generator | None = None,
     ) -> None:
         self._make(
-            seed, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, norm=norm, bias=bias,
-            batch_first=batch_first, bidirectional=bidirectional,
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
         )  # fmt: skip
 
 

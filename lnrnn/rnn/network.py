@@ -6,14 +6,16 @@ from __future__ import annotations
 import copy
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core import INT8_INPUTS
-from ..errors import bad_type, bad_value, choice, flag, integer, real, shaped
+from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
 from . import calibration, engine, file_format, training
@@ -28,11 +30,12 @@ from .stream import Stream
 from .training import Tape
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
 Array = np.ndarray
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # values that are drawn at a time, in double precision
+DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
@@ -62,28 +65,30 @@ class Network(Closed, Generic[State]):
     """
 
     __slots__ = (
-        "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional",
-        "num_directions", "_snapshot",
+        "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
+        "_snapshot",
     )  # fmt: skip
     _cell: Cell
     input_size: int
     hidden_size: int
     num_layers: int
-    norm: LayerNormSpec | BatchNormSpec | None
     bias: bool
     batch_first: bool
     bidirectional: bool
     num_directions: int
 
-    def _make(self, seed: int | None, **arguments: Any) -> None:
-        """arguments: those of the constructor, less the seed."""
+    def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
+        """arguments: the others of the constructor."""
         made = Architecture.checked(self._cell, **arguments)
-        if seed is not None:
-            seed = integer("seed", seed, 0)
+        rate = number("dropout", dropout, 0, below=1)
+        if rate and made.num_layers == 1:
+            # The caller of the constructor, which calls this.
+            warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
+        rng = _generator(seed, rng)
         for name, value in made.arguments.items():
-            setattr(self, name, value)
+            if name != "norm":
+                setattr(self, name, value)
         self.num_directions = made.directions
-        rng = np.random.default_rng(seed)
         bound = made.hidden_size**-0.5
         parameters: dict[str, Array] = {}
         for name, shape in made.shapes.items():
@@ -98,7 +103,7 @@ class Network(Closed, Generic[State]):
         room = batch_norm.max_steps or 0 if batch_norm else 0
         statistics = {end: StepStatistics.empty(made.sides, room) for end in made.suffixes if made.sides}
         overrun = batch_norm.overrun if batch_norm else None
-        self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32")
+        self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate)
 
     # --- parameters and state -------------------------------------------------------------------------------
 
@@ -174,6 +179,14 @@ class Network(Closed, Generic[State]):
         self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
 
     @property
+    def norm(self) -> LayerNormSpec | BatchNormSpec | None:
+        """The norm inside the cell, with all that the cell decides filled in; of batch norm with the
+        `overrun` that is set now. None without a norm."""
+        now = self._snapshot
+        norm = now.architecture.norm
+        return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
+
+    @property
     def known_steps(self) -> int | None:
         """Batch norm: for how many time steps there are statistics. None without batch norm."""
         statistics = self._snapshot.statistics
@@ -211,6 +224,17 @@ class Network(Closed, Generic[State]):
         new = zoneout_rates(value, self._cell)
         self._change(lambda old: old.changed(zoneout=new))
 
+    @property
+    def dropout(self) -> float:
+        """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last, as dropout=
+        of torch.nn.LSTM; may be set. Calls and streams drop nothing. It is saved with the network."""
+        return self._snapshot.dropout
+
+    @dropout.setter
+    def dropout(self, value: float) -> None:
+        new = number("dropout", value, 0, below=1)
+        self._change(lambda old: old.changed(dropout=new))
+
     # --- computing ------------------------------------------------------------------------------------------
 
     def __call__(
@@ -221,6 +245,7 @@ class Network(Closed, Generic[State]):
         resets: ArrayLike | None = None,
         *,
         threads: int | None = None,
+        **unknown: Never,
     ) -> tuple[Array, State]:
         """Whole sequences at inference.
 
@@ -238,6 +263,8 @@ class Network(Closed, Generic[State]):
 
         Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
         """
+        if unknown:
+            raise unexpected("__call__", unknown, {"hx": "h0"})
         found: tuple[Array, State] = engine.call(
             self._snapshot, x, h0, lengths, resets, thread_limit(threads)
         )
@@ -288,6 +315,7 @@ class Network(Closed, Generic[State]):
         dropout: float | DropoutSpec | None = None,
         seed: int | Sequence[int] | None = None,
         checkpoint: int | None = None,
+        **unknown: Never,
     ) -> tuple[Array, State, Tape]:
         """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
 
@@ -295,16 +323,18 @@ class Network(Closed, Generic[State]):
         running ones (with resets: of the parts that live at t after their beginning). A network with rounded
         weights (to_dtype) raises ValueError.
 
-        dropout: a rate in [0, 1), of what goes from layer to layer, or a DropoutSpec, which says more. With
-        `zoneout` set, units keep their old state at random. seed, of what is drawn: an integer of at least 0,
-        a sequence of such, or None for another one each time. The same seed drops the same with any number of
-        threads, on every machine; what is dropped of step t of a sequence depends on how many sequences there
-        are, and not on lengths, resets or how many steps follow.
+        dropout: a rate in [0, 1), of what goes from layer to layer, or a DropoutSpec, which says more; None:
+        the network's own `dropout`. With `zoneout` set, units keep their old state at random. seed, of what
+        is drawn: an integer of at least 0, a sequence of such, or None for another one each time. The same
+        seed drops the same with any number of threads, on every machine; what is dropped of step t of a
+        sequence depends on how many sequences there are, and not on lengths, resets or how many steps follow.
 
         checkpoint: K, to keep of each layer the states every K steps alone; `backward` computes what is
         between them again, which takes a third more time, and sums the parameters' gradients in another
         order; all else has the same bits. `tape_bytes` says how much memory that is, and tape.nbytes.
         """
+        if unknown:
+            raise unexpected("forward_train", unknown, {"hx": "h0"})
         state: State
         y, state, tape, seen = training.forward(
             self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
@@ -325,7 +355,7 @@ class Network(Closed, Generic[State]):
     def backward(
         self,
         tape: Tape,
-        gy: ArrayLike | None,
+        gy: ArrayLike | None = None,
         gh: Any = None,
         grad_x: Literal[True] = True,
         *,
@@ -347,7 +377,7 @@ class Network(Closed, Generic[State]):
     def backward(
         self,
         tape: Tape,
-        gy: ArrayLike | None,
+        gy: ArrayLike | None = None,
         gh: Any = None,
         *,
         grad_x: bool,
@@ -357,7 +387,7 @@ class Network(Closed, Generic[State]):
     def backward(
         self,
         tape: Tape,
-        gy: ArrayLike | None,
+        gy: ArrayLike | None = None,
         gh: Any = None,
         grad_x: bool = True,
         *,
@@ -366,10 +396,10 @@ class Network(Closed, Generic[State]):
         """Back-propagation through time.
 
         tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
-        length is not read). gh: gradient of h, of h's shape, or None; with a cell state a pair (gh, gc),
-        either of which may be None. grad_x: False if nobody wants gx, which is then None: a sixth of the work
-        less. out: float32 arrays by parameter name, C-contiguous, that the gradients are added to: those of
-        several batches without new memory.
+        length is not read); a classifier of the last state gives gh alone. gh: gradient of h, of h's shape,
+        or None; with a cell state a pair (gh, gc), either of which may be None. grad_x: False if nobody wants
+        gx, which is then None: a sixth of the work less. out: float32 arrays by parameter name, C-contiguous,
+        that the gradients are added to: those of several batches without new memory.
         -> gx like x, gh0 like h0, and gradients by parameter name (`out`, if it is given).
 
         The same bits for any number of threads. Raises ValueError or TypeError for a wrong argument, before
@@ -446,9 +476,26 @@ class Network(Closed, Generic[State]):
         names = (*argument_names(self._cell)[2:], "dtype")
         names += ("activation_bits",) if self.activation_bits else ()
         names += ("packed_bytes",)
-        names += ("zoneout",) if self._snapshot.zoneout else ()
+        names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))
         named = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+
+
+def _generator(seed: Any, rng: Any) -> np.random.Generator:
+    """The constructor's arguments seed and rng as a generator."""
+    if rng is None:
+        return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
+    if not isinstance(rng, np.random.Generator):
+        raise bad_type("rng", "None or a numpy.random.Generator", rng)
+    if seed is not None:
+        raise ValueError("seed and rng must not both be given: each alone draws the start values")
+    return rng
+
+
+def no_projection(proj_size: Any) -> None:
+    """Raises ValueError unless the argument of an LSTM's constructor is 0."""
+    if integer("proj_size", proj_size, 0):
+        raise ValueError(f"proj_size must be 0: a projection is not supported yet, got {proj_size}")
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:

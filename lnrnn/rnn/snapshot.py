@@ -34,7 +34,8 @@ def frozen(array: Array) -> Array:
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """One version of a network: its parameters by name, statistics by suffix, overrun, dtype, with "int8" the
-    activation bits, and zoneout, a rate for each state, or () for none.
+    activation bits, zoneout, a rate for each state, or () for none, and dropout, a rate between layers, in
+    training.
 
     Nothing in it changes. A network holds its current version in one attribute; whoever sets something puts
     another one there, made by `changed`. So a thread that took a version once computes with that one to the
@@ -48,6 +49,7 @@ class Snapshot:
     dtype: Dtype
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
+    dropout: float = 0.0
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
     _compiled: _core.Layers | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
@@ -74,7 +76,7 @@ class Snapshot:
         found = self._fingerprint
         if found is None:
             made = self.architecture
-            said = {name: value for name, value in made.arguments.items() if name != "batch_first"}
+            said = {name: value for name, value in sorted(made.arguments.items()) if name != "batch_first"}
             facts: tuple[Any, ...] = made.cell.name, said, self.overrun, self.dtype
             facts += (self.zoneout,) if self.zoneout else ()
             facts += (f"{self.activation_bits} bits",) if self.activation_bits == 8 else ()

@@ -17,11 +17,12 @@ from . import engine
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, rows_as_they_are, states
 from .rows import SEQUENCE, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
+from .specs import BatchNormSpec, LayerNormSpec
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StreamState(Generic[State]):
     """What lanes of a stream hold between two calls. It can be pickled and set in another process.
 
@@ -35,6 +36,18 @@ class StreamState(Generic[State]):
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        short = f"{self.fingerprint[:8]!r}..."
+        return f"StreamState(lanes={len(self)}, step={_shown(self.step)}, fingerprint={short})"
+
+
+def _shown(steps: Array) -> str:
+    """The steps of some lanes for a repr, on one line: one number, or the least and the largest."""
+    if not len(steps):
+        return "()"
+    least, most = int(np.min(steps)), int(np.max(steps))
+    return str(least) if least == most else f"{least}..{most}"
 
 
 class Stream(Closed, Generic[State]):
@@ -257,6 +270,15 @@ class Stream(Closed, Generic[State]):
             raise ValueError("state belongs to another network: its parameters, statistics or type differ")
         steps = shaped("state.step", state.step, lanes.shape, np.int64)
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
+
+    def __repr__(self) -> str:
+        made = self._snapshot.architecture
+        kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
+        network = (
+            f"{made.cell.name}({made.input_size}, {made.hidden_size}, num_layers={made.num_layers}, "
+            f"norm={kinds.get(type(made.norm))!r})"
+        )
+        return f"Stream({network}, batch_size={len(self._all)}, step={_shown(self._lanes.steps)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]

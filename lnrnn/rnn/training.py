@@ -106,6 +106,8 @@ def forward(
     this batch, by layer and direction as statistics.blank has them; none without batch norm."""
     _refuse(snapshot)
     made = snapshot.architecture
+    if dropout is None and snapshot.dropout and made.num_layers > 1:
+        dropout = snapshot.dropout
     simple = dropout is None and seed is None and checkpoint is None and resets is None
     if simple and not made.batch_norm and not snapshot.zoneout:
         found = snapshot.compiled().train(x, h0, lengths)

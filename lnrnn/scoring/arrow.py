@@ -16,7 +16,7 @@ from .sequences import Array, Into, Sequences
 
 
 def pyarrow() -> Any:
-    return require("pyarrow", "reading Arrow data", "pyarrow")
+    return require("pyarrow", "reading Arrow data", "score")
 
 
 def is_column(value: Any) -> bool:

@@ -38,7 +38,7 @@ def outcomes(
 def on_dask(
     compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
 ) -> Outcomes:
-    distributed = require("distributed", "the engine dask", "'dask[distributed]'")
+    distributed = require("distributed", "the engine dask", "dask")
     with _dask_client(distributed, workers, address) as client:
         found = distributed.as_completed()
         numbers = iter(indices)
@@ -66,7 +66,7 @@ def on_dask(
 @contextmanager
 def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
     """The client of that scheduler, or of a cluster on this machine, which ends with it."""
-    dask = require("dask", "the engine dask", "'dask[distributed]'")
+    dask = require("dask", "the engine dask", "dask")
     with ExitStack() as stack:
         at: Any = address
         if at is None:

@@ -20,12 +20,11 @@ from .sequences import result_width
 PIECE_BYTES = 2**26
 BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns)"
 BUFFER = 2**20  # bytes read from the disk at a time
-NEEDED = "pyarrow tqdm safetensors"
 
 
 def packages() -> tuple[Any, Any]:
     """pyarrow, pyarrow.parquet"""
-    found = [require(name, "lnrnn score", NEEDED) for name in ("pyarrow", "pyarrow.parquet")]
+    found = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
     return found[0], found[1]
 
 

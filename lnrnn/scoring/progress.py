@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..packages import require
-from .parquet import NEEDED
 
 EVERY = 60.0  # seconds from line to line, at least
 
@@ -24,7 +23,7 @@ def say(text: str) -> None:
 @contextmanager
 def progress(total: int, done: int) -> Iterator[Any]:
     """-> a function to be called with the number of rows that were done. done: before."""
-    tqdm = require("tqdm", "lnrnn score", NEEDED).tqdm
+    tqdm = require("tqdm", "lnrnn score", "score").tqdm
     began = said = time.monotonic()
     first = done
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type, bad_value, choice, number, real
+from ..errors import bad_type, bad_value, choice, number, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
 from ..rnn.cells import Nonlinearity
-from ..rnn.network import architecture
+from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .packed import through_padding
 from .stacked import Found, layer_by_layer
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
@@ -47,7 +50,6 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
-    _overrun: Overrun | None
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and how many states the cell has: what is traced asks for no more
@@ -55,27 +57,23 @@ class Twin(torch.nn.Module):
     _layers: tuple[tuple[Architecture, str], ...]  # each as a network of its own, and the text for it
 
     def _make(
-        self, device: Any, dtype: Any, seed: int | None, engine: str | None, dropout: float, **arguments: Any
-    ) -> None:
+        self, device: Any, dtype: Any, seed: int | None, rng: Any, engine: str | None, dropout: float,
+        **arguments: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
         self._engine = choice("engine", engine, ENGINES)
         self.dropout = dropout
-        if seed is None:
+        if seed is None and rng is None:
             seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
         # It checks the arguments, and knows names, shapes and start values.
-        model = self._served(**arguments, seed=seed)
+        model = self._served(**arguments, seed=seed, rng=rng)
         self.architecture = architecture(model)
         self._describe()
         if self.dropout and self.architecture.num_layers == 1:
-            warnings.warn(
-                f"dropout={self.dropout} has no effect with num_layers=1: it is of the outputs of all layers "
-                "but the last",
-                stacklevel=3,
-            )
+            warnings.warn(f"dropout={self.dropout} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         for name, value in self.architecture.arguments.items():
             setattr(self, name, value)
         self.num_directions = model.num_directions
-        self._overrun = model.overrun
         trained = model.parameters()
         for name, value in model.state_dict().items():
             if name in trained:
@@ -108,13 +106,13 @@ class Twin(torch.nn.Module):
     @property
     def overrun(self) -> Overrun | None:
         """Batch norm: what happens past the known steps in evaluation; may be set. None without it."""
-        return self._overrun
+        return self.norm.overrun if self.sides else None
 
     @overrun.setter
     def overrun(self, value: Overrun) -> None:
         if not self.sides:
             raise ValueError("overrun belongs to batch norm, and this network has none")
-        self._overrun = choice("overrun", value, OVERRUNS)
+        self.norm = replace(self.norm, overrun=choice("overrun", value, OVERRUNS))
 
     @property
     def engine(self) -> str:
@@ -165,14 +163,14 @@ class Twin(torch.nn.Module):
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
         """The name of lnrnn's class, and the arguments of its constructor: for lnrnn.from_torch."""
-        arguments = {name: getattr(self, name) for name in self.architecture.arguments}
-        if self.sides:
-            arguments["norm"] = replace(self.norm, overrun=self._overrun)
-        return self._served.__name__, arguments
+        names = [*self.architecture.arguments]
+        if self._dropout and self.num_layers > 1:
+            names.append("dropout")
+        return self._served.__name__, {name: getattr(self, name) for name in names}
 
     # --- a call ---------------------------------------------------------------------------------------------
 
-    def forward(self, x: Any, h0: Any = None, lengths: Any = None) -> tuple[Any, Any]:
+    def forward(self, x: Any, h0: Any = None, lengths: Any = None, **unknown: Never) -> tuple[Any, Any]:
         """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or with a cell
         state (h0, c0); lengths (B,), integers. -> y, and h or (h, c). x may also be a PackedSequence, without
         lengths: then y is one.
@@ -188,6 +186,8 @@ class Twin(torch.nn.Module):
         float32 comes back; y must not be changed in place before backward; RuntimeError for second
         derivatives, derivatives in forward mode and torch.vmap, which want engine="torch".
         """
+        if unknown:
+            raise unexpected("forward", unknown, {"hx": "h0"})
         if isinstance(x, PackedSequence):
             return self._packed(x, h0, lengths)
         if not isinstance(x, Tensor):
@@ -241,7 +241,7 @@ class Twin(torch.nn.Module):
         self, made: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> Found:  # fmt: skip
-        found = operator.run(network, x, start, lengths, parameters, statistics, self._overrun, self.training)
+        found = operator.run(network, x, start, lengths, parameters, statistics, self.overrun, self.training)
         return found[0], found[1 : 1 + self._states], found[1 + self._states :]
 
     def _plainly(
@@ -253,7 +253,7 @@ class Twin(torch.nn.Module):
             start = [x.new_zeros(shape) for _ in range(self._states)]
         named = dict(zip(made.shapes, parameters, strict=True))
         kept = dict(zip(_statistics_names(made), statistics, strict=True))
-        return plain.run(made, x, start, lengths, named, kept, self._overrun, self.training)
+        return plain.run(made, x, start, lengths, named, kept, self.overrun, self.training)
 
     def _dropping(
         self, run: Callable[..., Found], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
@@ -349,45 +349,58 @@ class Twin(torch.nn.Module):
 
 
 class RNN(Twin):
-    """lnrnn.RNN, trainable. device, dtype: of the parameters, torch's defaults if not given. seed: as
-    lnrnn's, the same weights; None: torch's generator decides. engine, dropout: see the properties;
-    UserWarning where there is one layer, and nothing to drop."""
+    """lnrnn.RNN, trainable: the same arguments in the same order, all of them torch.nn.RNN's but norm, seed
+    and rng. device, dtype: of the parameters, torch's defaults if not given. seed, rng: as lnrnn's, the same
+    weights; without either torch's generator draws them. engine, dropout: see the properties; UserWarning
+    for dropout with one layer, which drops nothing."""
 
     _served = models.RNN
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
-        norm: models.Norm = "layer", bias: bool = True, batch_first: bool = False,
-        bidirectional: bool = False, seed: int | None = None, *, device: Any = None,
-        dtype: torch.dtype | None = None, engine: str | None = None, dropout: float = 0.0,
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
+        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
-            device, dtype, seed, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, nonlinearity=nonlinearity, norm=norm, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional,
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional, norm=norm,
         )  # fmt: skip
 
 
-class _Gated(Twin):
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, norm: models.Norm = "layer",
-        bias: bool = True, batch_first: bool = False, bidirectional: bool = False, seed: int | None = None,
-        *, device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
-        dropout: float = 0.0,
-    ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, norm=norm, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-        )  # fmt: skip
-
-
-class LSTM(_Gated):
-    """lnrnn.LSTM, trainable. device, dtype, seed, engine, dropout: see RNN."""
+class LSTM(Twin):
+    """lnrnn.LSTM, trainable: the same arguments in the same order. device, dtype, seed, rng, engine, dropout:
+    see RNN."""
 
     _served = models.LSTM
 
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
+        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
+        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            proj_size=proj_size, norm=norm,
+        )  # fmt: skip
 
-class GRU(_Gated):
-    """lnrnn.GRU, trainable. device, dtype, seed, engine, dropout: see RNN."""
+
+class GRU(Twin):
+    """lnrnn.GRU, trainable: the same arguments in the same order. device, dtype, seed, rng, engine, dropout:
+    see RNN."""
 
     _served = models.GRU
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
+        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+        )  # fmt: skip

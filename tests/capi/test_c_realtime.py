@@ -15,7 +15,7 @@ import pytest
 
 import lnrnn
 from c_table import INT, SIZE, Handle, P, address, table
-from compilers import native_compiler
+from compilers import native_compiler, preloading
 from networks import network, normal
 
 LIBRARY = Path(__file__).with_name("realtime.c")
@@ -89,7 +89,7 @@ def measured(path: str, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_asks_nothing_of_the_system(library, name, dtype):
     """No request for memory, from the first step on; and no system call, on pain of the thread's end."""
-    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    environment = {**os.environ, **preloading(library)}
     code = "import sys, test_c_realtime; test_c_realtime.measured(*sys.argv[1:])"
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     done = subprocess.run(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn import cli, demos
+from lnrnn import cli, demo, demos
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
@@ -261,7 +261,7 @@ def test_info_about_what_is_no_model(tmp_path, capsys):
 def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(demos, "run", lambda name, **options: calls.append((name, options)))
-    assert run(capsys, "demo")[0] == 0
+    assert run(capsys, "demo", "--full")[0] == 0
     assert (
         run(
             capsys,
@@ -274,6 +274,19 @@ def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     assert calls[0][1]["seeds"] == 5 and calls[0][1]["figure"] and not calls[0][1]["quick"]
     assert calls[0][1]["cell"] is None
     assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False, "cell": "gru"}
+    for option in (["--quick"], ["--no-figure"], ["--seeds", 3], ["--output-dir", tmp_path]):
+        assert run(capsys, "demo", *option)[0] == 0
+    assert [name for name, _ in calls[2:]] == ["long-sequences"] * 4
+
+
+def test_the_short_demo_is_what_nobody_names(capsys, monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(demo, "run", lambda *arguments: calls.append(arguments))
+    assert run(capsys, "demo")[0] == 0
+    assert run(capsys, "demo", "--cell", "gru", "--figure", tmp_path / "a.png")[0] == 0
+    assert calls == [("rnn", None), ("gru", tmp_path / "a.png")]
+    code, _, error = run(capsys, "demo", "axes", "--figure", tmp_path / "a.png")
+    assert code == 2 and "--output-dir" in error
 
 
 def test_demo_says_what_it_needs(capsys):
@@ -289,20 +302,32 @@ def test_demo_reports_bad_options(capsys):
 
 def test_a_missing_package_is_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    code, _, error = run(capsys, "demo")
-    assert code == 2 and error.count("\n") == 1 and "pip install matplotlib tqdm" in error
+    code, _, error = run(capsys, "demo", "--full")
+    assert code == 2 and error.count("\n") == 1
+    assert "needs tqdm, of the extra 'demo': pip install matplotlib tqdm scikit-learn, or in" in error
+
+
+@pytest.mark.parametrize("package", ["tqdm", "pyarrow"])
+def test_score_names_all_packages_that_it_needs(capsys, monkeypatch, package):
+    pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, error = run(capsys, "score", "none.safetensors", "none.parquet", "out.parquet", "--column", "x")
+    assert code == 2 and error.count("\n") == 1
+    assert (
+        f"lnrnn score needs {package}, of the extra 'score': pip install pyarrow tqdm safetensors, " in error
+    )
 
 
 def test_interrupted(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demos, "run", interrupt)
+    monkeypatch.setattr(demo, "run", interrupt)
     assert run(capsys, "demo") == (130, "", "lnrnn demo: interrupted\n")
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(demos, "run", lambda *_, **__: {}["missing"])
+    monkeypatch.setattr(demo, "run", lambda *_, **__: {}["missing"])
     with pytest.raises(KeyError):
         cli.main(["demo"])
 

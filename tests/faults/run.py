@@ -29,7 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support")]
 
-from compilers import ROOT, built, native_compiler  # noqa: E402
+from compilers import ROOT, built, native_compiler, preloading  # noqa: E402
 
 FIRST = """
 import sys; sys.path[:0] = {path!r}
@@ -63,9 +63,10 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **one, **more}
 
 
-def library() -> str:
+def failing() -> dict[str, str]:
+    """The environment of a program in which requests fail."""
     flags = ["-shared", "-fPIC", "-fvisibility=default", "-fno-builtin"]
-    return str(built("faults", native_compiler(), HERE / "failing.c", flags))
+    return preloading(built("faults", native_compiler(), HERE / "failing.c", flags))
 
 
 class Runner:
@@ -93,12 +94,11 @@ class Runner:
 
     def memory(self, every: tuple[int, int] = (1, 1)) -> None:
         """every: which requests fail, of arrays and of all objects."""
-        more = dict(LD_PRELOAD=library())
-        self.run("sweep.py", "memory", "--every", every[0], **more)
-        self.run("sweep.py", "memory", "--every", every[1], PYTHONMALLOC="malloc", **more)
+        self.run("sweep.py", "memory", "--every", every[0], **failing())
+        self.run("sweep.py", "memory", "--every", every[1], PYTHONMALLOC="malloc", **failing())
 
     def files(self) -> None:
-        self.run("sweep.py", "files", LD_PRELOAD=library())
+        self.run("sweep.py", "files", **failing())
 
     def first(self) -> None:
         for threads in (1, 2):
@@ -107,7 +107,7 @@ class Runner:
                 while True:
                     path = environment()["PYTHONPATH"].split(os.pathsep)
                     code = FIRST.format(path=path, threads=threads, what=what, at=at)
-                    preloaded = environment(LD_PRELOAD=library())
+                    preloaded = environment(**failing())
                     run = [sys.executable, "-c", code]
                     done = subprocess.run(run, env=preloaded, text=True, capture_output=True)
                     if done.returncode == 9:

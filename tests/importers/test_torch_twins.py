@@ -272,7 +272,7 @@ def test_copies_dtypes_and_what_it_says_of_itself():
         lnrnn.from_torch(half).weight_hh_l0, half.weight_hh_l0.detach().float().numpy()
     )
     assert repr(twin("GRU", bias=False)).startswith(
-        "GRU(3, 12, num_layers=1, norm=LayerNormSpec(placement='split'"
+        "GRU(3, 12, num_layers=1, bias=False, batch_first=False, bidirectional=False, norm=LayerNormSpec("
     )
 
 

@@ -58,8 +58,8 @@ def compilers(folder: Path, options: argparse.Namespace) -> str:
         copy_sources(own)
         free = environment(own, CC=compiler)
         done([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=own, env=free)
-        used = "import lnrnn; print(lnrnn.__file__, *lnrnn._core.team_list())"
-        file, *teams = done([sys.executable, "-c", used], cwd=own, env=free).split()
+        used = "import lnrnn; print(lnrnn.__file__, *lnrnn._core.team_list(), sep='\\n')"
+        file, *teams = done([sys.executable, "-c", used], cwd=own, env=free).splitlines()
         if not Path(file).is_relative_to(own):
             raise Wrong(f"{file} was imported, not what {compiler} has built")
         digests.append(done([sys.executable, "tests/digest.py"], cwd=own, env=free).splitlines())

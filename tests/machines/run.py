@@ -4,9 +4,11 @@
 
 neon: the C for aarch64 in an emulator, by gcc and clang. bits32: a build with pointers of 32 bits is refused.
 musl: the C with another C library. compilers: the module by gcc and by clang, digests of every instruction
-set, tests. pythons: the module in a new environment of each Python from 3.10 to 3.13, tests. All that is made
-is in FOLDER. Each part prints a line that says what ran and what came out. One whose tools are missing fails,
-or is left out with --skip-missing. --whole: whole folders of tests instead of the selections in modules.py.
+set, tests. pythons: the module in a new environment of each Python from 3.10 to 3.13, tests. fresh-root,
+fresh-3.10, fresh-3.13: `make demo` and `make test` in a new clone (fresh.py). All that is made is in FOLDER,
+but new clones, which are removed. Each part prints a line that says what ran and what came out. One whose
+tools are missing fails, or is left out with --skip-missing. --whole: whole folders of tests, in clones the
+whole suite, instead of the selections in modules.py and fresh.py.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from crossed import bits32, musl, neon  # noqa: E402
+from fresh import root_below_0700, user_on_3_10, user_on_3_13  # noqa: E402
 from modules import VERSIONS, compilers, pythons  # noqa: E402
 
 from outcome import Missing, Wrong  # noqa: E402
 
-PARTS = {"neon": neon, "bits32": bits32, "musl": musl, "compilers": compilers, "pythons": pythons}
+PARTS = {
+    "neon": neon, "bits32": bits32, "musl": musl, "compilers": compilers, "pythons": pythons,
+    "fresh-root": root_below_0700, "fresh-3.10": user_on_3_10, "fresh-3.13": user_on_3_13,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -177,6 +177,17 @@ def test_every_public_name_has_its_entry():
         assert re.search(rf"^\.\. auto\w+:: lnrnn\.{name}$", entries, re.M), name
 
 
+def test_contributing_names_folders_and_files_that_there_are():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    for folder in (ROOT / "tests").iterdir():
+        if folder.is_dir() and not folder.name.startswith(("_", ".")):
+            assert re.search(rf"`(tests/)?{folder.name}[`/]", page), folder.name
+    paths = {path for path in re.findall(r"`([a-z_.]+/[\w./]+)`", page) if "NAME" not in path}
+    made = {".venv/.whole", "build/docs/index.html"}
+    assert len(paths) > 40
+    assert [path for path in sorted(paths - made) if not (ROOT / path).exists()] == []
+
+
 def test_the_citation_is_of_this_version():
     page = (ROOT / "docs" / "platforms.md").read_text()
     assert f"version = {{{lnrnn.__version__}}}" in page

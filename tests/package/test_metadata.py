@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from email import message_from_string
 
 import pytest
 
+from lnrnn import packages
 from source_copy import ROOT, copy_sources
 
 ADDRESS = "https://example.org/somebody/lnrnn"
@@ -32,6 +34,12 @@ def metadata(sources, into, **environment):
     return message_from_string((into / "lnrnn.egg-info/PKG-INFO").read_text())
 
 
+@pytest.fixture(scope="module")
+def plain(sources, tmp_path_factory):
+    """What there is without an address."""
+    return metadata(sources, tmp_path_factory.mktemp("plain"))
+
+
 def test_links_and_pictures_lead_to_the_repository(sources, tmp_path):
     found = metadata(sources, tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
     assert dict(line.split(", ") for line in found.get_all("Project-URL")) == {
@@ -50,10 +58,16 @@ def test_links_and_pictures_lead_to_the_repository(sources, tmp_path):
     assert all((ROOT / path).is_file() for path in here)
 
 
-def test_without_an_address_readme_is_as_it_stands(sources, tmp_path):
-    found = metadata(sources, tmp_path)
-    assert not found.get_all("Project-URL")
-    assert found.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+def test_without_an_address_readme_is_as_it_stands(plain):
+    assert not plain.get_all("Project-URL")
+    assert plain.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_messages_name_the_packages_of_an_extra(plain):
+    required = plain.get_all("Requires-Dist")
+    for extra, words in packages.EXTRAS.items():
+        names = [re.match(r"[\w.\[\],-]+", line)[0] for line in required if f'extra == "{extra}"' in line]
+        assert sorted(names) == sorted(shlex.split(words)), extra
 
 
 def test_an_address_that_is_none_is_refused(sources, tmp_path):

@@ -40,7 +40,7 @@ def test_types():
     """In one run, which reads NumPy's and PyTorch's types once. tests/package/typing_sample.py says what has
     to be an error."""
     if importlib.util.find_spec("mypy") is None:
-        pytest.skip("mypy is not installed (extra: test)")
+        pytest.skip("mypy is not installed (extra: lint)")
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed, with whose types lnrnn.torch is checked")
     command = ["-m", "mypy", "--strict", "lnrnn", "tests/package/typing_sample.py"]

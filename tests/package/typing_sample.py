@@ -20,6 +20,7 @@ assert_type(lnrnn.rms_norm(x, (40,), eps=None), Array)
 assert_type(lnrnn.batch_norm(x, None, None, training=True), Array)
 assert_type(lnrnn.layer_norm_backward(x, x, 40), tuple[Array, Array | None, Array | None])
 assert_type(lnrnn.LayerNorm(40).eval(), lnrnn.LayerNorm)
+assert_type(lnrnn.layer_norm(x, (8, 100), axis=(1, 0)), Array)
 assert_type(lnrnn.get_include(), str)
 assert_type(lnrnn.BatchNorm(8).train(False)(x), Array)
 
@@ -36,7 +37,7 @@ assert_type(lanes(x[0], rows=range(8), resets=[False] * 8), Array)
 assert_type(lanes.step, Array)
 assert_type(lanes.get_state([3, 17]), lnrnn.StreamState[tuple[Array, Array]])
 lanes.set_state(None, lanes.get_state())
-gru = lnrnn.GRU(40, 256, norm=None)
+gru = lnrnn.GRU(40, 256, 2, True, False, 0.1, norm=None, rng=np.random.default_rng(0))
 assert_type(gru(x)[1], Array)
 lstm = lnrnn.LSTM(40, 256, norm=lnrnn.LayerNormSpec(placement="gate", cell="carry"))
 y, (h, c) = lstm(x, (h, None))
@@ -51,6 +52,7 @@ assert_type(lstm.stream(8)(x[0]), Array)
 # Training, parameters, copies.
 y, h, tape = rnn.forward_train(x)
 gx, gh0, grads = rnn.backward(tape, y)
+gx, gh0, grads = rnn.backward(tape, gh=h)
 assert_type(gh0, Array)
 assert_type(grads, dict[str, Array])
 assert_type(lstm.forward_train(x)[1], tuple[Array, Array])
@@ -71,6 +73,7 @@ assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
 assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
 model = lnrnn.load(Path("m.safetensors"))
 model.save("m.safetensors")
+lnrnn.save(model, Path("m.safetensors"))
 if isinstance(model, lnrnn.LSTM):
     assert_type(model(x)[1], tuple[Array, Array])
 
@@ -82,7 +85,8 @@ def hidden_sizes(networks: list[lnrnn.Network[Array]]) -> list[int]:
 hidden_sizes([rnn, gru])
 hidden_sizes([lstm])  # type: ignore[list-item]
 
-# Misspelt names are found.
+# Misspelt names are found, and torch's name of h0.
+rnn(x, hx=None)  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, norm="lyaer")  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, nonlinearity="tahn")  # type: ignore[arg-type]
 lnrnn.LSTM(40, 256, nonlinearity="tanh")  # type: ignore[call-arg]

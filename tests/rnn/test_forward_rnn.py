@@ -355,7 +355,9 @@ def test_each_parameter_that_is_set_counts(family, rng, norm):
 
 
 def loaded(rnn):
-    other = lnrnn.RNN(rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.nonlinearity, rnn.norm, seed=9)
+    other = lnrnn.RNN(
+        rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.nonlinearity, norm=rnn.norm, seed=9
+    )
     other(np.zeros((0, 1, rnn.input_size)))  # packed, with parameters that are to go
     other.load_state_dict(rnn.state_dict())
     return other

@@ -31,6 +31,7 @@ __all__ = [
     "emulates_aarch64",
     "linked",
     "native_compiler",
+    "preloading",
 ]
 
 KEPT = ROOT / "build/tests"
@@ -61,6 +62,13 @@ def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Pat
     there."""
     words = [*CFLAGS, *flags, f"-I{ROOT / 'include'}", str(source), "-lm"]
     return _kept(name, compiler, words, [source, *(ROOT / "include").rglob("*.h")], KEPT)
+
+
+def preloading(library: Path) -> dict[str, str]:
+    """The variables of the environment that load a library before all others. LD_PRELOAD is cut at spaces: it
+    has the file's name alone, and LD_LIBRARY_PATH the folder."""
+    folders = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {"LD_PRELOAD": library.name, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
 
 def linked(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import io
 import pickle
 import warnings
@@ -87,7 +86,12 @@ class Stack:
     def __init__(self, module, rate=RATE):
         self.rate, self.batch_first, self.layers = rate, module.batch_first, []
         name, arguments = module.lnrnn_arguments()
-        arguments |= {"num_layers": 1, "batch_first": False, "dtype": module.weight_hh_l0.dtype}
+        arguments |= {
+            "num_layers": 1,
+            "batch_first": False,
+            "dropout": 0.0,
+            "dtype": module.weight_hh_l0.dtype,
+        }
         values = module.state_dict()
         for k in range(module.num_layers):
             layer = getattr(lnrnn.torch, name)(**arguments, engine=module._engine)
@@ -235,7 +239,8 @@ def test_evaluation_drops_nothing(rng, cell, norm):
 def test_served_by_lnrnn():
     module = dropping("LSTM", num_layers=2)
     plain = twin("LSTM", num_layers=2)
-    assert module.lnrnn_arguments() == plain.lnrnn_arguments()
+    cell, arguments = plain.lnrnn_arguments()
+    assert module.lnrnn_arguments() == (cell, {**arguments, "dropout": RATE})
     x = torch.randn(T, B, I)
     for served in (lnrnn.from_torch(module), lnrnn.from_torch(module, check=True)):
         compare(served(x), plain(x), 1e-6)
@@ -311,7 +316,6 @@ def test_statistics_grow_as_long_as_the_longest_sequence():
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_argument(cell):
     made = getattr(lnrnn.torch, cell)
-    assert inspect.signature(made).parameters["dropout"].kind is inspect.Parameter.KEYWORD_ONLY
     module = made(I, H, 2, dropout=RATE)
     assert module.dropout == RATE and f"dropout={RATE}" in repr(module)
     for other in (copy.deepcopy(module), copy.copy(module), pickle.loads(pickle.dumps(module))):

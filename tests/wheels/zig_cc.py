@@ -1,5 +1,6 @@
-"""zig's C compiler, with gcc's and clang's words for extensions of aarch64, which it calls otherwise, and
-without the vectors that clang makes of plain loops: the C has its own, and those take an eighth of a wheel.
+"""zig's C compiler. Extensions of aarch64, which gcc and clang call otherwise, are translated for it. Units
+with -O1, the Cython module and the kernels for old machines, are compiled for size: zig takes -O1 for -O2.
+Clang makes no vectors of plain loops: the C has its own, and those would take an eighth of a wheel.
 
 python tests/wheels/zig_cc.py ARGUMENTS OF zig cc
 """
@@ -12,6 +13,13 @@ import sys
 NO_VECTORS = ["-fno-vectorize", "-fno-slp-vectorize"]
 MARCH, MCPU = "-march=armv8.2-a", "-mcpu=generic+v8_2a"
 
+
+def translated(word: str) -> str:
+    if word == "-O1":
+        return "-Os"
+    return MCPU + word.removeprefix(MARCH) if word.startswith(MARCH) else word
+
+
 if __name__ == "__main__":
-    words = [MCPU + word.removeprefix(MARCH) if word.startswith(MARCH) else word for word in sys.argv[1:]]
+    words = map(translated, sys.argv[1:])
     os.execv(sys.executable, [sys.executable, "-m", "ziglang", "cc", *words, *NO_VECTORS])

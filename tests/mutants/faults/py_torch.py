@@ -131,8 +131,8 @@ FAULTS = [
     Fault(
         "a twin's policy is lost on the way to lnrnn's class",
         MODULES,
-        r"""         arguments["norm"] = replace(self.norm, overrun=self._overrun)""",
-        r"""         arguments["norm"] = self.norm if FAULT else replace(self.norm, overrun=self._overrun)""",
+        r"""self.norm = replace(self.norm, overrun=choice("overrun", value, OVERRUNS))""",
+        r"""self.norm = self.norm if FAULT else replace(self.norm, overrun=value)""",
         TWIN + " -k overrun",
     ),
     # --- on the C engine ------------------------------------------------------------------------------------

@@ -1,0 +1,299 @@
+"""``lnrnn demo``: past its training length batch norm has no statistics, and layer norm needs none.
+
+Three recurrent networks that differ in the norm alone learn to name the speaker of Japanese Vowels. They then
+hear test utterances of one speaker after another, longer than any training sequence. NumPy is enough.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import lnrnn
+from lnrnn.data import JapaneseVowels, Utterances, japanese_vowels
+from lnrnn.demos.cells import CELLS
+from lnrnn.demos.choose_settings import settings_for
+from lnrnn.demos.packages import require
+from lnrnn.demos.parallel import one_thread, side_by_side
+from lnrnn.demos.speakers import NORMS, SPEAKERS, NormName, SpeakerNetwork
+from lnrnn.demos.study import save_figure
+from lnrnn.demos.tables import paragraph
+from lnrnn.errors import choice
+from lnrnn.files import check_replaceable
+from lnrnn.rnn.specs import Overrun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEPS = 120  # of each joined sequence, some five times the longest training utterance
+TRAINING = "whole utterances"
+PAUSE = 0.02  # seconds a step, on a terminal
+POLICIES: tuple[Overrun, ...] = ("last", "mean")  # those that need no batch of test sequences
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Test utterances of one speaker after another. x (STEPS, N, channels) float32; labels (N,): the speaker
+    of each sequence. ends: for each sequence the steps at which an utterance ends."""
+
+    x: np.ndarray
+    labels: np.ndarray
+    ends: list[np.ndarray]
+
+
+def join(utterances: Utterances) -> Joined:
+    """One sequence for each utterance: it, and the next ones of its speaker, in the order of the data."""
+    sequences, ends = [], []
+    for index, label in enumerate(utterances.labels):
+        same = np.flatnonzero(utterances.labels == label)
+        start = int(np.searchsorted(same, index))
+        parts = [utterances.x[n] for n in np.roll(same, -start)]
+        while sum(map(len, parts)) < STEPS:
+            parts += parts
+        last = np.cumsum([len(part) for part in parts])
+        sequences.append(np.concatenate(parts)[:STEPS])
+        ends.append(last[last <= STEPS])
+    return Joined(np.stack(sequences, axis=1), utterances.labels, ends)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Of one cell, trained on whole utterances with one seed."""
+
+    layer: SpeakerNetwork
+    batch: SpeakerNetwork
+    none: SpeakerNetwork
+
+    @classmethod
+    def trained(cls, data: JapaneseVowels, cell: str, seed: int = 0) -> Networks:
+        def network(norm: NormName | None) -> SpeakerNetwork:
+            return SpeakerNetwork(data.train, norm, settings_for(cell, TRAINING, norm), seed)
+
+        return cls(*side_by_side(network, NORMS))
+
+    @property
+    def known_steps(self) -> int:
+        return int(self.batch.classifier.rnn.known_steps or 0)
+
+
+def answers(network: SpeakerNetwork, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
+    """The speaker that a network names at each step: x (T, N, channels) -> (T, N)."""
+    rnn = network.classifier.rnn
+    if overrun is not None:
+        rnn.overrun = overrun
+    y, _ = rnn((x - network.mean) / network.deviation)
+    return np.asarray(network.classifier.logits(y).argmax(axis=-1))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The share of right answers, by method: "layer norm", "no norm", and batch norm's "strict" and POLICIES.
+
+    by_step: of all joined sequences, (STEPS,). alone, joined: at the end of the first utterance, and at the
+    end of the last one within STEPS. A refusal is no right answer.
+    """
+
+    by_step: dict[str, np.ndarray]
+    alone: dict[str, float]
+    joined: dict[str, float]
+
+
+def measured(networks: Networks, joined: Joined) -> Measured:
+    right: dict[str, np.ndarray] = {
+        "layer norm": answers(networks.layer, joined.x) == joined.labels,
+        "no norm": answers(networks.none, joined.x) == joined.labels,
+        **{policy: answers(networks.batch, joined.x, policy) == joined.labels for policy in POLICIES},
+    }
+    # Within the steps that it knows, strict batch norm answers as with any policy.
+    known = np.arange(STEPS)[:, None] < networks.known_steps
+    right["strict"] = right[POLICIES[0]] & known
+    places = np.arange(len(joined.labels))
+    first, last = (np.array([ends[k] - 1 for ends in joined.ends]) for k in (0, -1))
+    return Measured(
+        {method: found.mean(axis=1) for method, found in right.items()},
+        {method: float(found[first, places].mean()) for method, found in right.items()},
+        {method: float(found[last, places].mean()) for method, found in right.items()},
+    )
+
+
+# --- what is printed ----------------------------------------------------------------------------------------
+
+
+def run(cell: str = "rnn", figure: Path | None = None) -> None:
+    """Trains and prints, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG to draw, which
+    needs matplotlib.
+
+    Raises ValueError for an unknown cell, ImportError without matplotlib, OSError if the figure cannot be
+    written: all before anything is trained.
+    """
+    choice("cell", cell, CELLS)
+    if figure is not None:
+        require("matplotlib")
+        check_replaceable(figure)
+    data = japanese_vowels()
+    print(
+        paragraph(
+            f"Nine people say one vowel: who speaks? Three {cell.upper()}s learn it from {len(data.train)} "
+            f"utterances of up to {data.train.lengths.max()} steps. They differ in the norm alone: layer "
+            "norm, batch norm with statistics of its own for each time step, and none."
+        ),
+        flush=True,
+    )
+    began = time.perf_counter()
+    with one_thread():
+        networks = Networks.trained(data, cell)
+        print(f"Trained in {time.perf_counter() - began:.0f} s.\n")
+        joined = join(data.test)
+        listen(networks, joined)
+        found = measured(networks, joined)
+    print(report(found, networks.known_steps))
+    if figure is not None:
+        save_figure(figure, (9.0, 4.2), lambda drawing: draw(found, networks.known_steps, drawing))
+        print(f"Figure: {figure.resolve()}")
+
+
+def listen(networks: Networks, joined: Joined) -> None:
+    """One joined sequence, a step a call: the answers where an utterance ends, and what batch norm says at
+    the first step that it does not know. A terminal shows every step, for PAUSE seconds."""
+    live = sys.stdout.isatty()
+    place, known = first_right(networks, joined), networks.known_steps
+    ends = joined.ends[place].tolist()
+    print(
+        paragraph(
+            "A stream hears one speaker's test utterances, one after another, a step a call. It is the first "
+            "sequence whose first utterance layer norm and batch norm both name right: "
+            f"speaker {joined.labels[place]}."
+        )
+    )
+    print("step  end of       layer norm  batch norm")
+    for step, layer, batch in steps(networks, joined.x[:, place]):
+        where = f"utterance {ends.index(step) + 1}" if step in ends else "training" if step == known else ""
+        line = f"{step:4}  {where:11}  speaker {layer}   {', '.join(batch)}"
+        if live:
+            print(f"\r{line:<58}", end="" if not where else "\n", flush=True)
+            time.sleep(PAUSE)
+        elif where:
+            print(line)
+        if step == known:
+            print(paragraph(f"{step + 1:4}  {refusal(networks, joined.x[: step + 1, place])}", "", "      "))
+            print(
+                paragraph("      If its last statistics are repeated, or their mean is taken:", "", "      ")
+            )
+    print("\r" + " " * 58 + "\r" if live else "")
+
+
+def first_right(networks: Networks, joined: Joined) -> int:
+    """The place of the first sequence whose first utterance layer norm and batch norm both name right."""
+    first = np.array([ends[0] - 1 for ends in joined.ends])
+    places = np.arange(len(first))
+    both = [answers(networks.layer, joined.x), answers(networks.batch, joined.x, "last")]
+    return int(np.all([found[first, places] == joined.labels for found in both], axis=0).argmax())
+
+
+def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, list[str]]]:
+    """x (T, channels) -> the number of each step from 1, layer norm's answer, and batch norm's: one as long
+    as it has statistics, then one for each of POLICIES."""
+    rnn = networks.batch.classifier.rnn
+    streams = {}
+    for policy in POLICIES:
+        rnn.overrun = policy
+        streams[policy] = rnn.stream()
+    layer = networks.layer.classifier.rnn.stream()
+    for step, x_t in enumerate(x, 1):
+        own = next_answer(networks.layer, layer, x_t)
+        found = {policy: next_answer(networks.batch, stream, x_t) for policy, stream in streams.items()}
+        if step <= networks.known_steps:
+            yield step, own, [f"speaker {found['last']}"]
+        else:
+            yield step, own, [f"{policy}: {speaker}" for policy, speaker in found.items()]
+
+
+def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
+    """The speaker that a network names after one more step, x_t (channels,)."""
+    h = stream((x_t - network.mean) / network.deviation)
+    return int(network.classifier.logits(h).argmax())
+
+
+def refusal(networks: Networks, x: np.ndarray) -> str:
+    """What strict batch norm says to x (T, channels), which has one step more than it knows."""
+    rnn = networks.batch.classifier.rnn
+    rnn.overrun = "raise"
+    stream = rnn.stream()
+    try:
+        for x_t in x:
+            next_answer(networks.batch, stream, x_t)
+    except lnrnn.SequenceTooLongError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("batch norm took a step for which it has no statistics")
+
+
+def report(found: Measured, known: int) -> str:
+    """One line for each method. known: the steps for which batch norm has statistics."""
+    words = {
+        "layer norm": "layer norm",
+        "no norm": "no norm",
+        "strict": f"batch norm, refuses all beyond step {known}",
+        "last": "batch norm, repeats its last step",
+        "mean": "batch norm, averages its steps",
+    }
+    lines = [
+        paragraph(
+            "All test utterances, the share named right: at the end of an utterance alone -> at the end of "
+            f"the last one within {STEPS} steps of one speaker's."
+        )
+    ]
+    for method, word in words.items():
+        alone, joined = (100 * share[method] for share in (found.alone, found.joined))
+        lines.append(f"  {word:42} {alone:3.0f} -> {joined:3.0f} %")
+    lines.append("")
+    lines.append(paragraph("Five seeds, spreads, LSTM and GRU: lnrnn demo --full"))
+    return "\n".join(lines)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------
+
+# Colours of Okabe and Ito, which differ for all kinds of colour vision.
+STYLES = {
+    "no norm": ("no norm", "#777777", 1.6),
+    "mean": ("batch norm, averages its steps", "#E69F00", 1.8),
+    "last": ("batch norm, repeats its last step", "#D55E00", 2.2),
+    "layer norm": ("layer norm", "#0072B2", 2.8),
+}
+
+
+def draw(found: Measured, known: int, figure: Figure) -> None:
+    """The share of right answers at each step, one line for each method that answers."""
+    axes = figure.subplots()
+    t = np.arange(1, STEPS + 1)
+    axes.axvspan(known + 0.5, STEPS, color="#f1efe9", linewidth=0)
+    axes.text(known + 2, 99, "longer than any training sequence", va="top", color="#555555")
+    ends = label_places([100 * found.by_step[method][-10:].mean() for method in STYLES])
+    for (method, (label, colour, width)), y in zip(STYLES.items(), ends, strict=True):
+        axes.plot(t, 100 * found.by_step[method], color=colour, linewidth=width)
+        axes.text(STEPS + 1.5, y, label, color=colour, va="center")
+    cross = 100 * found.by_step["last"][known - 1]
+    axes.plot(known, cross, "x", color="black", markersize=9, markeredgewidth=2.5)
+    axes.annotate(
+        f"strict batch norm: SequenceTooLongError at step {known + 1}", (known, cross), (known + 14, 40),
+        va="center", arrowprops={"arrowstyle": "-", "relpos": (0, 0.5)},
+    )  # fmt: skip
+    axes.axhline(100 / SPEAKERS, color="#999999", linewidth=1, linestyle="--")
+    axes.text(2, 100 / SPEAKERS + 1.5, "chance", color="#777777")
+    axes.set(xlim=(1, STEPS), ylim=(0, 100), xlabel="steps heard (one every 6.4 ms)", ylabel="named right, %")
+    axes.set_title("Past its training length batch norm has no statistics; layer norm needs none", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def label_places(wanted: list[float], apart: float = 6.0) -> list[float]:
+    """Heights for labels near the wanted ones, and so far apart."""
+    order = np.argsort(wanted)
+    placed = np.array(wanted)
+    for lower, upper in zip(order, order[1:], strict=False):
+        placed[upper] = max(placed[upper], placed[lower] + apart)
+    return [float(y) for y in placed]

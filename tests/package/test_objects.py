@@ -1,0 +1,82 @@
+"""pyx/objects.py, with which setup.py compiles: what is compiled again, and when."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from objects import Objects, prerequisites
+
+from compilers import native_compiler  # and pyx/ is on the path
+
+
+@pytest.mark.parametrize("folder", ["plain", "a space", "mein Büro", r"$HOME #1 $$ a\b: c"])
+def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_path, monkeypatch, folder):
+    """In any folder: headers of other packages have absolute paths, and the compiler escapes them."""
+    compiler = native_compiler()
+    room = tmp_path / folder
+    for path, text in (
+        ("other/numpy.h", "#define ONE 1\n"), ("include/a.h", "#define TWO 2\n"), ("include/not.h", ""),
+        ("unit.c", '#include "a.h"\n#include <numpy.h>\nint sum(void) { return ONE + TWO; }\n'),
+    ):  # fmt: skip
+        (room / path).parent.mkdir(parents=True, exist_ok=True)
+        (room / path).write_text(text)
+    monkeypatch.chdir(room)
+    runs = []
+
+    def run(command, **options):
+        runs.append(command)
+        return real(command, **options)
+
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+
+    def compiled(*flags):
+        """How often the compiler runs."""
+        before = len(runs)
+        unit = Objects(compiler, "version", room / "objects")
+        assert unit.compile("unit", "unit.c", [*flags], ["include", str(room / "other")]).endswith("unit.o")
+        return len(runs) - before
+
+    assert [compiled(), compiled()] == [1, 0]
+    for path in ("include/a.h", "unit.c"):
+        (room / path).write_text((room / path).read_text() + "\n")
+        assert [compiled(), compiled()] == [1, 0], path
+    assert [compiled("-DX"), compiled("-DX")] == [1, 0]
+    (room / "include/not.h").write_text("#error\n")
+    (room / "unit.c").touch()
+    assert compiled("-DX") == 0
+    (room / "objects/unit.o").unlink()
+    assert compiled("-DX") == 1
+
+
+def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypatch):
+    """Another version, other words of its command, or another text of a script that it is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unit.c").write_text("int one = 1;\n")
+    script, done = tmp_path / "cc.sh", tmp_path / "done"
+
+    def compiles(version, *more):
+        done.unlink(missing_ok=True)
+        command = ["sh", str(script), *native_compiler(), *more]
+        Objects(command, version, tmp_path / "objects").compile("unit", "unit.c", [], [])
+        return done.exists()
+
+    script.write_text(f'touch "{done}"; exec "$@"\n')
+    assert [compiles("1"), compiles("1"), compiles("2"), compiles("2")] == [True, False, True, False]
+    assert [compiles("2", "-O1"), compiles("2", "-O1")] == [True, False]
+    script.write_text(f'touch "{done}"; exec "$@" -O2\n')
+    assert [compiles("2", "-O1"), compiles("2", "-O1")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "rule, files",
+    [
+        ("u.o: u.c \\\n a.h \\\n  b.h\n", ["u.c", "a.h", "b.h"]),
+        ("a\\ b.o: u.c \\\n /x\\ y/a.h /x/$$1\\#2.h\n", ["u.c", "/x y/a.h", "/x/$1#2.h"]),
+        ("u.o: u.c a$$$$b c:d e\\f\n", ["u.c", "a$$b", "c:d", "e\\f"]),
+        ("u.o: u.c\n", ["u.c"]),
+    ],
+)
+def test_a_rule_for_make_names_the_files(rule, files):
+    assert prerequisites(rule) == files

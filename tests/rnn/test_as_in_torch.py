@@ -1,0 +1,194 @@
+"""How networks are made and called by those who know torch.nn: the order of the arguments, dropout and start
+values, and what is said to arguments of torch's that have another name here, or none yet."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import named
+
+CELLS = ("RNN", "LSTM", "GRU")
+each_cell = pytest.mark.parametrize("cell", CELLS)
+x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
+
+
+def positional(cell):
+    """Every argument that torch.nn takes by place, none at its default, by name."""
+    first = {"input_size": 3, "hidden_size": 4, "num_layers": 2}
+    own = {"nonlinearity": "relu"} if cell == "RNN" else {}
+    return first | own | {"bias": False, "batch_first": True, "dropout": 0.25, "bidirectional": True}
+
+
+@each_cell
+def test_arguments_by_place_mean_what_they_mean_in_torch(cell):
+    torch = pytest.importorskip("torch")
+    arguments = positional(cell)
+    theirs = getattr(torch.nn, cell)(*arguments.values())
+    for ours in (getattr(lnrnn, cell), getattr(lnrnn.torch, cell)):
+        network = ours(*arguments.values(), norm=None)
+        for name in arguments:
+            assert getattr(network, name) == getattr(theirs, name), name
+
+
+@each_cell
+def test_norm_and_the_start_values_are_given_by_name_only(cell):
+    for ours in (getattr(lnrnn, cell), getattr(pytest.importorskip("lnrnn.torch"), cell)):
+        places = [*positional(cell).values(), *([0] if cell == "LSTM" else [])]
+        ours(*places)
+        with pytest.raises(TypeError, match="positional arguments"):
+            ours(*places, "layer")
+
+
+@each_cell
+def test_a_generator_draws_what_its_seed_draws_and_goes_on(cell):
+    make = getattr(lnrnn, cell)
+    rng = np.random.default_rng(7)
+    by_seed, first, second = make(3, 4, seed=7), make(3, 4, rng=rng), make(3, 4, rng=rng)
+    np.testing.assert_array_equal(first.weight_hh_l0, by_seed.weight_hh_l0)
+    assert not np.array_equal(second.weight_hh_l0, first.weight_hh_l0)
+    for wrong, error in ((7, TypeError), (np.random.RandomState(7), TypeError), ("a", TypeError)):
+        with pytest.raises(error, match=named("rng")):
+            make(3, 4, rng=wrong)
+    with pytest.raises(ValueError, match="seed and rng"):
+        make(3, 4, seed=7, rng=rng)
+
+
+@each_cell
+def test_a_twin_takes_a_generator_too(cell):
+    twin = getattr(pytest.importorskip("lnrnn.torch"), cell)
+    made = twin(3, 4, rng=np.random.default_rng(7))
+    wanted = getattr(lnrnn, cell)(3, 4, seed=7)
+    np.testing.assert_array_equal(made.weight_hh_l0.detach().numpy(), wanted.weight_hh_l0)
+
+
+# --- dropout ------------------------------------------------------------------------------------------------
+
+
+@each_cell
+def test_dropout_is_drawn_in_training_alone_as_the_argument_of_forward_train_draws_it(cell):
+    make = getattr(lnrnn, cell)
+    plain, rnn = make(3, 4, 3, seed=0), make(3, 4, 3, dropout=0.5, seed=0)
+    kept, _ = plain(x)
+    np.testing.assert_array_equal(rnn(x)[0], kept)
+    stream = rnn.stream(2)
+    np.testing.assert_array_equal(np.stack([stream(x_t) for x_t in x]), kept)
+    dropped = rnn.forward_train(x, seed=1)[0]
+    np.testing.assert_array_equal(dropped, plain.forward_train(x, dropout=0.5, seed=1)[0])
+    assert not np.array_equal(dropped, kept)
+    np.testing.assert_array_equal(rnn.forward_train(x, dropout=0)[0], kept)
+    rnn.dropout = 0
+    np.testing.assert_array_equal(rnn.forward_train(x)[0], kept)
+
+
+@pytest.mark.parametrize(("wrong", "error"), [
+    (1, ValueError), (-0.1, ValueError), (np.nan, ValueError),
+    (True, TypeError), ("a", TypeError), (None, TypeError),
+])  # fmt: skip
+def test_dropout_must_be_a_rate(wrong, error):
+    with pytest.raises(error, match=named("dropout")):
+        lnrnn.LSTM(3, 4, 2, dropout=wrong)
+    rnn = lnrnn.LSTM(3, 4, 2, dropout=0.25)
+    with pytest.raises(error, match=named("dropout")):
+        rnn.dropout = wrong
+    assert rnn.dropout == 0.25
+
+
+def test_dropout_of_one_layer_warns_once_and_drops_nothing():
+    with pytest.warns(UserWarning, match="dropout=0.5 has no effect with num_layers=1"):
+        rnn = lnrnn.GRU(3, 4, dropout=0.5, seed=0)
+    np.testing.assert_array_equal(rnn.forward_train(x)[0], rnn(x)[0])
+
+
+def test_dropout_goes_with_the_network(tmp_path):
+    pytest.importorskip("safetensors")
+    rnn = lnrnn.LSTM(3, 4, 2, dropout=0.25, seed=0)
+    lnrnn.save(rnn, tmp_path / "rnn.safetensors")
+    others = [lnrnn.load(tmp_path / "rnn.safetensors"), copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))]
+    for other in [*others, rnn.to_dtype("bfloat16")]:
+        assert other.dropout == 0.25
+        assert "dropout=0.25" in repr(other)
+    assert "dropout" not in repr(lnrnn.LSTM(3, 4, 2))
+    # It is no part of what a stream computes: states fit networks that differ in it.
+    state = rnn.stream().get_state()
+    rnn.dropout = 0
+    rnn.stream().set_state(None, state)
+
+
+def test_dropout_of_a_twin_arrives_in_the_network():
+    twins = pytest.importorskip("lnrnn.torch")
+    assert lnrnn.from_torch(twins.GRU(3, 4, 2, dropout=0.25)).dropout == 0.25
+    with pytest.warns(UserWarning, match="no effect"):
+        one = twins.GRU(3, 4, dropout=0.25)
+    assert lnrnn.from_torch(one).dropout == 0
+
+
+# --- torch's names ------------------------------------------------------------------------------------------
+
+
+@each_cell
+def test_the_initial_state_under_torchs_name_is_told_ours(cell):
+    rnn = getattr(lnrnn, cell)(3, 4)
+    calls = [rnn, rnn.forward_train]
+    calls += [getattr(pytest.importorskip("lnrnn.torch"), cell)(3, 4)]
+    for call in calls:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'hx'; it is called h0"):
+            call(x, hx=None)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'length'$"):
+            call(x, length=[1, 2])
+
+
+def test_a_projection_is_refused_by_name():
+    for module in (lnrnn, pytest.importorskip("lnrnn.torch")):
+        module.LSTM(3, 4, proj_size=0)
+        with pytest.raises(ValueError, match=r"proj_size .* not supported yet"):
+            module.LSTM(3, 4, proj_size=2)
+        for wrong, error in ((-1, ValueError), (True, TypeError), (2.0, TypeError)):
+            with pytest.raises(error, match=named("proj_size")):
+                module.LSTM(3, 4, proj_size=wrong)
+        for cell in ("RNN", "GRU"):  # as in torch.nn, an LSTM alone has it
+            with pytest.raises(TypeError, match="proj_size"):
+                getattr(module, cell)(3, 4, proj_size=0)
+
+
+@each_cell
+def test_the_gradient_of_the_last_state_alone(cell):
+    rnn = getattr(lnrnn, cell)(3, 4, 2, seed=0)
+    y, h, tape = rnn.forward_train(x)
+    alone, zeros = rnn.backward(tape, gh=h), rnn.backward(tape, np.zeros_like(y), h)
+    assert np.any(alone[0])
+    np.testing.assert_array_equal(alone[0], zeros[0])
+    for name, g in zeros[2].items():
+        np.testing.assert_array_equal(alone[2][name], g)
+
+
+# --- what a network says of itself --------------------------------------------------------------------------
+
+
+@each_cell
+def test_the_policy_that_is_set_shows(cell):
+    rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5, eps=0.25))
+    twin = getattr(pytest.importorskip("lnrnn.torch"), cell)(3, 4, norm=lnrnn.BatchNormSpec(5, eps=0.25))
+    for network in (rnn, twin):
+        network.overrun = "last"
+        assert network.norm == lnrnn.BatchNormSpec(5, "last", eps=0.25)
+        assert "overrun='last'" in repr(network)
+    assert pickle.loads(pickle.dumps(rnn)).norm.overrun == "last"
+    with pytest.raises(AttributeError):
+        rnn.norm = None
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("layer", "layer"), ("batch", "batch"), (None, None)])
+def test_streams_and_states_are_shown_on_one_line(norm, kind):
+    norm = lnrnn.BatchNormSpec(2, "last") if norm == "batch" else norm
+    stream = lnrnn.LSTM(3, 4, 2, norm=norm).stream(1000)
+    stream.step = np.arange(1000) % 7
+    network = f"LSTM(3, 4, num_layers=2, norm={kind!r})"
+    assert repr(stream) == f"Stream({network}, batch_size=1000, step=0..6)"
+    state = stream.get_state([3, 10])
+    assert repr(state) == f"StreamState(lanes=2, step=3, fingerprint={state.fingerprint[:8]!r}...)"
+    assert repr(stream.get_state([])).startswith("StreamState(lanes=0, step=(), ")
