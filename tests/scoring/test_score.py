@@ -188,14 +188,6 @@ def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
     assert code == 0 and (folder / "out.parquet").exists()
 
 
-@pytest.mark.parametrize("package", ["pyarrow", "tqdm", "safetensors"])
-def test_all_packages_that_are_missing_are_named_at_once(files, capsys, monkeypatch, package):
-    folder, _ = files
-    monkeypatch.setitem(sys.modules, package, None)
-    code, _, err = run(capsys, *paths(folder), "--column", "x")
-    assert code == 2 and f"needs {package}" in err and "pip install pyarrow tqdm safetensors" in err
-
-
 # --- bad rows -----------------------------------------------------------------------------------------------
 
 
