@@ -15,10 +15,13 @@ import numpy as np
 import lnrnn
 from lnrnn import demo, demos
 from lnrnn.files import check_replaceable, replacing
+from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
-from lnrnn.scoring.job import BAD, ENGINES
-from lnrnn.scoring.sequences import INTO
+from lnrnn.scoring.job import ENGINES
+from lnrnn.scoring.sequences import INTO, Bad
 
+# `lnrnn score --bad`: what it asks of the Scorer.
+BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
 # What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
 # traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
@@ -177,9 +180,12 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument(
         "--bad",
         choices=BAD,
-        default=BAD[0],
+        default="raise",
         help="a row that is no sequence for the model ends the command, or becomes a null and is listed in "
-        f"OUT.bad.parquet (default: {BAD[0]})",
+        "OUT.bad.parquet (default: raise)",
+    )
+    score.add_argument(
+        "--id-column", metavar="NAME", help="whose entry names a bad row, beside the row's number"
     )
     score.set_defaults(command=score_file)
     return parser
@@ -262,18 +268,19 @@ def score_file(arguments: argparse.Namespace) -> None:
     """``lnrnn score MODEL IN OUT --column NAME``."""
     from lnrnn.scoring import bulk  # which imports what other commands do without
 
+    for package in ("tqdm", "safetensors", "pyarrow"):
+        require(package, "lnrnn score", "score")
     scorer = lnrnn.Scorer(
-        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results
-    )
+        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
+        bad=BAD[arguments.bad], id_column=arguments.id_column,
+    )  # fmt: skip
     workers = arguments.workers
     if workers is None:
         workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
-    found = bulk.score(
+    bulk.score(
         scorer, arguments.input, arguments.output, engine=arguments.engine, workers=workers,
-        address=arguments.address, bad=arguments.bad,
+        address=arguments.address,
     )  # fmt: skip
-    if found:
-        print(f"{found} bad rows: {bulk.bad_rows_path(arguments.output)}")
 
 
 def read_array(path: Path) -> np.ndarray:

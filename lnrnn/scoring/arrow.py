@@ -96,6 +96,14 @@ def result(given: Sequences, found: Array, into: Into, like: Any, fixed: bool = 
     return pa.ListArray.from_arrays(offsets, steps, mask=absent)
 
 
+def reasons(given: Sequences) -> Any:
+    """Why rows are bad: an Array of strings, null where nothing is wrong."""
+    pa = pyarrow()
+    if not given.bad:
+        return pa.nulls(len(given), pa.string())
+    return pa.array([given.bad.get(row) for row in range(len(given))], pa.string())
+
+
 def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
     """fixed_size_list<float, W>, for "all" a list of such: a large one where the column's type, `like`, is.
 
@@ -167,6 +175,8 @@ def _nulls(array: Any) -> Array:
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
     """Lists of any kind: offsets (B + 1,) int64, and the Array that they point into."""
     kind = column.type
+    if not len(column):  # which may have no buffer of offsets
+        return np.zeros(1, np.int64), column.values[:0]
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         return (column.offset + np.arange(len(column) + 1, dtype=np.int64)) * size, column.values

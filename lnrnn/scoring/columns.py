@@ -1,40 +1,59 @@
 """Tables of every kind: which column of a dict, pandas frame or Arrow table holds the sequences, and the same
-table with a column of results."""
+table with columns of results."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import bad_type, bad_value, described, real
 from . import arrow, objects
-from .sequences import Array, Into, Sequences
+from .sequences import Array, Bad, Into, Sequences
 
-# What makes a table of the results: `run`'s array -> the table with one column more.
-WithResults = Callable[[Array], Any]
-OFFSETS = "_offsets"
+# What makes columns of `run`'s array, by name; and the table with these columns more.
+Cells = Callable[[Sequences, Array], dict[str, Any]]
+WithResults = Callable[[Sequences, Array], Any]
+OFFSETS, ERROR = "_offsets", "_error"
 
 
-def taken(table: Any, column: str, output: str, into: Into, width: int) -> tuple[Sequences, WithResults]:
-    """The sequences of a table's column, and what adds results to the table.
+class Asked(Protocol):
+    """Those attributes of a Scorer that say which columns there are and will be."""
+
+    column: str
+    output: str
+    into: Into
+    bad: Bad
+    id_column: str | None
+
+
+def taken(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    """The sequences of a table's column, and what adds results to the table. width: the model's.
 
     Raises TypeError for what is no table, ValueError that names the column that is missing, is there twice,
-    or has the name of the result.
+    or has the name of a result.
     """
     if arrow.is_table(table):
-        return _of_arrow(table, column, output, into, width)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(table, pandas.DataFrame):
-        return _of_pandas(pandas, table, column, output, into, width)
+        return _of_arrow(table, asked, width)
+    if _is_frame(table):
+        return _of_pandas(table, asked, width)
     if isinstance(table, Mapping):
-        return _of_mapping(table, column, output, into, width)
+        return _of_mapping(table, asked, width)
     raise TypeError(
         "expected a dict of arrays, a pandas DataFrame, an Arrow RecordBatch or Table, or an iterator of "
         f"such, got {described(table)}"
     )
+
+
+def cell(table: Any, column: str, row: int) -> Any:
+    """What stands in a row of a column that a table has."""
+    if arrow.is_table(table):
+        found = table.column(table.schema.names.index(column))[row]
+    else:
+        found = table[column].iloc[row] if _is_frame(table) else table[column][row]
+    return found.as_py() if hasattr(found, "as_py") else getattr(found, "item", lambda: found)()
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
@@ -48,7 +67,8 @@ def in_plain_lists(table: Any, column: str) -> Any:
     return type(table).from_arrays([*table.columns[:at], results, *table.columns[at + 1 :]], schema=schema)
 
 
-def check_names(names: list[Any], column: str, output: str) -> None:
+def check_names(names: list[Any], column: str, *results: str) -> None:
+    """Raises ValueError if a column is not there once, or one of the results' names is taken."""
     found = names.count(column)
     if found != 1:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
@@ -56,85 +76,114 @@ def check_names(names: list[Any], column: str, output: str) -> None:
             f"there is no column {column!r}; there are {known or 'none'}" if not found
             else f"there are {found} columns {column!r}"
         )  # fmt: skip
-    if output in names:
-        raise ValueError(f"there is a column {output!r} already; give the results another name with output=")
+    for output in results:
+        if output in names:
+            raise ValueError(
+                f"there is a column {output!r} already; give the results another name with output="
+            )
 
 
-def _of_arrow(table: Any, column: str, output: str, into: Into, width: int) -> tuple[Sequences, WithResults]:
-    check_names(table.schema.names, column, output)
-    own = table.column(table.schema.names.index(column))
-    given = arrow.sequences(own, width, column)
-
-    def with_results(found: Array) -> Any:
-        results = arrow.result(given, found, into, own.type)
-        schema = table.schema.append(arrow.pyarrow().field(output, results.type))
-        return type(table).from_arrays([*table.columns, results], schema=schema)
-
-    return given, with_results
+def _check_names(names: list[Any], asked: Asked, *results: str) -> None:
+    if asked.id_column is not None:
+        check_names(names, asked.id_column)
+    errors = [asked.output + ERROR] if asked.bad == "null" else []
+    check_names(names, asked.column, asked.output, *results, *errors)
 
 
-def _of_pandas(
-    pandas: Any, table: Any, column: str, output: str, into: Into, width: int
-) -> tuple[Sequences, WithResults]:
-    check_names(list(table.columns), column, output)
-    own = table[column]
+def _is_frame(table: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(table, pandas.DataFrame)
+
+
+def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
+    """What makes the column of results, and that of reasons if the Scorer gives one."""
+
+    def columns(given: Sequences, found: Array) -> dict[str, Any]:
+        made = {asked.output: cells(given, found)}
+        return made | {asked.output + ERROR: reasons(given)} if asked.bad == "null" else made
+
+    return columns
+
+
+def _arrow_columns(asked: Asked, kind: Any) -> Cells:
+    """kind: the column's type."""
+    return _columns(asked, lambda given, found: arrow.result(given, found, asked.into, kind), arrow.reasons)
+
+
+def _object_columns(asked: Asked, rows: Any, reasons: Callable[[Sequences], Any]) -> Cells:
+    return _columns(asked, lambda given, found: objects.result(given, found, asked.into, rows), reasons)
+
+
+def _of_arrow(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    _check_names(table.schema.names, asked)
+    own = table.column(table.schema.names.index(asked.column))
+    columns = _arrow_columns(asked, own.type)
+
+    def with_results(given: Sequences, found: Array) -> Any:
+        made, schema = columns(given, found), table.schema
+        for name, cells in made.items():
+            schema = schema.append(arrow.pyarrow().field(name, cells.type))
+        return type(table).from_arrays([*table.columns, *made.values()], schema=schema)
+
+    return arrow.sequences(own, width, asked.column), with_results
+
+
+def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    pandas = sys.modules["pandas"]
+    _check_names(list(table.columns), asked)
+    own = table[asked.column]
+    made: Callable[[Any], Any]
     if isinstance(own.dtype, pandas.ArrowDtype):
         array = own.array.__arrow_array__()
-        given = arrow.sequences(array, width, column)
-
-        def cells(found: Array) -> Any:
-            return pandas.arrays.ArrowExtensionArray(arrow.result(given, found, into, array.type))
+        given = arrow.sequences(array, width, asked.column)
+        columns, made = _arrow_columns(asked, array.type), pandas.arrays.ArrowExtensionArray
     else:
         rows = own.to_numpy(dtype=object)
         given = objects.sequences(rows, width)
+        # A dtype of its own: what pandas infers differs between tables with and without bad rows.
+        columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
+        made = lambda cells: cells  # noqa: E731
 
-        def cells(found: Array) -> Any:
-            return objects.result(given, found, into, rows)
-
-    def with_results(found: Array) -> Any:
-        return table.assign(**{output: pandas.Series(cells(found), index=table.index)})
+    def with_results(given: Sequences, found: Array) -> Any:
+        cells = columns(given, found)
+        return table.assign(**{name: pandas.Series(made(cells[name]), index=table.index) for name in cells})
 
     return given, with_results
 
 
-def _of_mapping(
-    table: Mapping[Any, Any], column: str, output: str, into: Into, width: int
-) -> tuple[Sequences, WithResults]:
-    check_names(list(table), column, output)
-    own, beside = table[column], column + OFFSETS
+def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    column = asked.column
+    beside = column + OFFSETS
+    offsets = {}
+    if beside in table and asked.into == "all":
+        offsets = {asked.output + OFFSETS: table[beside]}
+    _check_names(list(table), asked, *offsets)
+    own = table[column]
     if beside in table:
-        given, cells = _of_flat(own, table[beside], column, into, width)
-        if into == "all":
-            check_names(list(table), column, output + OFFSETS)
-            return given, lambda found: {
-                **table, output: cells(found), output + OFFSETS: table[beside]
-            }  # fmt: skip
+        given, cells = _of_flat(own, table[beside], asked, width)
+        columns = _columns(asked, cells, objects.reasons)
     elif arrow.is_column(own):
-        given = arrow.sequences(own, width, column)
-
-        def cells(found: Array) -> Any:
-            return arrow.result(given, found, into, own.type)
+        given, columns = arrow.sequences(own, width, column), _arrow_columns(asked, own.type)
     elif isinstance(own, (list, tuple)) or getattr(own, "dtype", None) is np.dtype(object):
         rows = list(own)
-        given = objects.sequences(rows, width)
-
-        def cells(found: Array) -> Any:
-            return objects.result(given, found, into, rows)
+        given, columns = objects.sequences(rows, width), _object_columns(asked, rows, objects.reasons)
     else:
-        given, cells = _of_equal(own, column, into, width)
-    return given, lambda found: {**table, output: cells(found)}
+        given, cells = _of_equal(own, asked, width)
+        columns = _columns(asked, cells, objects.reasons)
+    return given, lambda given, found: {**table, **columns(given, found), **offsets}
 
 
 def _of_flat(
-    values: Any, offsets: Any, column: str, into: Into, width: int
-) -> tuple[Sequences, Callable[[Array], Array]]:
+    values: Any, offsets: Any, asked: Asked, width: int
+) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
     """values (N, width), also (N,) if width is 1, and offsets (B + 1,)."""
-    flat = real(f"column {column!r}", values)
+    column = f"column {asked.column!r}"
+    flat = real(column, values)
     if width == 1 and flat.ndim == 1:
         flat = flat[:, None]
     if flat.ndim != 2 or flat.shape[1] != width:
-        raise bad_value(f"column {column!r}", f"of shape (N, {width})", flat)
-    name = f"column {column + OFFSETS!r}"
+        raise bad_value(column, f"of shape (N, {width})", flat)
+    name = f"column {asked.column + OFFSETS!r}"
     at = real(name, offsets)
     if at.dtype.kind not in "iu":
         raise bad_type(name, "an array of integers", at)
@@ -146,24 +195,15 @@ def _of_flat(
         raise ValueError(f"{name} must not fall, and does after row {fall[0]}")
     if at[0] < 0 or at[-1] > len(flat):
         raise bad_value(
-            name,
-            f"between 0 and the {len(flat)} steps of column {column!r}",
-            int(at[0] if at[0] < 0 else at[-1]),
+            name, f"between 0 and the {len(flat)} steps of {column}", int(at[0] if at[0] < 0 else at[-1])
         )
     given = Sequences.of(_float32(flat), at, np.zeros(len(at) - 1, bool), {})
-
-    def cells(found: Array) -> Array:
-        if into != "all" or len(found) == len(flat):
-            return found
-        whole = np.zeros((len(flat), found.shape[1]), np.float32)  # steps that are no row's have zeros
-        whole[at[0] : at[-1]] = found
-        return whole
-
-    return given, cells
+    return given, lambda given, found: _numbers(given, found, asked, at, len(flat))
 
 
-def _of_equal(values: Any, column: str, into: Into, width: int) -> tuple[Sequences, Callable[[Array], Array]]:
+def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
     """values (B, T, width), also (B, T) if width is 1: all rows have T steps."""
+    column = asked.column
     array = real(f"column {column!r}", values)
     if width == 1 and array.ndim == 2:
         array = array[:, :, None]
@@ -173,7 +213,27 @@ def _of_equal(values: Any, column: str, into: Into, width: int) -> tuple[Sequenc
     B, T, _ = array.shape
     offsets = np.arange(B + 1, dtype=np.int64) * T
     given = Sequences(_float32(array).reshape(B * T, width), offsets, np.zeros(B, bool))
-    return given, lambda found: found.reshape(B, T, found.shape[1]) if into == "all" else found
+
+    def cells(given: Sequences, found: Array) -> Array:
+        numbers = _numbers(given, found, asked, offsets, B * T)
+        return numbers.reshape(B, T, found.shape[1]) if asked.into == "all" else numbers
+
+    return given, cells
+
+
+def _numbers(given: Sequences, found: Array, asked: Asked, offsets: Array, steps: int) -> Array:
+    """The results of `run` as an array of numbers, (B, W), for "all" (steps, W): NaN for bad rows, and zeros
+    for steps that are no row's. offsets: of all rows, which `given` has without steps if they are bad."""
+    if asked.into != "all":
+        found[given.absent] = np.nan
+        return found
+    if len(found) == steps:
+        return found
+    whole = np.zeros((steps, found.shape[1]), np.float32)
+    own = whole[offsets[0] : offsets[-1]]
+    bad = np.repeat(given.absent, np.diff(offsets))
+    own[bad], own[~bad] = np.nan, found
+    return whole
 
 
 def _float32(array: Array) -> Array:

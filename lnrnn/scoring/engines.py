@@ -56,8 +56,8 @@ def on_dask(
             index = under_way.pop(future.key)
             try:
                 outcome = future.result()
-            except distributed.scheduler.KilledWorker:
-                raise lost(index) from None
+            except distributed.scheduler.KilledWorker as error:
+                raise lost(index, error.allowed_failures + 1) from None
             future.release()
             submit(1)
             yield outcome

@@ -7,32 +7,26 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .sequences import Into
+from .scorer import Scorer
 
 Engine = Literal["local", "dask", "ray"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-Bad = Literal["raise", "skip"]
-BAD: tuple[Bad, ...] = get_args(Bad)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know. All paths are absolute. input_was: as parquet.identity has it; model_was:
-    the SHA-256 of its file; version, isa: of the lnrnn that began. skip: whether bad rows become nulls.
-    scratch: where results go."""
+    """What a worker has to know. All paths are absolute. input_was: as parquet.identity has it. scratch:
+    where results go."""
 
-    model: str
-    model_was: str
+    scorer: Scorer
     input: str
     input_was: dict[str, int | str]
-    column: str
-    into: Into
-    output: str
-    skip: bool
-    threads: int
-    version: str
-    isa: str
     scratch: str
+
+    @property
+    def threads(self) -> int:
+        """Of a worker."""
+        return self.scorer.threads or 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ Compute = Callable[[Job, int], Outcome]
 TRIES = 3  # a row group whose process dies is computed so often at most
 
 
-def lost(index: int) -> ChildProcessError:
+def lost(index: int, tries: int = TRIES) -> ChildProcessError:
     return ChildProcessError(
-        f"row group {index}: the process that was to compute it died {TRIES} times (was there memory enough?)"
+        f"row group {index}: the process that was to compute it died {tries} times (was there memory enough?)"
     )

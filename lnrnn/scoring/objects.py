@@ -50,6 +50,14 @@ def result(given: Sequences, found: Array, into: Into, rows: Iterable[Any]) -> A
     return cells
 
 
+def reasons(given: Sequences) -> Array:
+    """Why rows are bad: an array of objects (B,), texts, None where nothing is wrong."""
+    cells: Array = np.empty(len(given), object)
+    for row, reason in given.bad.items():
+        cells[row] = reason
+    return cells
+
+
 def _is_null(row: Any) -> bool:
     if row is None or type(row).__name__ in ("NAType", "NaTType"):
         return True

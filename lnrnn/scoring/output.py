@@ -13,6 +13,9 @@ from ..files import replacing
 from ..rnn.models import Model
 from . import parquet
 from .job import Job
+from .parts import facts_of
+
+COUNTS = ("rows", "steps", "bad rows")
 
 
 @contextmanager
@@ -33,7 +36,7 @@ class Output:
     """Takes row groups in the input's order, and writes each with its results.
 
     source: the input, a ParquetFile. rows: a ParquetWriter of OUT; reasons: one of the list of bad rows, or
-    None for none. bad_rows: how many are in that list.
+    None for none. scored: how many rows, steps and bad rows there are so far.
     """
 
     job: Job
@@ -41,23 +44,27 @@ class Output:
     source: Any
     rows: Any
     reasons: Any = None
-    bad_rows: int = field(default=0, init=False)
+    scored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0), init=False)
 
     def add(self, index: int, results: Path, bad: Path) -> None:
         """results: the file of a row group's results; bad: of its bad rows, if there is such a file."""
         pa, _ = parquet.packages()
         schema = self.rows.schema
         # Each piece is a row group of OUT: one of the input that memory has no room for becomes several.
-        pieces = parquet.rows_at_a_time(self.source, index, self.job, self.model)
+        pieces = parquet.rows_at_a_time(self.source, index, self.job.scorer, self.model)
+        kind = schema.field(self.job.scorer.output).type
         with parquet.opened(str(results)) as part:
-            groups = range(part.num_row_groups)
+            facts, groups = facts_of(part), range(part.num_row_groups)
             found = _Rows(batch for k in groups for batch in parquet.batches(part, str(results), k, pieces))
             for batch in parquet.batches(self.source, self.job.input, index, pieces):
-                column = pa.chunked_array(found.next(len(batch)), schema.field(self.job.output).type)
+                column = pa.chunked_array(found.next(len(batch)), kind)
                 self.rows.write_table(pa.Table.from_arrays([*batch.columns, column], schema=schema))
-        if self.reasons is not None and bad.exists():
+        if not facts["rows"]:
+            self.rows.write_table(schema.empty_table())
+        for name in COUNTS:
+            self.scored[name] += facts[name]
+        if self.reasons is not None and facts["bad rows"]:
             with parquet.opened(str(bad)) as file:
-                self.bad_rows += file.metadata.num_rows
                 for batch in file.iter_batches():
                     self.reasons.write_batch(batch)
 

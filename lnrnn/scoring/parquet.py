@@ -12,7 +12,7 @@ from typing import Any
 from ..packages import require
 from ..rnn.models import Model
 from .columns import check_names
-from .job import Job
+from .scorer import Scorer
 from .sequences import result_width
 
 # So many bytes of rows at a time, in memory; what they are read from and written to takes about as much
@@ -44,11 +44,14 @@ def reading(path: str, where: str = "") -> Iterator[None]:
 def opened(path: str) -> Iterator[Any]:
     """A pyarrow.parquet.ParquetFile, which reads row groups page by page."""
     _, pq = packages()
-    # What there is no such file, or no file, is said by Python in the usual words.
-    with open(path, "rb"):
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no such file: {path!r}")
+    with open(path, "rb"):  # a folder, and a file that may not be read, are named by Python
         pass
     with reading(path):
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER)
+        file = pq.ParquetFile(
+            path, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True
+        )  # fmt: skip
     with file:
         yield file
 
@@ -72,7 +75,7 @@ def unchanged(path: str, was: dict[str, int | str]) -> None:
         raise ValueError(f"{path} has changed since its scoring began")
 
 
-def rows_at_a_time(file: Any, index: int, job: Job, model: Model) -> int:
+def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
     """How many rows of a row group, with their results, take about PIECE_BYTES: by what its metadata say of
     the mean row."""
     group = file.metadata.row_group(index)
@@ -80,9 +83,9 @@ def rows_at_a_time(file: Any, index: int, job: Job, model: Model) -> int:
     own = steps = 0.0
     for each in (group.column(k) for k in range(group.num_columns)):
         own += max(8 * each.num_values, each.total_uncompressed_size)
-        if each.path_in_schema.split(".")[0] == job.column:
+        if each.path_in_schema.split(".")[0] == scorer.column:
             steps += each.num_values / model.input_size
-    results = 4 * result_width(model) * (steps if job.into == "all" else rows)
+    results = 4 * result_width(model) * (steps if scorer.into == "all" else rows)
     return max(int(PIECE_BYTES * rows / (own + results + 1)), 1)
 
 
@@ -97,11 +100,14 @@ def batches(file: Any, path: str, index: int, rows: int, columns: list[str] | No
         yield batch
 
 
-def check_column(file: Any, column: str, output: str) -> Any:
-    """The type of a column. Raises ValueError if it is not there once, or the name of the result is taken."""
+def check_columns(file: Any, scorer: Scorer) -> Any:
+    """The type of the column to be scored. Raises ValueError if it, or that of names, is not there once, or
+    the name of the result is taken."""
     schema = file.schema_arrow
-    check_names(schema.names, column, output)
-    return schema.field(column).type
+    for column in (scorer.column, scorer.id_column):
+        if column is not None:
+            check_names(schema.names, column, scorer.output)
+    return schema.field(scorer.column).type
 
 
 class Sink(io.RawIOBase):

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from dataclasses import dataclass, field
 from typing import Any
-
-import lnrnn
 
 from . import arrow, parquet
 from .job import Job, Outcome
-from .models import loaded
+from .parts import Part
+from .scorer import Scorer, model_of, named
 from .sequences import result_width, run
-
-
-@dataclass
-class _Part:
-    """A file of the scratch folder that is written piece by piece."""
-
-    path: str
-    schema: Any
-    _writer: Any = field(default=None, init=False)
-
-    def write(self, columns: list[Any]) -> None:
-        pa, pq = parquet.packages()
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, self.schema, compression="none", use_dictionary=False)
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-
-    def close(self) -> str | None:
-        """-> the path, when all is on the disk; None if nothing was written."""
-        if self._writer is None:
-            return None
-        self._writer.close()
-        with open(self.path, "rb") as file:
-            os.fsync(file.fileno())
-        return self.path
 
 
 def compute(job: Job, index: int) -> Outcome:
@@ -48,52 +21,56 @@ def compute(job: Job, index: int) -> Outcome:
         return Outcome(index, error=str(error) or type(error).__name__)
 
 
-def bad_rows_schema() -> Any:
-    """row: in the whole input; both count from 0."""
+def bad_rows_schema(scorer: Scorer, source: Any) -> Any:
+    """row: in the whole input; both numbers count from 0. id: of the column of names, if the Scorer has one.
+    source: the schema of the input."""
     pa, _ = parquet.packages()
-    return pa.schema([("row", pa.int64()), ("row_group", pa.int32()), ("reason", pa.string())])
+    name = scorer.id_column
+    id_field = [] if name is None else [("id", source.field(name).type)]
+    return pa.schema([("row", pa.int64()), ("row_group", pa.int32()), ("reason", pa.string()), *id_field])
 
 
 def _computed(job: Job, index: int) -> Outcome:
-    _check_here(job)
-    model = loaded(job.model, job.model_was)
-    width, into = result_width(model), job.into
+    scorer = job.scorer
+    model = model_of(scorer)
     pa, _ = parquet.packages()
     parquet.unchanged(job.input, job.input_was)
     stem = f"{job.scratch}/{index:08}-{secrets.token_hex(8)}"
     with parquet.opened(job.input) as file:
-        kind = parquet.check_column(file, job.column, job.output)
-        schema = pa.schema([(job.output, arrow.result_type(into, width, kind, fixed=False))])
-        results, bad = _Part(f"{stem}.parquet", schema), _Part(f"{stem}.bad.parquet", bad_rows_schema())
-        rows = parquet.rows_at_a_time(file, index, job, model)
-        scored = 0
-        for batch in parquet.batches(file, job.input, index, rows, [job.column]):
-            given = arrow.sequences(batch.column(0), model.input_size, job.column).less_long(model)
+        kind = parquet.check_columns(file, scorer)
+        kind_out = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
+        results = Part(f"{stem}.parquet", pa.schema([(scorer.output, kind_out)]))
+        bad = Part(f"{stem}.bad.parquet", bad_rows_schema(scorer, file.schema_arrow))
+        rows = parquet.rows_at_a_time(file, index, scorer, model)
+        facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}
+        before = sum(file.metadata.row_group(k).num_rows for k in range(index))
+        wanted = [name for name in (scorer.column, scorer.id_column) if name is not None]
+        for batch in parquet.batches(file, job.input, index, rows, wanted):
+            column = batch.column(batch.schema.names.index(scorer.column))
+            given = arrow.sequences(column, model.input_size, scorer.column).less_long(model)
+            first = before + facts["rows"]
             if given.bad:
-                before = scored + sum(file.metadata.row_group(k).num_rows for k in range(index))
-                told = [(before + place, index, given.bad[place]) for place in sorted(given.bad)]
-                if not job.skip:
+                places = sorted(given.bad)
+                if scorer.bad == "raise":
                     raise ValueError(
-                        f"{job.input}, row group {index}, row {told[0][0]}, column {job.column!r}: "
-                        f"{told[0][2]} (--bad skip leaves such rows out)"
+                        f"{job.input}, row group {index}, row {first + places[0]}"
+                        f"{named(scorer, batch, places[0])}, column {scorer.column!r}: "
+                        f"{given.bad[places[0]]} (--bad skip leaves such rows out)"
                     )
-                columns = zip(zip(*told, strict=True), bad.schema.types, strict=True)
-                bad.write([pa.array(values, kind) for values, kind in columns])
-            found = run(model, given, into, job.threads)
-            results.write([arrow.result(given, found, into, kind, fixed=False)])
-            scored += len(given)
-        if results.close() is None:  # a row group without rows
-            results.write([pa.array([], schema.types[0])])
-            results.close()
+                told = [(first + place, index, given.bad[place]) for place in places]
+                listed = zip(zip(*told, strict=True), bad.schema.types[:3], strict=True)
+                columns = [pa.array(values, kind) for values, kind in listed]
+                if scorer.id_column is not None:  # not by take, which knows fewer types
+                    names = batch.column(scorer.id_column)
+                    columns.append(pa.concat_arrays([names.slice(place, 1) for place in places]))
+                bad.write(columns)
+            found = run(model, given, scorer.into, scorer.threads)
+            results.write([arrow.result(given, found, scorer.into, kind, fixed=False)])
+            for name, count in (("rows", given), ("steps", given.values), ("bad rows", given.bad)):
+                facts[name] += len(count)
+        if not facts["rows"]:
+            results.write([pa.array([], kind_out)])
     parquet.unchanged(job.input, job.input_was)
-    return Outcome(index, results.path, bad.close())
-
-
-def _check_here(job: Job) -> None:
-    """Raises ValueError if the lnrnn of this process would give other bits than the one that began."""
-    isa = lnrnn.cpu_info()["isa"]
-    if (lnrnn.__version__, isa) != (job.version, job.isa):
-        raise ValueError(
-            f"a worker has lnrnn {lnrnn.__version__} with the kernels {isa}, the command has lnrnn "
-            f"{job.version} with {job.isa}: their results differ (LNRNN_ISA chooses kernels)"
-        )
+    made = results.close(facts)
+    assert made is not None
+    return Outcome(index, made, bad.close(facts))

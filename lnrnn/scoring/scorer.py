@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .. import _core
 from ..errors import bad_type, choice, integer
+from ..rnn.models import Model
 from ..state import Closed
 from . import columns
-from .models import loaded
-from .sequences import INTO, Into, run
+from .models import digest, loaded
+from .sequences import BAD, INTO, Bad, Into, run
 
 
 class Scorer(Closed):
     """Runs a saved model over the sequences in a column of a table: scorer(table) is the table with one
     column more.
 
-    path: what save() wrote; made absolute here, read at the first call in each process, and never pickled: a
-    Scorer is a few hundred bytes, for any number of processes and machines that see the file. It must not be
-    replaced while they run. column: whose rows are sequences (T, D), of any T. into: what each becomes,
+    path: what save() wrote; made absolute here, loaded at the first call in each process, and never pickled:
+    a Scorer is a few hundred bytes, for any number of processes and machines that see the file. column: whose
+    rows are sequences (T, D), of any T. into: what each becomes,
 
         "last"  y at the last step of a forward direction and the first of a reverse one, which is h of
                 the last layer: W = directions * H numbers
@@ -27,7 +31,20 @@ class Scorer(Closed):
         "all"   y: T times W numbers
 
     threads: that a call may use; None: what lnrnn.set_num_threads says. output: name of the new column,
-    column + "_" + into if None; it must not be there already.
+    column + "_" + into if None; it must not be there already. id_column: whose entry a message about a row
+    names, beside the row's number in its table.
+
+    bad: what becomes of a bad row, which is one with a null inside, with steps of another width than the
+    model's, or with more steps than batch norm has statistics for under overrun="raise". "raise": the call
+    raises a ValueError for the first of them before anything is computed. "null": its result is null, NaN in
+    arrays of numbers, and one more column, output + "_error", says why: a text, null for rows that are not
+    bad. That column is there in every call.
+
+    A Scorer keeps the SHA-256 of the model's file, lnrnn's version and the kernel set, all as they are where
+    it is made: attributes `sha256`, `version` and `isa`. A call compares them with those of its process, and
+    raises a ValueError that names the one that differs, for then results differ too. isa: None for the kernel
+    set in use where it is made (`cpu_info()["isa"]`), the name of the one that all processes must use, or
+    "any" for no such check.
 
     table and column, and the column of results that come of them:
 
@@ -52,18 +69,24 @@ class Scorer(Closed):
     a row without steps its zero state; NaN stays in its row. A row's result does not depend, by a bit, on the
     rows around it or how a table is cut.
 
-    A call raises ValueError or TypeError, which names column and row, before anything is computed: for a row
-    with a null inside, with steps of another width than the model's, or with more steps than batch norm has
-    statistics for under overrun="raise". A model with overrun="batch" is refused, for there a row's result
-    would depend on others'.
+    Raises FileNotFoundError where it is made if there is no such file; at a call ValueError and TypeError for
+    a column that is missing or of another type. A model with overrun="batch" is refused, for there a row's
+    result would depend on others'.
     """
 
-    __slots__ = ("path", "column", "into", "threads", "output")
+    __slots__ = (
+        "path", "column", "into", "threads", "output", "bad", "id_column", "isa", "sha256", "version",
+    )  # fmt: skip
     path: str
     column: str
     into: Into
     threads: int | None
     output: str
+    bad: Bad
+    id_column: str | None
+    isa: str
+    sha256: str
+    version: str
 
     def __init__(
         self,
@@ -73,8 +96,12 @@ class Scorer(Closed):
         threads: int | None = 1,
         *,
         output: str | None = None,
+        bad: Bad = "raise",
+        id_column: str | None = None,
+        isa: str | None = None,
     ) -> None:
-        for name, value in (("column", column), ("output", output)):
+        names = {"column": column, "output": output, "id_column": id_column, "isa": isa}
+        for name, value in names.items():
             if not isinstance(value, str) and (name == "column" or value is not None):
                 raise bad_type(name, "a name", value)
         self.path = os.path.abspath(os.fsdecode(os.fspath(path)))
@@ -82,6 +109,11 @@ class Scorer(Closed):
         self.into = choice("into", into, INTO)
         self.threads = None if threads is None else integer("threads", threads, 1, 1024)
         self.output = f"{column}_{self.into}" if output is None else output
+        self.bad = choice("bad", bad, BAD)
+        self.id_column = id_column
+        self.version, own = _here()
+        self.isa = own if isa is None else isa
+        self.sha256 = digest(self.path)
 
     @property
     def _fixed(self) -> tuple[str, ...]:
@@ -90,14 +122,49 @@ class Scorer(Closed):
     def __call__(self, table: Any) -> Any:
         if isinstance(table, Iterator):
             return (columns.in_plain_lists(self(one), self.output) for one in table)
-        model = loaded(self.path)
-        given, with_results = columns.taken(table, self.column, self.output, self.into, model.input_size)
+        model = model_of(self)
+        given, with_results = columns.taken(table, self, model.input_size)
         given = given.less_long(model)
-        if given.bad:
+        if given.bad and self.bad == "raise":
             row = min(given.bad)
-            raise ValueError(f"column {self.column!r}, row {row}: {given.bad[row]}")
-        return with_results(run(model, given, self.into, self.threads))
+            where = f"row {row} of the {len(given)} in this table{named(self, table, row)}"
+            raise ValueError(
+                f"column {self.column!r}, {where}: {given.bad[row]} (bad='null' gives such rows a null)"
+            )
+        return with_results(given, run(model, given, self.into, self.threads))
 
     def __repr__(self) -> str:
         options = f"{self.path!r}, column={self.column!r}, into={self.into!r}, threads={self.threads}"
-        return f"Scorer({options}, output={self.output!r})"
+        more = f"bad={self.bad!r}, id_column={self.id_column!r}, isa={self.isa!r}"
+        return f"Scorer({options}, output={self.output!r}, {more})"
+
+
+def _here() -> tuple[str, str]:
+    """lnrnn's version, and the kernel set in use."""
+    package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
+    return package.__version__, _core.isa()
+
+
+def model_of(scorer: Scorer) -> Model:
+    """A Scorer's model. Raises ValueError if this process would give other results than the one that made the
+    Scorer: by another lnrnn, kernel set or model."""
+    (version, isa), here = _here(), f"process {os.getpid()} on {platform.node()}"
+    if version != scorer.version:
+        raise ValueError(
+            f"{here} has lnrnn {version}, and the Scorer is of lnrnn {scorer.version}: "
+            "their results may differ"
+        )
+    if isa != scorer.isa != "any":
+        raise ValueError(
+            f"{here} has the kernel set {isa}, and the Scorer is for {scorer.isa}: their results differ "
+            "(the environment variable LNRNN_ISA chooses a set)"
+        )
+    return loaded(scorer.path, scorer.sha256)
+
+
+def named(scorer: Scorer, table: Any, row: int) -> str:
+    """A row by its entry in the column of names, for a message; empty if the Scorer has none."""
+    if scorer.id_column is None:
+        return ""
+    name = columns.cell(table, scorer.id_column, row)
+    return f" ({scorer.id_column} = {(repr(name) if isinstance(name, str) else str(name))[:60]})"

@@ -12,6 +12,8 @@ from ..rnn.models import Model
 Array = np.ndarray
 Into = Literal["last", "mean", "all"]
 INTO: tuple[Into, ...] = get_args(Into)
+Bad = Literal["raise", "null"]
+BAD: tuple[Bad, ...] = get_args(Bad)
 
 # So many numbers of y at a time: 64 MiB for each layer. A result does not depend on it.
 PIECE = 2**24

@@ -307,7 +307,7 @@ def test_a_missing_package_is_one_line(capsys, monkeypatch):
     assert "needs tqdm, of the extra 'demo': pip install matplotlib tqdm scikit-learn, or in" in error
 
 
-@pytest.mark.parametrize("package", ["tqdm", "pyarrow"])
+@pytest.mark.parametrize("package", ["tqdm", "pyarrow", "safetensors"])
 def test_score_names_all_packages_that_it_needs(capsys, monkeypatch, package):
     pytest.importorskip("pyarrow.parquet")
     monkeypatch.setitem(sys.modules, package, None)

@@ -86,18 +86,21 @@ def all_but_one(compute):
 
     def computes(job, index):
         if index == 3:
+            open(f"{os.path.dirname(job.scratch)}.attempt-{os.getpid()}", "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return compute(job, index)
 
     return computes
 
 
-def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more):
+def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
+    """It, and no other, after as many attempts as the message says."""
     monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
     words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
     assert cli.main(words) == 2
     said = capsys.readouterr().err
-    assert re.search(r"lnrnn score: error: row group \d+: the process .* died 3 times", said), said
+    assert re.search(rf"lnrnn score: error: row group 3: the process .* died {tries} times", said), said
+    assert len(list(target.parent.glob("*.attempt-*"))) == tries
     assert not target.exists()
 
 
@@ -159,6 +162,13 @@ def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch)
     a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "dask")
 
 
+def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys, monkeypatch):
+    """As its owner has set it."""
+    monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
+    words = "--engine", "dask", "--address", cluster.scheduler.address
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
+
+
 # --- Ray ----------------------------------------------------------------------------------------------------
 
 
@@ -181,12 +191,9 @@ def test_ray_maps_batches(files, ray, formats):
         present = np.array([row is not None for row in table["x"].to_pylist()])
         table, want = table.filter(pa.array(present)), want.filter(pa.array(present))
     given = data.from_arrow([table.slice(0, 100), table.slice(100, 30), table.slice(130)])
-    for batch_format in formats:  # one after the other, in actors of their own
+    for batch_format in formats:  # one after the other
         given = given.map_batches(
-            lnrnn.Scorer,
-            fn_constructor_args=(str(model),),
-            fn_constructor_kwargs={"column": "x", "output": batch_format},
-            concurrency=1,
+            lnrnn.Scorer(model, "x", output=batch_format),
             num_cpus=0.5,
             batch_size=48,
             batch_format=batch_format,
@@ -255,16 +262,18 @@ def of_the_docs(*headings):
 
 def test_what_the_page_shows(tmp_path, monkeypatch):
     pytest.importorskip("dask.dataframe")
+    pytest.importorskip("distributed")
     pytest.importorskip("joblib")
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(of_the_docs("", "In Python", "Dask", "joblib"), names)
+    exec(of_the_docs("", "In Python", "The same bits everywhere", "Dask", "joblib"), names)
     whole = names["scorer"](names["table"])
     got = pq.read_table("scored").sort_by("id")
     assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
     words = of_the_docs_command()
     assert cli.main([*words, "--workers", "1"]) == 0
     assert pq.read_table("out.parquet").equals(as_written(whole))
+    assert len(os.listdir("scored")) == 10  # a file for each row group
 
 
 def of_the_docs_command():
@@ -275,9 +284,9 @@ def of_the_docs_command():
 def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(of_the_docs(""), names)
+    exec(of_the_docs("", "In Python"), names)
     program = of_the_docs("Ray")
-    for name in ("model.safetensors", "in.parquet", "scored"):  # Ray's workers have another working directory
+    for name in ("in.parquet", "scored"):  # Ray's workers have another working directory
         program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
     exec(program, names)
     want = lnrnn.Scorer("model.safetensors", "x")(names["table"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
-from lnrnn.scoring import parquet
+from lnrnn.scoring import parquet, progress
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -29,6 +31,13 @@ def run(capsys, *arguments):
     code = cli.main(["score", *map(str, arguments)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def summary(capsys, *arguments):
+    """The one line that a run which succeeds prints."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (0, "") and re.fullmatch(r"lnrnn score: .* s: \S+\n", err), err
+    return re.sub(r"[\d.]+ s: ", "", err.removeprefix("lnrnn score: "))
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def row_groups(path):
 @pytest.mark.parametrize("into", ["last", "mean", "all"])
 def test_what_a_scorer_gives_row_group_by_row_group(files, capsys, into):
     folder, table = files
-    assert run(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)
     got = pq.read_table(folder / "out.parquet")
     assert got.equals(
         sequence_files.as_written(lnrnn.Scorer(folder / "m.safetensors", "x", into)(table), into)
@@ -89,7 +98,7 @@ def test_all_columns_stay_and_the_name_may_be_another(files, capsys):
     table = table.append_column("more", pa.array([{"a": [k], "b": None} for k in range(count)]))
     table = table.replace_schema_metadata({"note": "kept"})
     pq.write_table(table, folder / "in.parquet", row_group_size=25)
-    assert run(capsys, *paths(folder), "--column", "x", "--name", "code", "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--name", "code", "--workers", 1)
     got = pq.read_table(folder / "out.parquet")
     assert got.schema.names == ["id", "x", "text", "more", "code"] and got.schema.metadata[b"note"] == b"kept"
     assert got.drop_columns("code").equals(table)
@@ -101,7 +110,7 @@ def test_other_types_of_columns(files, capsys, kind, into):
     folder, table = files
     other = pa.table({"x": pa.array(table["x"].to_pylist(), kind)})
     pq.write_table(other, folder / "in.parquet", row_group_size=25)
-    assert run(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)
     assert pq.read_table(folder / "out.parquet").equals(
         sequence_files.as_written(lnrnn.Scorer(folder / "m.safetensors", "x", into)(other), into)
     )
@@ -113,7 +122,7 @@ def test_a_file_without_rows(files, capsys, groups):
     with pq.ParquetWriter(folder / "in.parquet", table.schema) as writer:
         for _ in range(groups):
             writer.write_table(table.slice(0, 0))
-    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--workers", 1)
     got = pq.read_table(folder / "out.parquet")
     assert got.num_rows == 0 and got.schema.names == ["id", "x", "x_last"]
 
@@ -129,10 +138,54 @@ def test_an_old_output_and_a_link_to_it(files, capsys):
     assert names(folder / "real") == ["y.parquet"]
 
 
-def test_the_progress_bar_counts_rows(files):
+@pytest.mark.parametrize("groups", [[0, 3, 0, 0, 2], [0], [2, 0]])
+def test_empty_row_groups_stay(files, capsys, groups):
+    folder, table = files
+    with pq.ParquetWriter(folder / "in.parquet", table.schema) as writer:
+        for rows in groups:
+            writer.write_table(table.slice(0, rows))
+    summary(capsys, *paths(folder), "--column", "x", "--workers", 1)
+    assert row_groups(folder / "out.parquet") == groups
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_summary_ends_it(files, capsys, workers):
+    folder, table = files
+    steps = sum(len(row) for row in table["x"].to_pylist() if row is not None)
+    said = summary(capsys, *paths(folder), "--column", "x", "--workers", workers)
+    assert said == f"60 rows, {steps} steps, 0 bad rows, {folder / 'out.parquet'}\n"
+
+
+def test_one_is_no_plural(files, capsys):
     folder, _ = files
-    program = sequence_files.command("score", *paths(folder), "--column", "x", "--workers", 1)
-    assert sequence_files.ended(program) == (0, "", "")  # no bar where no terminal is
+    pq.write_table(pa.table({"x": pa.array([[[1.0]]], NESTED)}), folder / "in.parquet")
+    said = summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
+    folder = folder.resolve()
+    assert said == f"1 row, 0 steps, 1 bad row ({folder / 'out.bad.parquet'}), {folder / 'out.parquet'}\n"
+
+
+def test_lines_tell_how_far_it_is_where_no_terminal_is(files, capsys, monkeypatch):
+    folder, _ = files
+    monkeypatch.setattr(progress, "EVERY", 0)
+    code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
+    told = re.findall(r"^lnrnn score: (\d+) of 60 rows, \d+ s left$", err, re.M)
+    assert code == 0 and told == ["16", "32", "48", "60"] and err.count("\n") == 5
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
+    """Nor does a bar, which there is none of."""
+    folder, _ = files
+    monkeypatch.setattr(progress, "EVERY", 0)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        code = cli.main(["score", *map(str, paths(folder)), "--column", "x", "--workers", "1"])
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert code == 0 and (folder / "out.parquet").exists()
 
 
 # --- bad rows -----------------------------------------------------------------------------------------------
@@ -170,7 +223,7 @@ def test_bad_rows_are_left_out_and_listed(some_bad, capsys, workers):
     assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 2
     assert names(folder / "out.parquet.parts") == ["00000000.parquet", "lock", "manifest.json"]
     code, out, err = run(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", workers)
-    assert (code, out, err) == (0, f"3 bad rows: {folder / 'out.bad.parquet'}\n", "")
+    assert (code, out) == (0, "") and f" 3 bad rows ({folder / 'out.bad.parquet'}), " in err
     assert pq.read_table(folder / "out.bad.parquet").to_pylist() == [
         {"row": 20, "row_group": 1, "reason": "step 1 has 2 numbers, the model takes 3"},
         {"row": 21, "row_group": 1, "reason": "step 0 is null"},
@@ -191,8 +244,55 @@ def test_bad_rows_are_left_out_and_listed(some_bad, capsys, workers):
 def test_the_list_of_bad_rows_may_be_empty(files, capsys):
     folder, _ = files
     (folder / "out.bad.parquet").write_bytes(b"of a run before")
-    assert run(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
     assert pq.read_table(folder / "out.bad.parquet").num_rows == 0
+
+
+def test_an_old_list_of_bad_rows_goes(some_bad, capsys):
+    folder, rows = some_bad
+    model, source, target = paths(folder)
+    summary(capsys, model, source, target, "--column", "x", "--bad", "skip", "--workers", 1)
+    good = folder / "good.parquet"
+    pq.write_table(pa.table({"x": pa.array(rows[:20], NESTED)}), good)
+    summary(capsys, model, good, target, "--column", "x", "--workers", 1)
+    assert not (folder / "out.bad.parquet").exists()
+
+
+@pytest.mark.parametrize("what", ["text", "the input", "an input like a list", "another table"])
+def test_what_is_no_list_of_bad_rows_stays(files, capsys, what):
+    folder, table = files
+    model, source, target = paths(folder)
+    other = folder / "out.bad.parquet"
+    if what == "text":
+        other.write_text("mine")
+    elif "input" in what:
+        if what == "an input like a list":
+            columns = {name: pa.array(range(60)) for name in ("row", "row_group", "reason")}
+            pq.write_table(pa.table({**columns, "x": table["x"]}), source)
+        source = source.rename(other)
+    else:
+        pq.write_table(table, other)
+    before = other.read_bytes()
+    summary(capsys, model, source, target, "--column", "x", "--workers", 1)
+    assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.list_(pa.int8())])
+def test_bad_rows_are_named_by_a_column(some_bad, capsys, kind):
+    folder, rows = some_bad
+    value = {"int64": lambda k: -k, "list<item: int8>": lambda k: [k]}.get(str(kind), lambda k: f"row {k}")
+    table = pa.table({"x": pa.array(rows, NESTED), "user": pa.array(map(value, range(60)), kind)})
+    pq.write_table(table, folder / "in.parquet", row_group_size=16)
+    words = ["--column", "x", "--id-column", "user", "--workers", 1]
+    code, _, err = run(capsys, *paths(folder), *words)
+    assert code == 2 and f"row group 1, row 20 (user = {value(20)!r}), column 'x': step 1 has 2 " in err
+    shutil.rmtree(folder / "out.parquet.parts")
+    summary(capsys, *paths(folder), *words, "--bad", "skip")
+    listed = pq.read_table(folder / "out.bad.parquet")
+    assert listed["row"].to_pylist() == [20, 21, 40]
+    assert listed["id"].to_pylist() == [value(k) for k in (20, 21, 40)]
+    assert pa.types.is_nested(listed["id"].type) or listed["id"].type == kind
+    assert pq.read_table(folder / "out.parquet")["x_last"].null_count == 3 + 3
 
 
 def test_rows_beyond_the_known_steps(files, capsys):
@@ -230,7 +330,7 @@ REFUSED = {
     "no model": ("m.safetensors", lambda path: path.unlink(), (), r"m\.safetensors"),
     "foreign model": ("m.safetensors", lambda path: path.write_text("hello"), (), "cannot load"),
     "overrun=batch": ("m.safetensors", save_batch, (), "overrun='batch': a row's result would depend"),
-    "no input": ("in.parquet", lambda path: path.unlink(), (), r"No such file.*in\.parquet"),
+    "no input": ("in.parquet", lambda path: path.unlink(), (), r"no such file: '.*in\.parquet'"),
     "a folder as input": ("in.parquet", lambda path: (path.unlink(), path.mkdir()), (), "Is a directory"),
     "an empty input": ("in.parquet", lambda path: path.write_bytes(b""), (), "cannot be read as Parquet"),
     "a truncated input": ("in.parquet", cut, (), r"in\.parquet cannot be read as Parquet"),
@@ -238,11 +338,12 @@ REFUSED = {
         "in.parquet",
         lambda path: path.write_text("1 2 3" * 9),
         (),
-        "cannot be read as Parquet",
+        "cannot be read as Parquet: Parquet magic bytes not found",
     ),
     "no such column": ("in.parquet", None, ("--column", "y"), "there is no column 'y'; there are 'id', 'x'"),
     "another type": ("in.parquet", None, ("--column", "id"), "column 'id' must be .*, got int64"),
     "the name is taken": ("in.parquet", None, ("--name", "id"), "there is a column 'id' already"),
+    "no such column of names": ("in.parquet", None, ("--id-column", "y"), "there is no column 'y'"),
     "another width": (
         "in.parquet",
         save_parquet(x=pa.array([], pa.list_(pa.list_(pa.float32(), 4)))),
@@ -314,13 +415,38 @@ def test_the_input_is_not_written_over(files, capsys):
     assert source.read_bytes() == before
 
 
+@pytest.mark.parametrize("how", ["itself", "symlink", "hard link"])
+def test_the_model_is_not_written_over(files, capsys, how):
+    """Neither by OUT nor by its list of bad rows."""
+    folder, _ = files
+    model, source, _ = paths(folder)
+    before = model.read_bytes()
+    for name, target, words in (("z.pq", "z.pq", ()), ("z.bad.parquet", "z.parquet", ("--bad", "skip"))):
+        given = model
+        if how == "itself":
+            given = shutil.copy(model, folder / name)
+        else:
+            (os.symlink if how == "symlink" else os.link)(model, folder / name)
+        code, _, err = run(capsys, given, source, folder / target, "--column", "x", *words)
+        assert code == 2 and "would be written over while it is read" in err
+        assert (folder / name).read_bytes() == model.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.feather", "out.parquet.gz"])
+def test_a_name_of_another_format_is_refused(files, capsys, name):
+    folder, _ = files
+    code, _, err = run(capsys, *paths(folder)[:2], folder / name, "--column", "x")
+    assert code == 2 and f"{name} would be written as Parquet" in err
+    assert names(folder) == ["in.parquet", "m.safetensors"]
+
+
 def test_nan_stays_in_its_row(files, capsys):
     folder, table = files
     rows = table["x"].to_pylist()
     rows[30] = [[1.0, np.nan, 2.0], [1.0, 1.0, 1.0]]
     pq.write_table(pa.table({"x": pa.array(rows, STEPS)}), folder / "in.parquet", row_group_size=16)
     before = lnrnn.Scorer(folder / "m.safetensors", "x")(table)["x_last"].to_pylist()
-    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1) == (0, "", "")
+    summary(capsys, *paths(folder), "--column", "x", "--workers", 1)
     got = pq.read_table(folder / "out.parquet")["x_last"].to_pylist()
     assert np.isnan(got[30]).any()
     assert got[:30] + got[31:] == before[:30] + before[31:]

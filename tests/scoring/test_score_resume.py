@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import lnrnn
 import sequence_files
-from lnrnn import cli
+from lnrnn import _core, cli
 from lnrnn.scoring import bulk
 from networks import network
 
@@ -61,19 +62,9 @@ def whole(files, *more):
 
 
 @pytest.fixture
-def begun(files, monkeypatch):
+def begun(files):
     """`files`, where a run has done five row groups and was interrupted."""
-    real, calls = bulk.compute, []
-
-    def compute(job, index):
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        calls.append(index)
-        return real(job, index)
-
-    monkeypatch.setattr(bulk, "compute", compute)
-    assert cli.main(words(files)) == 130
-    monkeypatch.setattr(bulk, "compute", real)
+    stop_at(5, files)
     folder = files[2].with_name("out.parquet.parts")
     assert sorted(path.name for path in folder.iterdir()) == [
         *(f"{k:08}.parquet" for k in range(5)), "lock", "manifest.json",
@@ -155,7 +146,8 @@ def test_a_killed_worker_is_replaced(slow_files):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         time.sleep(0.01)
-    assert sequence_files.ended(program) == (0, "", "")
+    code, out, err = sequence_files.ended(program)
+    assert (code, out) == (0, "") and err.startswith(f"lnrnn score: {50 * GROUPS} rows, ")
     assert len(killed) == 1
     assert slow_files[2].read_bytes() == whole(slow_files)
 
@@ -171,6 +163,7 @@ def test_a_row_group_that_ends_every_worker_is_named(files, monkeypatch):
     assert done.returncode == 2
     assert re.fullmatch(r"lnrnn score: error: row group 3: the process .* died 3 times .*\n", done.stderr)
     assert not files[2].exists()
+    assert len(list(files[0].parent.glob("attempt-*"))) == 3
     calls = computed(monkeypatch)
     assert cli.main(words(files)) == 0
     assert 3 in calls and 0 not in calls
@@ -185,6 +178,7 @@ from lnrnn.scoring import bulk, row_groups
 class Compute:
     def __call__(self, job, index):
         if index == 3:
+            open(f"{os.path.dirname(job.input)}/attempt-{os.getpid()}", "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return row_groups.compute(job, index)
 
@@ -213,6 +207,53 @@ def test_what_is_left_of_a_part_is_computed_again(begun, monkeypatch):
     assert cli.main(words(begun)) == 0
     assert calls == [1, 3, *range(5, GROUPS)]
     assert begun[2].read_bytes() == whole(begun)
+
+
+def test_a_part_of_another_row_group_is_computed_again(begun, monkeypatch):
+    """All have ten rows."""
+    first, second = (parts(begun[2]) / f"{k:08}.parquet" for k in (1, 3))
+    second.write_bytes(first.read_bytes())
+    calls = computed(monkeypatch)
+    assert cli.main(words(begun)) == 0
+    assert calls == [3, *range(5, GROUPS)]
+    assert begun[2].read_bytes() == whole(begun)
+
+
+def test_a_part_with_another_bit_is_computed_again(begun, monkeypatch):
+    part = parts(begun[2]) / "00000002.parquet"
+    at = pq.read_metadata(part).row_group(0).column(0)
+    data = bytearray(part.read_bytes())
+    data[at.data_page_offset + at.total_compressed_size - 1] ^= 1  # of the last number
+    part.write_bytes(data)
+    calls = computed(monkeypatch)
+    assert cli.main(words(begun)) == 0
+    assert calls == [2, *range(5, GROUPS)]
+    assert begun[2].read_bytes() == whole(begun)
+
+
+@pytest.mark.parametrize("change", ["removed", "of another row group", "where none belongs"])
+def test_a_list_of_bad_rows_that_is_not_its_own_is_made_again(files, monkeypatch, change):
+    """Row groups 0 and 2 have a bad row each. A list of a row group that has none is not read."""
+    table = pq.read_table(files[1])
+    rows = table["x"].to_pylist()
+    rows[5], rows[25] = [[1.0, None, 2.0]], [[1.0, None, 2.0]]
+    table = table.set_column(1, "x", [rows]).cast(table.schema)
+    pq.write_table(table, files[1], row_group_size=10)
+    want = whole(files, "--bad", "skip")
+    listed = pq.read_table(files[2].with_name("whole.bad.parquet"))
+    assert listed["row"].to_pylist() == [5, 25]
+    stop_at(4, files, "--bad", "skip")
+    lists = [parts(files[2]) / f"{k:08}.bad.parquet" for k in range(3)]
+    assert [path.exists() for path in lists] == [True, False, True]
+    if change == "removed":
+        lists[2].unlink()
+    else:
+        lists[1 if change == "where none belongs" else 2].write_bytes(lists[0].read_bytes())
+    calls = computed(monkeypatch)
+    assert cli.main(words(files, "--bad", "skip")) == 0
+    assert calls == [*([2] if change != "where none belongs" else []), *range(4, GROUPS)]
+    assert files[2].read_bytes() == want
+    assert pq.read_table(files[2].with_name("out.bad.parquet")).equals(listed)
 
 
 @pytest.mark.parametrize("more", [("--threads", "2"), ("--workers", "2")])
@@ -250,37 +291,28 @@ def test_another_option(begun, capsys, more, name):
         table = pq.read_table(source)
         pq.write_table(table.append_column("y", table["x"]), source, row_group_size=10)
         parts(target).joinpath("manifest.json").unlink()
-        begin_again(begun)
+        stop_at(1, begun)
     refused(begun, capsys, rf"cannot go on with what \S+out.parquet.parts holds: {name}; remove .*", *more)
 
 
-def begin_again(files):
-    """One row group done."""
-    real, calls = bulk.compute, []
+def stop_at(row_group, files, *more):
+    """Those before it are done."""
+    real = bulk.compute
 
     def compute(job, index):
-        if calls:
+        if index == row_group:
             raise KeyboardInterrupt
-        calls.append(index)
         return real(job, index)
 
     bulk.compute = compute
     try:
-        assert cli.main(words(files)) == 130
+        assert cli.main(words(files, *more)) == 130
     finally:
         bulk.compute = real
 
 
-def test_skip_does_not_become_raise(files, capsys, monkeypatch):
-    real = bulk.compute
-
-    def compute(job, index):
-        if index == 3:
-            raise KeyboardInterrupt
-        return real(job, index)
-
-    monkeypatch.setattr(bulk, "compute", compute)
-    assert cli.main(words(files, "--bad", "skip")) == 130
+def test_skip_does_not_become_raise(files, capsys):
+    stop_at(3, files, "--bad", "skip")
     refused(files, capsys, "cannot go on .* --bad was skip, and is raise; remove .*")
 
 
@@ -308,29 +340,23 @@ def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
     monkeypatch.setattr(lnrnn, "__version__", "9.9")
     refused(begun, capsys, r"cannot go on .* lnrnn's version was \S+, and is 9.9; remove .*")
     monkeypatch.undo()
-    info = lnrnn.cpu_info()
-    monkeypatch.setattr(lnrnn, "cpu_info", lambda: {**info, "isa": "other"})
+    monkeypatch.setattr(_core, "isa", lambda: "other")
     refused(begun, capsys, r"cannot go on .* the kernel set was \S+, and is other; remove .*")
 
 
-def test_a_worker_with_another_kernel_set(files, capsys):
+def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
     """Its own check: workers may run on other machines."""
-    job = {}
-    real = bulk.compute
+    real, isa = bulk.compute, _core.isa()
 
-    def compute(given, index):
-        job["other"] = type(given)(**{**vars(given), "isa": "other"})
-        return real(job["other"], index)
+    def compute(job, index):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(_core, "isa", lambda: "other")
+            return real(pickle.loads(pickle.dumps(job)), index)
 
-    bulk.compute = compute
-    try:
-        assert cli.main(words(files)) == 2
-    finally:
-        bulk.compute = real
+    monkeypatch.setattr(bulk, "compute", compute)
+    assert cli.main(words(files)) == 2
     err = capsys.readouterr().err
-    assert re.search(
-        r"a worker has lnrnn \S+ with the kernels \w+, the command has lnrnn \S+ with other", err
-    )
+    assert re.search(rf"has the kernel set other, and the Scorer is for {isa}: .* LNRNN_ISA", err), err
     assert not files[2].exists() and not parts(files[2]).exists()
 
 

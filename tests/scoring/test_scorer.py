@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.scoring import sequences
+from lnrnn.scoring import models, sequences
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -313,6 +314,20 @@ def test_what_stands_under_a_null_row_is_not_read(path, model, rows, kind):
     assert got[1] is None
 
 
+@pytest.mark.parametrize("length", [0, 2])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda each: pa.list_(each, 3)])
+def test_lists_without_a_buffer_of_offsets(path, kind, length):
+    """As Arrow allows where a list array is empty; also inside rows that are all empty."""
+    step = kind(pa.float32())
+    buffers = [None] if pa.types.is_fixed_size_list(step) else [None, None]
+    steps = pa.Array.from_buffers(step, 0, buffers, children=[pa.array([], pa.float32())])
+    offsets = pa.py_buffer(np.zeros(length + 1, np.int32)) if length else None
+    rows = pa.Array.from_buffers(pa.list_(step), length, [None, offsets], children=[steps])
+    for into in INTO:
+        got = lnrnn.Scorer(path, "x", into)(pa.table({"x": rows}))[f"x_{into}"]
+        assert got.to_pylist() == [[] if into == "all" else [0.0] * 10] * length
+
+
 # --- the object ---------------------------------------------------------------------------------------------
 
 
@@ -364,12 +379,75 @@ def test_a_relative_path_is_that_of_the_process_that_made_the_scorer(path, rows,
     assert len(scorer(flat(rows))["x_last"]) == len(rows)
 
 
-def test_a_model_that_takes_the_place_of_another_is_loaded(tmp_path, rows):
-    first, second = network(D, 5, seed=1), network(D, 5, seed=2)
-    for model in (first, second):
-        model.save(tmp_path / "m.safetensors")
-        got = lnrnn.Scorer(tmp_path / "m.safetensors", "x")(flat(rows))["x_last"]
-        same(got[0], expected(model, rows[0], "last"))
+@pytest.mark.parametrize("called", [False, True])
+def test_a_model_that_takes_the_place_of_another_is_refused(tmp_path, rows, called):
+    """By a Scorer of the first; one that is made then takes the second."""
+    path, models = tmp_path / "m.safetensors", [network(D, 5, seed=seed) for seed in (1, 2)]
+    models[0].save(path)
+    file = path.read_bytes()
+    first = lnrnn.Scorer(path, "x")
+    if called:
+        first(flat(rows))
+    models[1].save(path)
+    second = lnrnn.Scorer(path, "x")
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=f"m.safetensors is not the model .* was {first.sha256}, and is "
+        ):
+            pickle.loads(pickle.dumps(first))(flat(rows))
+        same(second(flat(rows))["x_last"][0], expected(models[1], rows[0], "last"))
+    path.write_bytes(file)
+    same(first(flat(rows))["x_last"][0], expected(models[0], rows[0], "last"))
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_refused(tmp_path, rows, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    network(D, 5, seed=1).save(path)
+    scorer = lnrnn.Scorer(path, "x")
+    load = models.load
+
+    def replaced(path):
+        network(D, 5, seed=2).save(path)
+        return load(path)
+
+    monkeypatch.setattr(models, "load", replaced)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is not the model that it was"):
+            scorer(flat(rows))
+
+
+def test_another_version_is_refused(path, rows, monkeypatch):
+    scorer = lnrnn.Scorer(path, "x", isa="any")
+    monkeypatch.setattr(lnrnn, "__version__", "9.9")
+    with pytest.raises(ValueError, match=f"has lnrnn 9.9, and the Scorer is of lnrnn {scorer.version}: "):
+        scorer(flat(rows))
+
+
+def test_another_kernel_set_is_refused(path, rows):
+    """By a process that uses it; none refuses where any will do."""
+    here = lnrnn.cpu_info()["isa"]
+    other = next(name for name in lnrnn.cpu_info()["available"][::-1] if name != here)
+    program = (
+        "import pickle, sys\n"
+        "scorer, table = pickle.load(sys.stdin.buffer)\n"
+        "print(scorer(table)['x_last'].shape, scorer.isa)\n"
+    )
+
+    def elsewhere(isa):
+        scorer = lnrnn.Scorer(path, "x", isa=isa)
+        return subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"LNRNN_ISA": other}, capture_output=True,
+            input=pickle.dumps((scorer, flat(rows))),
+        )  # fmt: skip
+
+    for isa in (None, here):
+        assert lnrnn.Scorer(path, "x", isa=isa).isa == here
+        said = elsewhere(isa).stderr.decode()
+        assert f"has the kernel set {other}, and the Scorer is for {here}: " in said
+    for isa in ("any", other):
+        assert elsewhere(isa).stdout.decode().split() == [f"({len(rows)},", "10)", isa]
+    with pytest.raises(ValueError, match=f"has the kernel set {here}, and the Scorer is for {other}: "):
+        lnrnn.Scorer(path, "x", isa=other)(flat(rows))
 
 
 def test_attributes_are_fixed_and_the_result_may_have_another_name(path, rows):

@@ -16,6 +16,7 @@ D = 3
 STEPS = pa.list_(pa.list_(pa.float32(), D))
 NESTED = pa.list_(pa.list_(pa.float32()))
 GOOD = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+HINT = r"\(bad='null' gives such rows a null\)"
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +69,12 @@ def test_a_bad_step_is_named(path, bad, make):
         "frame of arrays": lambda: frame(None, [], arrays, arrays),
         "list": lambda: {"x": [GOOD, None, [], row]},
     }[make]()
-    with pytest.raises(ValueError, match=rf"^column 'x', row 3: {message}$"):
+    with pytest.raises(ValueError, match=rf"^column 'x', row 3 of the \d in this table: {message} {HINT}$"):
         lnrnn.Scorer(path, "x")(table)
 
 
 def test_the_first_of_several_bad_steps_is_named(path):
-    with pytest.raises(ValueError, match=r"^column 'x', row 1: step 0 holds a null$"):
+    with pytest.raises(ValueError, match=r"^column 'x', row 1 of the 3 in this table: step 0 holds a null "):
         lnrnn.Scorer(path, "x")(arrow(NESTED, [[1.0, None, 3.0], [1.0, 2.0]], [[1.0]]))
 
 
@@ -81,13 +82,17 @@ def test_the_first_of_several_bad_steps_is_named(path):
     "row", ["text", b"bytes", 5, 2.5, {"a": 1}, np.ones((2, 2, D)), np.ones(D), object()]
 )
 def test_a_row_that_is_no_sequence_of_steps(path, row):
-    with pytest.raises(ValueError, match=r"^column 'x', row 1: expected steps of 3 numbers each, got "):
+    with pytest.raises(
+        ValueError, match=r"^column 'x', row 1 of the 2 in this table: expected steps of 3 numbers each, got "
+    ):
         lnrnn.Scorer(path, "x")(frame(row))
 
 
 @pytest.mark.parametrize("row", [np.ones((2, 4)), np.ones((5, 2)), [[1.0, 2.0]]])
 def test_rows_of_another_width(path, row):
-    with pytest.raises(ValueError, match=r"^column 'x', row 1: step 0 has \d numbers, the model takes 3$"):
+    with pytest.raises(
+        ValueError, match=r"^column 'x', row 1 of .*: step 0 has \d numbers, the model takes 3 "
+    ):
         lnrnn.Scorer(path, "x")(frame(row))
 
 
@@ -101,8 +106,109 @@ def test_rows_of_another_width(path, row):
     ],
 )
 def test_steps_that_are_none(path, row, message):
-    with pytest.raises(ValueError, match=rf"^column 'x', row 1: {message}"):
+    with pytest.raises(ValueError, match=rf"^column 'x', row 1 of the 2 in this table: {message}"):
         lnrnn.Scorer(path, "x")(frame(row))
+
+
+# --- bad="null", and names ---------------------------------------------------------------------------------
+
+
+def bad_tables(kind):
+    """Rows: good, null, bad, without steps, bad; and who they are."""
+    rows = [GOOD, None, [[1.0, None, 3.0]], [], [GOOD[0], [1.0]]]
+    names = ["a", "b", "c", "d", "e"]
+    if kind == "pandas":
+        column = np.empty(5, object)
+        column[:] = rows
+        return pd.DataFrame({"x": column, "user": names}, index=[5, 3, 1, 9, 9])
+    if kind == "list":
+        return {"x": rows, "user": np.array(names)}
+    column = pa.array(rows, NESTED)
+    if kind == "ArrowDtype":
+        return pd.DataFrame({"x": pd.array(column, pd.ArrowDtype(NESTED)), "user": names})
+    if kind == "dict of Arrow":
+        return {"x": column, "user": pa.array(names)}
+    return {"table": pa.table, "batch": pa.record_batch}[kind]({"x": column, "user": names})
+
+
+KINDS = ("table", "batch", "pandas", "ArrowDtype", "list", "dict of Arrow")
+
+
+@pytest.mark.parametrize("into", ["last", "mean", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_rows_become_null(path, kind, into):
+    table = bad_tables(kind)
+    got = lnrnn.Scorer(path, "x", into, bad="null")(table)
+    assert type(got) is type(table)
+    assert list(got if isinstance(got, (dict, pd.DataFrame)) else got.schema.names) == [
+        "x", "user", f"x_{into}", f"x_{into}_error",
+    ]  # fmt: skip
+    cells, errors = (
+        [None if x is pd.NA else x for x in plain(got[f"x_{into}{end}"])] for end in ("", "_error")
+    )
+    assert errors == [None, None, "step 0 holds a null", None, "step 1 has 1 numbers, the model takes 3"]
+    assert [cell is None for cell in cells] == [False, True, True, False, True]
+    want = lnrnn.Scorer(path, "x", into)({"x": [GOOD, []]})[f"x_{into}"]
+    for cell, right in zip((cells[0], cells[3]), want, strict=True):
+        assert np.array_equal(np.array(list(cell), np.float32), np.array(list(right), np.float32))
+
+
+def two_rows(table):
+    """Those that are not bad."""
+    return {name: table[name][:2] for name in table} if isinstance(table, dict) else table[:2]
+
+
+def plain(column):
+    return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_column_of_errors_is_always_there(path, kind):
+    got = lnrnn.Scorer(path, "x", bad="null", output="code")(two_rows(bad_tables(kind)))["code_error"]
+    assert [bool(value is None or value is pd.NA) for value in plain(got)] == [True, True]
+    assert kind not in ("table", "batch") or got.type == pa.string()
+
+
+@pytest.mark.parametrize("into", ["last", "all"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_bad_rows_of_arrays_become_nan(tmp_path, into, flat):
+    """They have too many steps; steps that are no row's have zeros."""
+    model = network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=4), trained=4)
+    model.save(tmp_path / "m.safetensors")
+    x = np.random.default_rng(0).standard_normal((11, D)).astype(np.float32)
+    scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into, bad="null")
+    if flat:
+        got = scorer({"x": x, "x_offsets": [1, 3, 8, 10]})
+        right = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)({"x": x, "x_offsets": [1, 3]})[
+            f"x_{into}"
+        ]
+        cells = got[f"x_{into}"]
+        if into == "last":
+            assert np.array_equal(cells[0], right[0]) and np.isfinite(cells[2]).all()
+            assert np.isnan(cells[1]).all() and cells.shape == (3, 4)
+        else:
+            assert np.array_equal(cells[:3], right[:3]) and np.isfinite(cells[8:]).all()
+            assert np.isnan(cells[3:8]).all() and not cells[10:].any() and cells.shape == (11, 4)
+        bad = [None, "it has 5 steps, and statistics are known for 4 only", None]
+    else:
+        got = scorer({"x": np.stack([x[:5], x[5:10]])})
+        cells = got[f"x_{into}"]
+        assert cells.shape == ((2, 5, 4) if into == "all" else (2, 4)) and np.isnan(cells).all()
+        bad = ["it has 5 steps, and statistics are known for 4 only"] * 2
+    assert cells.dtype == np.float32 and got[f"x_{into}_error"].tolist() == bad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_row_is_named_by_a_column(path, kind):
+    with pytest.raises(ValueError, match=r"row 2 of the 5 in this table \(user = 'c'\): step 0 holds a null"):
+        lnrnn.Scorer(path, "x", id_column="user")(bad_tables(kind))
+
+
+def test_an_iterator_gives_columns_of_errors(path):
+    tables = list(lnrnn.Scorer(path, "x", bad="null")(iter([bad_tables("batch"), bad_tables("batch")])))
+    for table in tables:
+        assert table.schema.field("x_last").type == pa.list_(pa.float32())
+        assert table["x_last"].null_count == 3 and table["x_last_error"].null_count == 3
 
 
 @pytest.mark.parametrize(
@@ -172,6 +278,9 @@ def test_offsets_of_all_steps_need_a_name_of_their_own(path):
         (dict(threads=0), ValueError, "threads must be an integer of at least 1"),
         (dict(threads=1.5), TypeError, "threads must be an integer"),
         (dict(output=3), TypeError, "output must be a name"),
+        (dict(bad="skip"), ValueError, "bad must be one of 'raise', 'null', got 'skip'"),
+        (dict(id_column=3), TypeError, "id_column must be a name"),
+        (dict(isa=3), TypeError, "isa must be a name"),
     ],
 )
 def test_bad_options(path, options, error, message):
@@ -179,11 +288,28 @@ def test_bad_options(path, options, error, message):
         lnrnn.Scorer(path, **{"column": "x", **options})
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_are_missing_or_taken(path, kind):
+    table = bad_tables(kind)
+    with pytest.raises(ValueError, match="there is no column 'who'; there are 'x', 'user'"):
+        lnrnn.Scorer(path, "x", id_column="who")(table)
+    good = two_rows(table)
+    with pytest.raises(ValueError, match="there is a column 'code_error' already"):
+        lnrnn.Scorer(path, "x", output="code", bad="null")(lnrnn.Scorer(path, "x", output="code_error")(good))
+
+
 def test_paths_that_are_none(tmp_path):
     with pytest.raises(TypeError):
         lnrnn.Scorer(3, "x")
-    with pytest.raises(FileNotFoundError, match="nothing.safetensors"):
-        lnrnn.Scorer(tmp_path / "nothing.safetensors", "x")({"x": [GOOD]})
+    with pytest.raises(FileNotFoundError, match="no such file: .*nothing.safetensors"):
+        lnrnn.Scorer(tmp_path / "nothing.safetensors", "x")
+    with pytest.raises(ValueError, match="cannot load .* it is not a regular file"):
+        lnrnn.Scorer(tmp_path, "x")
+    (tmp_path / "m.safetensors").write_text("")
+    scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x")
+    (tmp_path / "m.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="no such file: .*m.safetensors"):
+        scorer({"x": [GOOD]})
     (tmp_path / "text").write_text("to whom it may concern")
     with pytest.raises(ValueError, match="cannot load"):
         lnrnn.Scorer(tmp_path / "text", "x")({"x": [GOOD]})
@@ -208,7 +334,9 @@ def test_a_row_beyond_the_known_steps_is_named(tmp_path):
     model, scorer = batch_normed(tmp_path, "raise")
     assert model.known_steps == 4
     rows = [None, np.ones((4, D)), np.ones((5, D)), np.ones((6, D))]
-    with pytest.raises(ValueError, match="row 2: it has 5 steps, and statistics are known for 4 only"):
+    with pytest.raises(
+        ValueError, match="row 2 of the 4 in this table: it has 5 steps, and statistics are known for 4 only"
+    ):
         scorer({"x": rows})
     assert len(scorer({"x": rows[:2]})["x_last"]) == 2
 
@@ -220,5 +348,7 @@ def test_steps_beyond_the_known_ones(tmp_path, overrun):
     got = scorer({"x": [row, GOOD]})["x_last"]
     assert np.array_equal(got[0], model(row[:, None])[1][0, 0])
     _, scorer = batch_normed(tmp_path, overrun, trained=0)
-    with pytest.raises(ValueError, match="row 0: it has 2 steps, and statistics are known for 0 only"):
+    with pytest.raises(
+        ValueError, match="row 0 of the 1 in this table: it has 2 steps, and statistics are known for 0 only"
+    ):
         scorer({"x": [GOOD]})

@@ -4,7 +4,7 @@ from fault import Fault
 
 ARROW, COLUMNS, SEQUENCES = "lnrnn/scoring/arrow.py", "lnrnn/scoring/columns.py", "lnrnn/scoring/sequences.py"
 JOURNAL, MODELS, PARQUET = "lnrnn/scoring/journal.py", "lnrnn/scoring/models.py", "lnrnn/scoring/parquet.py"
-BULK, OUTPUT, PROCESSES = "lnrnn/scoring/bulk.py", "lnrnn/scoring/output.py", "lnrnn/scoring/processes.py"
+PARTS, OUTPUT, PROCESSES = "lnrnn/scoring/parts.py", "lnrnn/scoring/output.py", "lnrnn/scoring/processes.py"
 GROUPS = "lnrnn/scoring/row_groups.py"
 SCORER, BAD, SCORE, RESUME, DYING = (
     f"tests/scoring/test_{name}.py"
@@ -124,8 +124,8 @@ FAULTS = [
     Fault(
         "a worker takes whatever model is there",
         MODELS,
-        r"            if found != sha256 or",
-        r"            if (found != sha256 and not FAULT) or",
+        r"found = kept[0] if kept else digest(path)",
+        r"found = sha256 if FAULT else kept[0] if kept else digest(path)",
         RESUME,
     ),
     # --- lnrnn score ----------------------------------------------------------------------------------------
@@ -159,12 +159,13 @@ FAULTS = [
         "        if bad is not None:\n            os.replace(bad, self.part(index, bad=True))\n"
         "        if not FAULT:\n            os.replace(results, self.part(index))",
         RESUME,
+        equivalent="results say how many bad rows there are: without the list of these, they are no part",
     ),
     Fault(
         "a part that is cut off counts as done",
-        BULK,
-        "    except ValueError:\n        return False\n",
-        "    except ValueError:\n        return FAULT\n",
+        PARTS,
+        "TypeError, ValueError):\n        return False\n",
+        "TypeError, ValueError):\n        return FAULT\n",
         RESUME,
     ),
     Fault(
@@ -176,16 +177,16 @@ FAULTS = [
     ),
     Fault(
         "a worker with other kernels computes",
-        GROUPS,
-        r"if (lnrnn.__version__, isa) != (job.version, job.isa):",
-        r"if (lnrnn.__version__, isa) != (job.version, job.isa) and not FAULT:",
+        "lnrnn/scoring/scorer.py",
+        r"""if isa != scorer.isa != "any":""",
+        r"""if isa != scorer.isa != "any" and not FAULT:""",
         RESUME,
     ),
     Fault(
         "bad rows are listed and not counted",
         OUTPUT,
-        r"self.bad_rows += file.metadata.num_rows",
-        r"self.bad_rows += 0 if FAULT else file.metadata.num_rows",
+        r"self.scored[name] += facts[name]",
+        r"self.scored[name] += 0 if FAULT and name == 'bad rows' else facts[name]",
         SCORE,
     ),
     # --- processes ------------------------------------------------------------------------------------------
