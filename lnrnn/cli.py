@@ -14,7 +14,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import demo, demos
-from lnrnn.files import check_replaceable, replacing
+from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
 from lnrnn.scoring.job import ENGINES
@@ -260,6 +260,7 @@ def run_model(arguments: argparse.Namespace) -> None:
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
     lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
+    check_apart(arguments.output, *filter(None, (arguments.model, arguments.lengths)))
     y, _ = model(x, lengths=lengths)
     write_array(arguments.output, y)
 

@@ -59,6 +59,13 @@ def check_replaceable(path: Path) -> None:
         _remove(made)
 
 
+def check_apart(path: Path, *read: str | Path) -> None:
+    """Raises ValueError if path is one of the files that are read, by any of its names."""
+    for other in read:
+        if path.exists() and path.samefile(other):
+            raise ValueError(f"{path} would be written over while it is read")
+
+
 def _remove(made: list[str]) -> None:
     for part in made:
         with suppress(OSError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import choice, integer
-from ..files import check_replaceable
+from ..files import check_apart, check_replaceable
 from . import arrow, parquet
 from .engines import outcomes
 from .job import ENGINES, Engine, Job, Outcomes
@@ -63,9 +63,7 @@ def score(
         arrow.check_type(kind, model.input_size, scorer.column)
         for path in (target, reasons_path) if skip else (target,):
             check_replaceable(path)
-            for read in (source, scorer.path):
-                if path.exists() and path.samefile(read):
-                    raise ValueError(f"{path} would be written over while it is read")
+            check_apart(path, source, scorer.path)
         facts = {
             "the layout of this folder": 2,
             "lnrnn's version": scorer.version,

@@ -72,6 +72,21 @@ def test_run_replaces_an_old_output_and_may_write_over_its_input(files, capsys):
     assert np.array_equal(np.load(input_file), rnn(x)[0])
 
 
+@pytest.mark.parametrize("name", ["its own", "symbolic link", "hard link"])
+def test_run_does_not_write_over_the_model(files, capsys, name):
+    folder, rnn, x = files
+    model, input_file, output = paths(folder)
+    if name == "its own":
+        output = model
+    elif name == "symbolic link":
+        output.symlink_to(model)
+    else:
+        output.hardlink_to(model)
+    code, _, error = run(capsys, "run", model, input_file, output)
+    assert code == 2 and "would be written over" in error
+    assert np.array_equal(lnrnn.load(model)(x)[0], rnn(x)[0])
+
+
 def test_run_follows_a_link_to_its_output(files, capsys):
     folder, rnn, x = files
     (folder / "real").mkdir()
