@@ -14,7 +14,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
-from ..importers.checking import Unchecked, compared, numbers, tensors, unchanged
+from ..importers.checking import Unchecked, compared
+from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
 from . import accelerated, adopted
 from .modules import Twin

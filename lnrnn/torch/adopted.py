@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..importers.checking import BATCH, STEPS, Unchecked, compared, numbers, unchanged
+from ..importers.checking import Unchecked, compared
+from ..importers.probes import BATCH, STEPS
+from ..importers.running import numbers, unchanged
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
