@@ -21,7 +21,7 @@ from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.network import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
-from .probes import DOUBLE, SINGLE, Probe, Subject, apart, like, probes, resolution
+from .probes import DOUBLE, SINGLE, Probe, Subject, apart, like, one_thread, probes, resolution
 from .running import GIVEN, Answer, again, answers, time_first, unchanged
 from .truth import Truth
 from .weights import Array, Converted
@@ -60,7 +60,8 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
         return model
     x = None if check is None or isinstance(check, (bool, np.bool_)) else _input(check, model.input_size)
     try:
-        answer = _agreement(module, converted, convert, x, probed=x is None)
+        with one_thread():
+            answer = _agreement(module, converted, convert, x, probed=x is None)
     except Unchecked as reason:
         message = f"the model could not be checked against the module: {reason}; {HOW}"
         if forced:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,18 @@ def _enlarged(factor: float) -> Callable[[Any], Any]:
         return module
 
     return change
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch's operations inside take one thread: most are too small for more."""
+    torch: Any = sys.modules["torch"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def in_double() -> Any:

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
 from ..importers.checking import Unchecked, compared
+from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
 from . import accelerated, adopted
@@ -161,7 +162,8 @@ def _adopted(module: Any, report: Report) -> tuple[str | None, str]:
         if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in _HOOKS):
             return f"it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
     try:
-        what = adopted.adopt(module)
+        with one_thread():
+            what = adopted.adopt(module)
     except adopted.Refused as why:
         return str(why), ""
     report._undo.append(partial(adopted.release, module))

@@ -26,6 +26,8 @@ from torch_cells import (  # noqa: E402
     shaken,
 )
 
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+
 T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 5e-6  # both are float32
 STEPS = ("cell(x, h, c)", "cell(x, (h, c))", "list of cells", "sequence of cells")
