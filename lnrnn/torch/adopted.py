@@ -147,6 +147,7 @@ def adopt(module: torch.nn.Module) -> str:
     except Differs as probe:
         raise Refused(f"{where}, and gives what lnrnn makes of them, but not on {probe}") from None
     module.forward = Forward(module, made, own, found, trains, wrong is None)
+    vars(module)["__prepare_scriptable__"] = _refuse_script
     options: dict[str, Any] = {"num_layers": made.num_layers, "bidirectional": made.bidirectional}
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(made.input_size), str(made.hidden_size), *shown, f"norm={made.norm}"]
@@ -162,7 +163,16 @@ def adopt(module: torch.nn.Module) -> str:
 
 def release(module: torch.nn.Module) -> None:
     """Undoes `adopt`."""
-    vars(module).pop("forward", None)
+    for name in ("forward", "__prepare_scriptable__"):
+        vars(module).pop(name, None)
+
+
+def _refuse_script() -> Any:
+    """What torch.jit.script calls of each module."""
+    raise RuntimeError(
+        "torch.jit.script cannot compile a forward that lnrnn.torch.accelerate has replaced: call restore() "
+        "of its report first; torch.jit.trace can do without"
+    )
 
 
 def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) -> Iterator[Form]:

@@ -170,6 +170,13 @@ class Twin(torch.nn.Module):
             arguments["norm"] = replace(self.norm, overrun=self._overrun)
         return self._served.__name__, arguments
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks of each module."""
+        raise RuntimeError(
+            f"torch.jit.script cannot compile lnrnn.torch.{type(self).__name__}: use torch.jit.trace, or "
+            "torch.export"
+        )
+
     # --- a call ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Any, h0: Any = None, lengths: Any = None) -> tuple[Any, Any]:
@@ -185,8 +192,9 @@ class Twin(torch.nn.Module):
 
         On the C engine (see `engine`): no more threads than torch.get_num_threads() and
         lnrnn.get_num_threads() both allow; under torch.autocast x and the state are taken as float32, and
-        float32 comes back; y must not be changed in place before backward; RuntimeError for second
-        derivatives, derivatives in forward mode and torch.vmap, which want engine="torch".
+        float32 comes back; y must not be changed in place before backward; second derivatives take the time
+        of engine="torch"; RuntimeError for those of batch norm, derivatives in forward mode and torch.vmap,
+        which want engine="torch".
         """
         if isinstance(x, PackedSequence):
             return self._packed(x, h0, lengths)

@@ -11,7 +11,7 @@ import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 # What every module has, and of these the parts, and what is called around the forward of one.
-_TORCH = frozenset(vars(torch.nn.Module())) | {"forward"}
+_TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 MOST = 300  # that are looked at in each call, those nearest to the module first
 _gone = object()

@@ -271,6 +271,17 @@ def test_zoneout_is_left():
     ]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_scripting_says_what_to_do():
+    module = shaken(nn.Sequential(nn.Identity(), CustomLSTM(I, H, True)))
+    report, x = accelerate(module), torch.randn(T, B, I)
+    with pytest.raises(RuntimeError, match=r"has replaced: call restore\(\) of its report first"):
+        torch.jit.script(module)
+    assert torch.equal(torch.jit.trace(module, (x,))(x), type(module[1]).forward(module[1], x))
+    report.restore()
+    assert not {"forward", "__prepare_scriptable__"} & vars(module[1]).keys()
+
+
 def test_compiled():
     import torch._dynamo
 

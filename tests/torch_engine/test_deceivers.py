@@ -1,5 +1,5 @@
-"""Modules whose parameters are a known system's and whose forward is another, in ways that ordinary input does
-not show: from_torch refuses them, and accelerate changes nothing of what they compute."""
+"""Modules whose parameters are a known system's and whose forward is another, in ways that ordinary input
+does not show: from_torch refuses them, and accelerate changes nothing of what they compute."""
 
 from __future__ import annotations
 
