@@ -232,10 +232,12 @@ def _probe(module: Any, convert: Convert, network: _Network, answer: Answer, vag
                     got = again(version, network.model, answer, probe)
             except Exception:  # whatever a module raises that takes no such input, or no float64
                 continue
-            own = converted if probe.factor == 1 and eps > DOUBLE else convert(version)
-            found = _unlike(got, own, probe, eps)
+            of = eps, probe.factor
+            if of not in subject.truths:
+                subject.truths[of] = Truth.of(convert(version))
+            found = _unlike(got, subject.truths[of], probe, eps)
             if found and n == 0 and eps == DOUBLE:
-                found = _unlike(got, own, probe, SINGLE)
+                found = _unlike(got, subject.truths[of], probe, SINGLE)
                 if found is None:  # it computes in narrower numbers inside, whatever its own dtype is
                     subject.double = None
                     continue
@@ -250,9 +252,9 @@ def _probe(module: Any, convert: Convert, network: _Network, answer: Answer, vag
             raise vague
 
 
-def _unlike(got: Answer, converted: Converted, probe: Probe, eps: float) -> tuple[float, float] | None:
+def _unlike(got: Answer, truth: Truth, probe: Probe, eps: float) -> tuple[float, float] | None:
     """By how much what a module gave on a probe is off, and what rounding explains; None if it is not."""
-    truth, rng = Truth.of(converted), np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     theirs = (got.y, *got.states)
 
     def outputs(of: Truth) -> list[Array]:

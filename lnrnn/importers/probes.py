@@ -21,7 +21,7 @@ from .weights import Array
 # Random input: enough steps for what is carried from one to the next to matter, and no two axes
 # of one length.
 STEPS, BATCH = 7, 3
-LONG = 100
+LONG, OF_LARGE, LARGE = 100, 40, 10**6  # steps; those of a network with more parameters
 # float64 against float64: far above rounding that no network magnifies, far below float32's resolution.
 EXACT, FLOOR = 1e-9, 1e-12  # relative and absolute
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
@@ -33,20 +33,24 @@ _TINY, _LARGE = (-6, -1), (1, 4)  # powers of 10
 class Probe:
     """name: for messages. x (T, B, I), time first. states: h, or h and c, at the start, (layers * directions,
     B, H) each, or None for zeros. factor: of all parameters. usual: whether all numbers are of the order of
-    1."""
+    1. derived: whether gradients are of interest, too."""
 
     name: str
     x: Array
     states: tuple[Array, ...] | None = None
     factor: float = 1.0
     usual: bool = True
+    derived: bool = False
 
 
 def probes(made: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
     """The ordinary one first. most: steps that the network takes, None for any number. started: whether the
     first states can be given; else they are zeros."""
     rng = np.random.default_rng(0)
-    steps, long = (n if most is None else min(n, most) for n in (STEPS, LONG))
+    size = sum(int(np.prod(shape)) for shape in made.shapes.values())
+    steps, long = (STEPS, OF_LARGE if size > LARGE else LONG)
+    if most is not None:
+        steps, long = min(steps, most), min(long, most)
 
     def normal(*shape: int) -> Array:
         return rng.standard_normal((*shape, made.input_size), dtype=np.float32).astype(float)
@@ -61,10 +65,10 @@ def probes(made: Architecture, most: int | None, started: bool) -> Iterator[Prob
         return tuple(rng.uniform(-0.9, 0.9, shape).astype(np.float32).astype(float))
 
     x = normal(steps, BATCH)
-    yield Probe("ordinary input", x)
+    yield Probe("ordinary input", x, derived=True)
     drawn = states(BATCH)
     if drawn is not None:
-        yield Probe("states that are not zero", x, drawn)
+        yield Probe("states that are not zero", x, drawn, derived=True)
         large = tuple(scaled(s, (0.5, 2)) for s in drawn)
         yield Probe("states of 1 to 100", x, large, usual=False)
     yield Probe("input of one step", normal(1, BATCH), states(BATCH))
@@ -75,7 +79,7 @@ def probes(made: Architecture, most: int | None, started: bool) -> Iterator[Prob
     yield Probe("input with frames of zeros", blank, states(BATCH))
     yield Probe("input of 1e-6 to 0.1", scaled(normal(steps, BATCH), _TINY), usual=False)
     yield Probe("input of 10 to 10,000", scaled(normal(steps, BATCH), _LARGE), usual=False)
-    yield Probe(f"input of {long} steps", normal(long, 2))
+    yield Probe(f"input of {long} steps", normal(long, 2), derived=True)
     yield Probe(f"parameters {FACTOR:g} times as large", normal(steps, BATCH), factor=FACTOR, usual=False)
     unknown = normal(steps, BATCH)
     unknown[steps // 2, 0, 0] = np.nan
@@ -91,6 +95,7 @@ class Subject:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.double = _copied(module, lambda copied: copied.double())
+        self.truths: dict[Any, Any] = {}  # the networks made of the versions, kept by who makes them
 
     def versions(self, probe: Probe) -> Iterator[tuple[Any, float, Any]]:
         """What may be run on a probe, the better one first: a module, the resolution of its numbers, and the

@@ -61,7 +61,8 @@ def _on(
     """The same on one probe. first: whether it is the first one. derive: whether gradients are of
     interest."""
     for version, eps, context in subject.versions(probe):
-        trial = _Trial(version, form, made, probe, eps, kept)
+        trial = _Trial(subject, version, form, made, probe, eps, kept)
+        derive = derive and probe.derived
         with context, unchanged(version, torch), torch.set_grad_enabled(derive):
             version.train(training)
             try:
@@ -74,7 +75,7 @@ def _on(
                 continue
             if found:
                 raise Differs(probe.name)
-            if derive and np.isfinite(probe.x).all() and trial.gradients_apart(outputs, recipes):
+            if derive and trial.gradients_apart(outputs, recipes, TIMES if first else TIMES[:1]):
                 return probe.name
             return None
     raise Differs(f"{probe.name}, where it fails")
@@ -84,8 +85,10 @@ class _Trial:
     """A module, or its copy in float64, called on a probe."""
 
     def __init__(
-        self, version: Any, form: Form, made: Architecture, probe: Probe, eps: float, kept: dict[Any, Any]
-    ) -> None:
+        self, subject: Subject, version: Any, form: Form, made: Architecture, probe: Probe, eps: float,
+        kept: dict[Any, Any],
+    ) -> None:  # fmt: skip
+        self.truths = subject.truths
         self.version, self.form, self.made, self.probe = version, form, made, probe
         self.eps, self.kept = eps, kept
         dtype = like(version).dtype
@@ -97,8 +100,10 @@ class _Trial:
 
     def _truth(self) -> tuple[Truth, Run]:
         if self.eps not in self.kept:
-            truth = Truth.of(convert_torch(self.version))
-            self.kept[self.eps] = truth, self._forward(truth)
+            of = self.eps, self.probe.factor
+            if of not in self.truths:
+                self.truths[of] = Truth.of(convert_torch(self.version))
+            self.kept[self.eps] = self.truths[of], self._forward(self.truths[of])
         found: tuple[Truth, Run] = self.kept[self.eps]
         return found
 
@@ -127,7 +132,9 @@ class _Trial:
         theirs = [self._turned(numbers(t)) if leaf.kind is None else numbers(t) for leaf, t in outputs]
         return apart(theirs, parts(run), lambda: parts(self._forward(truth.disturbed(eps, rng))), eps, MARGIN)
 
-    def gradients_apart(self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe]) -> bool:
+    def gradients_apart(
+        self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe], factors: Sequence[float]
+    ) -> bool:
         """Whether the gradients of x, the states and the parameters are not the network's; None counts as
         zero."""
         (truth, run), rng = self._truth(), np.random.default_rng(1)
@@ -155,7 +162,7 @@ class _Trial:
             self._turned(weight) if leaf.kind is None else weight
             for leaf, weight in zip(leaves, _weights(leaves, run), strict=True)
         ]
-        for times in TIMES:
+        for times in factors:
             pairs = [(t, weight * times) for (_, t), weight in zip(outputs, weights, strict=True)]
             try:
                 found = _gradients(pairs, [self.x, *self.states, *parameters])
