@@ -79,8 +79,8 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     to the module's own forward; where gradients differ (detached states, clamped or stopped gradients), calls
     that gradients are wanted of do: the report says so. So do other calls, and all calls while an attribute,
     part or hook of the module or its parts is another than it was (a rate of dropout, a flag). What is not
-    replaced is named. What the probes do not see `from_torch` says; nor are seen more than 300 attributes, and
-    tensors that are no parameters and change in place.
+    replaced is named. What the probes do not see `from_torch` says; nor are seen more than 300 attributes,
+    and tensors that are no parameters and change in place.
 
     check: an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. The model is
     run on it before and after, in evaluation mode and without gradients, and a ValueError tells how far its

@@ -34,6 +34,7 @@ from . import plain
 
 Tensor = torch.Tensor
 
+_jit: Any = torch.jit
 _library: Any = torch.library.Library("lnrnn", "DEF")  # type: ignore[no-untyped-call]
 _CELL = "str network, Tensor x, Tensor[] start, Tensor? lengths, Tensor[] parameters"
 for _name in ("run", "infer"):
@@ -60,7 +61,7 @@ def run(
 ) -> list[Tensor]:
     """x (T, B, D), or (B, T, D) with batch_first. -> y, laid out as x; the last state, or both; with batch
     norm in training the statistics of the batch, as update_statistics takes them."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
+    if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
     # What the operator does for autograd, which takes less time here, and under torch.func has to be here.
     given = x, *start, *parameters
@@ -88,11 +89,9 @@ def _arrays(tensors: Sequence[Any]) -> list[Any]:
     try:
         return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
     except RuntimeError:  # some have no memory that says their numbers: negative views, zeros of autograd's
-        return [t if t is None else _materialised(t.detach()).numpy() for t in tensors]
-
-
-def _materialised(t: Tensor) -> Tensor:
-    return torch.zeros(t.shape, dtype=t.dtype) if t._is_zerotensor() else t.resolve_neg()
+        return [
+            t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
+        ]
 
 
 def _tensors(arrays: Sequence[np.ndarray]) -> list[Tensor]:

@@ -35,5 +35,5 @@ def layer_by_layer(
 def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
     """What x (T, B, *), padded from `packed`, is multiplied by."""
     drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
-    found: Tensor = pad_packed_sequence(packed._replace(data=drawn))[0]
-    return found
+    order = packed.sorted_indices, packed.unsorted_indices
+    return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]
