@@ -59,11 +59,11 @@ def check_replaceable(path: Path) -> None:
         _remove(made)
 
 
-def check_apart(path: Path, *read: str | Path) -> None:
+def check_apart(path: Path, *read: Path) -> None:
     """Raises ValueError if path is one of the files that are read, by any of its names."""
     for other in read:
-        if path.exists() and path.samefile(other):
-            raise ValueError(f"{path} would be written over while it is read")
+        if os.path.exists(path) and os.path.samefile(path, other):
+            raise ValueError(f"{os.fsdecode(path)} would be written over while it is read")
 
 
 def _remove(made: list[str]) -> None:
