@@ -31,6 +31,10 @@ sys.path[:0] = [str(HERE.parent / "support")]
 
 from compilers import ROOT, built, native_compiler, preloading  # noqa: E402
 
+# With PYTHONMALLOC=malloc requests for all Python objects fail, and not for arrays alone. CPython 3.13.0
+# itself crashes where one for a function fails (PyFunction_NewWithQualName).
+OBJECTS_FAIL = sys.version_info < (3, 13)
+
 FIRST = """
 import sys; sys.path[:0] = {path!r}
 import sweep, numpy as np, lnrnn
@@ -95,7 +99,8 @@ class Runner:
     def memory(self, every: tuple[int, int] = (1, 1)) -> None:
         """every: which requests fail, of arrays and of all objects."""
         self.run("sweep.py", "memory", "--every", every[0], **failing())
-        self.run("sweep.py", "memory", "--every", every[1], PYTHONMALLOC="malloc", **failing())
+        if OBJECTS_FAIL:
+            self.run("sweep.py", "memory", "--every", every[1], PYTHONMALLOC="malloc", **failing())
 
     def files(self) -> None:
         self.run("sweep.py", "files", **failing())
