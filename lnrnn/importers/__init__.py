@@ -62,13 +62,25 @@ def from_torch(
     batch_first: whether the new model takes x as (B, T, I); the module's own if not given (False beside a
     state dict, True for icefall).
 
-    check: whether the module is run beside the model. A ValueError tells how far they differ if not by
-    rounding alone. None: on random input, if the module's class is not torch.nn's or lnrnn.torch's own; one
-    that runs in none of the usual ways gets a UserWarning. True: always, on random input. An input x, (B, I)
-    of a cell or in the module's order of axes, best of several steps: always, on x. False: never. With True
-    or x a module that does not run is a ValueError, as is a state dict, which cannot. The module runs on its
-    device, in its dtype, in evaluation mode and without gradients, and is afterwards what it was; torch's
-    random state too.
+    check: names and shapes do not say what a module's forward does with its parameters, so the module is run
+    beside lnrnn.reference, and a ValueError tells on which input, and by how much, they differ if not by
+    rounding alone. None: on probes, if the module's class is not torch.nn's or lnrnn.torch's own; one that
+    runs in none of the usual ways gets a UserWarning. True: always, on probes. An input x, (B, I) of a cell
+    or in the module's order of axes, best of several steps: always, on x alone. False: never. With True or x
+    a module that does not run is a ValueError, as is a state dict, which cannot.
+
+    The probes are random: ordinary input N(0, 1); one step; 100 steps, 40 for more than a million parameters;
+    one sequence; frames of zeros; input of 1e-6 to 0.1 and of 10 to 10,000; a NaN; parameters 8 times as
+    large; and where states can be given, some in (-0.9, 0.9) and of 1 to 100. Those that the module itself
+    refuses with an exception are left out, and steps beyond those that batch norm knows. A copy of the module
+    runs in float64; a module that cannot be copied or does not compute in float64 runs in its own dtype, and
+    each step may differ by what rounding explains there. The probes do not see: conditions that they do not
+    meet (a threshold beyond these numbers, more steps or sequences, one exact value), state that is kept
+    outside of the module, what depends on time or chance, and forward's other arguments. For these compare
+    with module(x) on inputs of your own.
+
+    The module runs on its device, in evaluation mode and without gradients; its flags, attributes, parameters
+    and buffers and torch's random state are afterwards what they were.
 
     Dropout of any kind acts in training only and is left out. So are initial states: lnrnn's are zeros if not
     given.

@@ -1,5 +1,5 @@
 """Whether the network that was made of a module's parameters computes what the module does: both are run on
-one input.
+the inputs of probes.py.
 
 Names and shapes of parameters do not say what a forward method does with them. Nothing here imports torch:
 where there is a module there is torch in sys.modules.
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -23,11 +21,11 @@ from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.network import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
+from .probes import DOUBLE, SINGLE, Probe, Subject, apart, like, one_thread, probes, resolution
+from .running import GIVEN, Answer, again, answers, time_first, unchanged
+from .truth import Truth
 from .weights import Array, Converted
 
-# Random input: enough steps for what is carried from one to the next to matter, and no two axes
-# of one length.
-STEPS, BATCH = 7, 3
 # How far rounding may take the outputs apart, in times of what _Network measures. Over correct modules of
 # every system, fresh and drawn parameters, 5 to 256 units, float32 and float64, 3000 cases, at most 2.2 (0.5
 # in the median); up to 18 for norms over two units, which are little more than a sign.
@@ -41,17 +39,12 @@ class Unchecked(Exception):
     """The module could not be run, or what came out says nothing. The text says why."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
-    module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time.
-    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a
-    usual way."""
+class OtherStates(ValueError):
+    """The module takes its first states in another way than was tried, or does something else with them."""
 
-    x: Array
-    y: Array
-    batch_first: bool | None
-    states: tuple[Array, ...] = ()
+
+class Vague(Unchecked):
+    """Rounding alone may change what came out too much."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
@@ -67,7 +60,8 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
         return model
     x = None if check is None or isinstance(check, (bool, np.bool_)) else _input(check, model.input_size)
     try:
-        answer = _agreement(module, converted, convert, x)
+        with one_thread():
+            answer = _agreement(module, converted, convert, x, probed=x is None)
     except Unchecked as reason:
         message = f"the model could not be checked against the module: {reason}; {HOW}"
         if forced:
@@ -156,7 +150,7 @@ def compared(
     limit *= MARGIN
     if found <= limit > 0.25 * size:
         better = "; in float32, copy.deepcopy(module).float(), it may not" if eps > 1e-6 else ""
-        raise Unchecked(
+        raise Vague(
             f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
         )
     return found if np.isfinite(found) else np.inf, limit
@@ -164,8 +158,8 @@ def compared(
 
 def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
     """y (T, B, directions * H) of x (T, B, I), and the states at the end, as Answer has them."""
-    y, state = model(_time_first(x, model.batch_first))
-    return _time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
+    y, state = model(time_first(x, model.batch_first))
+    return time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
 
 
 def _largest(arrays: Iterable[Array]) -> float:
@@ -173,48 +167,110 @@ def _largest(arrays: Iterable[Array]) -> float:
     return float(np.max([np.abs(a).max() for a in arrays]))
 
 
-def _time_first(x: Array, batch_first: bool | None) -> Array:
-    """From the order of axes that batch_first says to time first, or back."""
-    return x.swapaxes(0, 1) if batch_first else x
-
-
-def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None) -> Answer:
+def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None, probed: bool) -> Answer:
     """The way of running the module in which it agrees with its conversion. x: an input in the module's order
-    of axes, or None for a random one. Raises ValueError if none agrees, Unchecked if none runs."""
+    of axes, or None for a random one. probed: whether it has to agree on all probes too. Raises ValueError if
+    none agrees, Unchecked if none runs."""
     torch: Any = sys.modules.get("torch")
     kind: Any = getattr(getattr(torch, "nn", None), "Module", ())
     if not isinstance(module, kind):
         raise Unchecked("it is no torch.nn.Module")
-    like: Any = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
-    network = _Network(converted, max(torch.finfo(like.dtype).eps, float(np.finfo(np.float32).eps)))
+    network = _Network(converted, resolution(module))
     found: list[tuple[float, float, Answer]] = []
     failures: list[str] = []
-    for answer in _answers(module, network.model, x, like, failures):
-        difference, limit = network.difference(answer)
+    other: ValueError | None = None
+    for answer in answers(module, network.model, x, like(module), failures):
+        vague: Vague | None = None
+        try:
+            difference, limit = network.difference(answer)
+        except Vague as reason:
+            if not probed:
+                raise
+            difference, limit, vague = 0.0, 0.0, reason
         if difference <= limit:
-            return answer
+            try:
+                if probed:
+                    _probe(module, convert, network, answer, vague)
+                return answer
+            except OtherStates as error:  # zeros do not tell the ways apart in which states are given
+                other = other or error
+                continue
         found.append((difference, limit, answer))
+    if other:
+        raise ValueError(str(other))
     if not found and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-        return _one_by_one(module, convert, x)
+        return _one_by_one(module, convert, x, probed)
     if not found:
         raise Unchecked(f"it runs in none of the usual ways ({failures[0] if failures else 'no input fits'})")
     difference, limit, answer = min(found, key=lambda f: f[0])
-    shape = _time_first(answer.x, answer.batch_first).shape
-    raise ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on input of shape "
-        f"{shape} the outputs of module and model differ by up to {difference:.3g}, where rounding explains "
-        f"{limit:.1g}. "
-        + _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
+    advice = _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
+    raise _other(converted, answer, "input", (difference, limit), advice)
+
+
+def _other(
+    converted: Converted, answer: Answer, what: str, found: tuple[float, float], advice: str
+) -> ValueError:
+    shape = time_first(answer.x, answer.batch_first).shape
+    return ValueError(
+        f"the module has {converted.system}'s parameters, but its forward is another: on {what} of shape "
+        f"{shape} the outputs of module and model differ by up to {found[0]:.3g}, where rounding explains "
+        f"{found[1]:.1g}. {advice}"
     )
 
 
-def _one_by_one(modules: Any, convert: Convert, x: Array | None) -> Answer:
+def _probe(module: Any, convert: Convert, network: _Network, answer: Answer, vague: Vague | None) -> None:
+    """Holds a module, run in the way that gave the answer, to the reference on all probes. Raises ValueError
+    that names the probe on which they differ, OtherStates if states were given. A probe that the module
+    refuses, by whatever it raises, is left out. vague: what to raise if it does not compute in float64."""
+    torch, converted, subject = sys.modules["torch"], network.converted, Subject(module)
+    most = network.model.known_steps if network.model.overrun == "raise" else None
+    started = answer.batch_first is None or answer.way >= GIVEN
+    for n, probe in enumerate(probes(architecture(network.model), most, started)):
+        for version, eps, context in subject.versions(probe):
+            try:
+                with context, unchanged(version, torch):
+                    got = again(version, network.model, answer, probe)
+            except Exception:  # whatever a module raises that takes no such input, or no float64
+                continue
+            of = eps, probe.factor
+            if of not in subject.truths:
+                subject.truths[of] = Truth.of(convert(version))
+            found = _unlike(got, subject.truths[of], probe, eps)
+            if found and n == 0 and eps == DOUBLE:
+                found = _unlike(got, subject.truths[of], probe, SINGLE)
+                if found is None:  # it computes in narrower numbers inside, whatever its own dtype is
+                    subject.double = None
+                    continue
+            if found:
+                advice = f"On ordinary input they agree. {_ways_out(converted)}"
+                if n == 0:
+                    advice = _advice(module, convert, converted, [got], SINGLE)
+                error = _other(converted, got, probe.name, found, advice)
+                raise error if probe.states is None else OtherStates(*error.args)
+            break
+        if vague and subject.double is None:
+            raise vague
+
+
+def _unlike(got: Answer, truth: Truth, probe: Probe, eps: float) -> tuple[float, float] | None:
+    """By how much what a module gave on a probe is off, and what rounding explains; None if it is not."""
+    rng = np.random.default_rng(1)
+    theirs = (got.y, *got.states)
+
+    def outputs(of: Truth) -> list[Array]:
+        run = of.forward(got.x, probe.states)
+        return [run.y, *run.ends][: len(theirs)]
+
+    return apart(theirs, outputs(truth), lambda: outputs(truth.disturbed(eps, rng)), eps, MARGIN)
+
+
+def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -> Answer:
     """The layers of a container that has no forward of its own, each beside its conversion, each fed by the
     one before."""
     answer = None
     for module in modules:
-        answer = _agreement(module, convert(module), convert, x)
-        x = _time_first(answer.y.astype(np.float32), answer.batch_first)
+        answer = _agreement(module, convert(module), convert, x, probed)
+        x = time_first(answer.y.astype(np.float32), answer.batch_first)
     if answer is None:
         raise Unchecked("it is empty")
     return answer
@@ -235,168 +291,9 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
             if fits:
                 return f"They agree with norm={other.arguments['norm']}: give that"
     where = "Give norm= if its norms stand elsewhere; " if choice else ""
+    return where + _ways_out(converted)
+
+
+def _ways_out(converted: Converted) -> str:
     known_as = converted.system
-    return f"{where}check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"
-
-
-# --- running ------------------------------------------------------------------------------------------------
-
-
-def _answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
-    """The module run in each way that modules are called, on x or random input. like: a tensor of its device
-    and dtype. failures: gets a line for each that does not run, or gives nothing of the right shape."""
-    torch = sys.modules["torch"]
-    orders = (model.batch_first, not model.batch_first)
-    if x is None:
-        steps = STEPS
-        if model.known_steps is not None and model.overrun == "raise":
-            steps = min(steps, model.known_steps)
-        drawn = np.random.default_rng(0).standard_normal((steps, BATCH, model.input_size), dtype=np.float32)
-        given = [(order, _time_first(drawn, order)) for order in orders] if steps else []
-    else:
-        given = [(order, x) for order in orders[: x.ndim - 1]]
-
-    def tensor(array: Array) -> Any:
-        return torch.tensor(array, device=like.device, dtype=like.dtype)
-
-    def run(what: str, call: Callable[[], Any]) -> Any:
-        try:
-            with unchanged(module, torch):
-                return call()
-        except Exception as error:  # whatever a module raises that is called in another way than its own
-            line = next(iter(str(error).strip().splitlines()), "")
-            failures.append(f"{what}: {type(error).__name__}: {line[:120]}")
-        return None
-
-    for order, own in given:
-        own = numbers(tensor(own)).astype(np.float32)  # as the module gets it
-        wanted = (*own.shape[:-1], model.num_directions * model.hidden_size)
-        batch = own.shape[not order] if own.ndim == 3 else None
-        for what, state in _states(model, batch, tensor):
-            found = run(f"module(x{what})", partial(_outcome, module, tensor(own), *state))
-            at = next((i for i, t in enumerate(found or ()) if tuple(t.shape) == wanted), None)
-            y = None if found is None or at is None else numbers(found.pop(at))
-            if y is not None and own.ndim == 3:
-                ends = _last_states(found, model, batch)
-                yield Answer(_time_first(own, order), _time_first(y, order), order, ends)
-            elif y is not None:
-                yield Answer(own[:, None], y[:, None], model.batch_first)
-            elif found is not None:
-                failures.append(f"module(x{what}): no tensor of shape {wanted} comes out")
-    if model.num_layers * model.num_directions > 1:
-        return
-    for _, own in given[:1]:
-        if own.ndim == 3:
-            sequence = _time_first(own, orders[0] if x is None else False)
-        else:  # what a cell takes at one step; the first alone would not show what it carries on
-            sequence = np.repeat(own[None], STEPS, 0)
-        for packed in (True, False):
-            y = run("a step", partial(_step_by_step, module, model, [tensor(v) for v in sequence], packed))
-            if y is not None:
-                yield Answer(sequence, y, None)
-
-
-def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """The tensors that a call of the module returns."""
-    return list(tensors(module(*arguments)))
-
-
-def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool) -> Array:
-    """A cell over the steps, each x (B, I), from a state of zeros. packed: whether h and c come as one
-    argument."""
-    shape, kinds = (len(steps[0]), model.hidden_size), architecture(model).cell.states
-    state, outputs = [steps[0].new_zeros(shape)] * kinds, []
-    for x in steps:
-        found = list(tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
-        if len(found) < kinds or any(tuple(t.shape) != shape for t in found):
-            raise ValueError(f"a step gives tensors of shapes {[tuple(t.shape) for t in found]}")
-        state = found[-kinds:]  # it returns (h, c), or (h, (h, c)); or h, or (h, h)
-        outputs.append(numbers(found[0]))
-    return np.array(outputs)
-
-
-def _states(
-    model: Any, batch: int | None, tensor: Callable[[Array], Any]
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and
-    a cell's state for each layer and direction, as fastrnns does. batch: sequences in x, None for one without
-    an axis for it."""
-    yield "", ()
-    yield ", None", (None,)
-    if batch is None:
-        return
-    layers, directions = model.num_layers, model.num_directions
-
-    def zeros(*shape: int) -> Any:
-        parts = [
-            tensor(np.zeros((*shape, batch, model.hidden_size), np.float32))
-            for _ in range(architecture(model).cell.states)
-        ]
-        return tuple(parts) if len(parts) > 1 else parts[0]
-
-    yield ", state", (zeros(layers * directions),)
-    if layers * directions == 1:
-        yield ", state", (zeros(),)
-    nested = [[zeros() for _ in range(directions)] for _ in range(layers)]
-    if directions == 1:
-        yield ", states", ([states[0] for states in nested],)
-    else:
-        yield ", states", (nested,)
-        if layers == 1:
-            yield ", states", (nested[0],)
-
-
-def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
-    """h, or h and c, of what came out beside y: as torch.nn returns them, or as a cell's for each layer and
-    direction. Nothing if it is anything else."""
-    kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
-    shapes = [tuple(t.shape) for t in tensors]
-    if shapes == [(places, batch, model.hidden_size)] * kinds:
-        return tuple(map(numbers, tensors))
-    if shapes == [(batch, model.hidden_size)] * (kinds * places):
-        return tuple(np.array([numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
-    return ()
-
-
-def tensors(result: Any) -> Iterator[Any]:
-    """The tensors in what a module returned, in their order."""
-    if isinstance(result, sys.modules["torch"].Tensor):
-        yield result
-    elif isinstance(result, (tuple, list, Mapping)):
-        for part in result.values() if isinstance(result, Mapping) else result:
-            yield from tensors(part)
-
-
-def numbers(t: Any) -> Array:
-    found: Array = t.detach().cpu().double().numpy()
-    return found
-
-
-@contextmanager
-def unchanged(module: Any, torch: Any) -> Iterator[None]:
-    """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags,
-    attributes, parameters and buffers are what they were before."""
-    parts = list(module.modules())
-    flags = [part.training for part in parts]
-    inner = ("_parameters", "_buffers", "_modules")
-    own = [d for part in parts for d in (vars(part), *map(vars(part).get, inner)) if isinstance(d, dict)]
-    before = [dict(d) for d in own]
-    plain = [v for d in before for v in d.values() if isinstance(v, torch.Tensor)]
-    tensors = [*module.parameters(), *module.buffers(), *plain]
-    numbers = [t.detach().clone() for t in tensors]
-    cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
-    try:
-        with torch.random.fork_rng(devices=cuda), torch.no_grad():
-            module.eval()
-            yield
-    finally:
-        with torch.no_grad():
-            for t, number in zip(tensors, numbers, strict=True):
-                if not torch.equal(t, number):
-                    t.copy_(number)
-        for now, then in zip(own, before, strict=True):
-            if now.keys() != then.keys() or any(now[name] is not value for name, value in then.items()):
-                now.clear()
-                now.update(then)
-        for part, flag in zip(parts, flags, strict=True):
-            part.training = flag
+    return f"check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"

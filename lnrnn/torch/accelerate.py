@@ -14,7 +14,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
-from ..importers.checking import Unchecked, compared, numbers, tensors, unchanged
+from ..importers.checking import Unchecked, compared
+from ..importers.probes import one_thread
+from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
 from . import accelerated, adopted
 from .modules import Twin
@@ -55,20 +57,30 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
 
     The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks
     of state dicts and flags; an optimiser that holds their parameters goes on, and
-    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's and takes
-    and returns the same: PackedSequence, unbatched input, dropout between layers (torch's, in training). What
-    lnrnn cannot compute, another device or dtype, autocast, torch.func, goes on to be computed by torch.nn's
-    own forward; `module.engine` says which it is, and may be set to "torch" or "lnrnn", which insists.
+    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's, equal to
+    it in dicts and sets, and takes and returns the same: PackedSequence, unbatched input, dropout between
+    layers (torch's, in training, to the mask). What lnrnn cannot compute, another device or dtype, autocast,
+    torch.func, torch.jit.trace, goes on to be computed by torch.nn's own forward; `module.engine` says which
+    it is, and may be set to "torch" or "lnrnn", which insists. Second derivatives, and torch.autograd.grad
+    with is_grads_batched=True, are right and take the time of torch's operations.
+    torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's; torch.jit.script raises
+    RuntimeError, and wants `restore()` first.
 
     Left as they are, and named in the report: modules with parametrizations, with weights that are no
     parameters, with forward or backward hooks or a forward of their own, of classes derived from torch.nn's,
     quantised and scripted ones, with proj_size > 0; and cells, which are called one step at a time.
 
-    Of other people's modules the forward is replaced (a stack of layers as one, if it can be), where on
-    random input it gives what lnrnn makes of the parameters and writes to no attribute or buffer: called with
-    x (T, B, I) or (B, T, I) alone, with None, or with states in one of the usual orders, they return what
-    they did, in the same structure. Other calls, and those in training where that does something else
-    (dropout), go to their own forward. What is not replaced is named.
+    Of other people's modules the forward is replaced (a stack of layers as one, if it can be), where it gives
+    what lnrnn makes of the parameters and writes to no attribute or buffer: called with x (T, B, I) or
+    (B, T, I) alone, with None, or with states in one of the usual orders, they return what they did, in the
+    same structure. Each way to call them is held to lnrnn.reference on the probes of `lnrnn.from_torch`, in
+    evaluation and in training; on ordinary input, on states and on the longest input so are the gradients of
+    x, states and parameters (None as zero). Where outputs in training differ (dropout), calls in training go
+    to the module's own forward; where gradients differ (detached states, clamped or stopped gradients), calls
+    that gradients are wanted of do: the report says so. So do other calls, and all calls while an attribute,
+    part or hook of the module or its parts is another than it was (a rate of dropout, a flag). What is not
+    replaced is named. What the probes do not see `from_torch` says; nor are seen more than 300 attributes,
+    and tensors that are no parameters and change in place.
 
     check: an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. The model is
     run on it before and after, in evaluation mode and without gradients, and a ValueError tells how far its
@@ -78,8 +90,7 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     Under torch.compile the modules run outside the graph, as torch.nn's do, unless
     torch._dynamo.config.allow_rnn is True.
 
-    -> a Report: `replaced` and `left`, lists of (qualified name, text); `restore()` undoes it, which
-    torch.jit.script wants first.
+    -> a Report: `replaced` and `left`, lists of (qualified name, text); `restore()` undoes it.
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
@@ -160,7 +171,8 @@ def _adopted(module: Any, report: Report) -> tuple[str | None, str]:
         if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in _HOOKS):
             return f"it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
     try:
-        what = adopted.adopt(module)
+        with one_thread():
+            what = adopted.adopt(module)
     except adopted.Refused as why:
         return str(why), ""
     report._undo.append(partial(adopted.release, module))

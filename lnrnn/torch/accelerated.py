@@ -104,6 +104,13 @@ class Accelerated:
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks of each module."""
+        raise RuntimeError(
+            f"torch.jit.script cannot compile {type(self).__name__}, which lnrnn.torch.accelerate made: call "
+            "restore() of its report first; torch.jit.trace can do without"
+        )
+
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As torch.nn's."""
         if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
@@ -122,7 +129,7 @@ class Accelerated:
         start = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
         if isinstance(input, PackedSequence):
             return through_padding(
-                input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters)
+                input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters, input)
             )
         unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # that of the sequences
         if unbatched:
@@ -135,9 +142,9 @@ class Accelerated:
 
     def _run(
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
-        parameters: Sequence[Tensor],
+        parameters: Sequence[Tensor], packed: PackedSequence | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """-> y, and h or (h, c), as torch.nn's for a batch."""
+        """packed: what x was padded from. -> y, and h or (h, c), as torch.nn's for a batch."""
         if self.training and self.dropout and self.num_layers > 1:
 
             def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> Found:
@@ -146,7 +153,7 @@ class Accelerated:
 
             y, end, _ = layer_by_layer(
                 x.transpose(0, 1) if batch_first else x, start, self.dropout, self.num_layers,
-                2 if self.bidirectional else 1, (parameters,), layer,
+                2 if self.bidirectional else 1, (parameters,), layer, packed,
             )  # fmt: skip
             y = y.transpose(0, 1) if batch_first else y
         else:
@@ -195,15 +202,26 @@ class Accelerated:
         return None
 
 
-class AcceleratedRNN(Accelerated, torch.nn.RNN):
+class _Like(type):
+    """Of a class that is equal to the one of torch.nn's that it is derived from, in dicts and sets too: what
+    looks modules up by their exact class, as torch.ao.quantization.quantize_dynamic, finds it."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other is cls.__bases__[-1]
+
+    def __hash__(cls) -> int:
+        return hash(cls.__bases__[-1])
+
+
+class AcceleratedRNN(Accelerated, torch.nn.RNN, metaclass=_Like):
     """torch.nn.RNN on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
 
-class AcceleratedLSTM(Accelerated, torch.nn.LSTM):
+class AcceleratedLSTM(Accelerated, torch.nn.LSTM, metaclass=_Like):
     """torch.nn.LSTM on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
 
-class AcceleratedGRU(Accelerated, torch.nn.GRU):
+class AcceleratedGRU(Accelerated, torch.nn.GRU, metaclass=_Like):
     """torch.nn.GRU on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
 

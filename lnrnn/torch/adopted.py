@@ -8,13 +8,15 @@ states in each order in which people have them. A call that was not learned goes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..importers.checking import BATCH, STEPS, Unchecked, compared, numbers, unchanged
+from ..importers.checking import Unchecked, compared
+from ..importers.probes import BATCH, SINGLE, STEPS
+from ..importers.running import numbers, unchanged
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
@@ -22,38 +24,12 @@ from ..rnn.architecture import Architecture
 from ..rnn.network import architecture
 from . import operator
 from .accelerated import other_system
+from .forms import Form, Leaf, arrangements, built, collect, filled, signature
+from .recipes import Recipe, recipes
+from .settings import Settings
+from .trials import Differs, tried
 
 Tensor = torch.Tensor
-EPS = float(np.finfo(np.float32).eps)
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A tensor in what goes in or out: y; or h (kind 0) or c (kind 1), of one layer and direction (place),
-    (B, H), or of all (None), (places, B, H)."""
-
-    kind: int | None = None
-    place: int | None = None
-
-
-@dataclass(frozen=True)
-class Form:
-    """A way to call a module. given: whether there is a second argument, the state. signature: its, as
-    `signature` has it. state: Leafs as tensors stand in it. result: the same for what is returned."""
-
-    given: bool
-    signature: Any
-    state: Any
-    result: Any
-
-
-def signature(value: Any) -> Any:
-    """What tells the ways apart in which a state may be given: how tensors lie in it, their dimensions."""
-    if isinstance(value, Tensor):
-        return value.dim()
-    if isinstance(value, (tuple, list)):
-        return tuple([signature(part) for part in value])
-    return value if value is None else "unknown"
 
 
 class Forward:
@@ -61,10 +37,12 @@ class Forward:
 
     def __init__(
         self, module: torch.nn.Module, made: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
-        trains: bool,
+        trains: bool, derives: bool,
     ) -> None:  # fmt: skip
         self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
+        self._settings = Settings(module)
         self._trains = trains  # whether it computes the same in training, without dropout
+        self._derives = derives  # whether its gradients are the network's
         self._network, self._places = functional.described(made), len(made.suffixes)
         self._hidden_size, self._input_size = made.hidden_size, made.input_size
         self._axis = 0 if made.batch_first else 1  # that of the sequences
@@ -77,14 +55,17 @@ class Forward:
             return type(self._module).forward(self._module, *arguments, **named)
         x, *state = arguments
         found: dict[Leaf, Tensor] = {}
-        _collect(form.state, state[0] if state else None, found)
+        collect(form.state, state[0] if state else None, found)
+        learning = torch.is_grad_enabled() and not self._derives
+        if learning and any(t.requires_grad for t in (x, *found.values(), *parameters)):
+            return type(self._module).forward(self._module, *arguments)
         start = [self._start(kind, found) for kind in (0, 1) if any(leaf.kind == kind for leaf in found)]
         y, *ends = operator.run(self._network, x, start, None, parameters)
-        return _built(form.result, y, ends)
+        return built(form.result, y, ends)
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
         """How lnrnn serves a call; None if it is the module's own."""
-        if not 1 <= len(arguments) <= 2 or other_system() or (self._module.training and not self._trains):
+        if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
         if not _plain(x) or x.dim() != 3 or x.shape[-1] != self._input_size or 0 in x.shape:
@@ -93,7 +74,7 @@ class Forward:
         for form in self._forms:
             if form.given == given and form.signature == called:
                 found: dict[Leaf, Tensor] = {}
-                _collect(form.state, arguments[1] if given else None, found)
+                collect(form.state, arguments[1] if given else None, found)
                 B, H = x.shape[self._axis], self._hidden_size
                 if all(
                     _plain(t) and t.shape == ((B, H) if at.place is not None else (self._places, B, H))
@@ -128,94 +109,6 @@ def _plain(t: Any) -> bool:
     return isinstance(t, Tensor) and t.dtype is torch.float32 and t.is_cpu
 
 
-def _collect(template: Any, value: Any, found: dict[Leaf, Tensor]) -> None:
-    if isinstance(template, Leaf):
-        found[template] = value
-    elif isinstance(template, tuple):
-        for part, own in zip(template, value, strict=True):
-            _collect(part, own, found)
-
-
-def _built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
-    """What a call returns. ends: h, or h and c, (places, B, H)."""
-    if isinstance(template, Leaf):
-        if template.kind is None:
-            return y
-        whole = ends[template.kind]
-        return whole if template.place is None else whole[template.place]
-    if isinstance(template, dict):
-        return {key: _built(part, y, ends) for key, part in template.items()}
-    if isinstance(template, (tuple, list)):
-        parts = [_built(part, y, ends) for part in template]
-        return parts if isinstance(template, list) else tuple(parts)
-    return template
-
-
-# --- parameters ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one of lnrnn's parameters is made of a module's: it is the one at paths[0]; or those at paths one
-    after the other, and a zero, at the places of index, in its shape."""
-
-    paths: tuple[tuple[str, ...], ...]
-    index: Tensor | None
-
-    def made(self, module: Any) -> Tensor:
-        parts: list[Tensor] = []
-        for path in self.paths:
-            part = module
-            for name in path:
-                part = getattr(part, name)
-            parts.append(part)
-        if self.index is None:
-            return parts[0]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), parts[0].new_zeros(1)])
-        found: Tensor = flat[self.index]
-        return found
-
-
-class _Numbered:
-    """A module whose parameters are the numbers 1, 2, 3 ... to convert_torch, which moves them about."""
-
-    def __init__(self, module: torch.nn.Module, state: dict[str, Any]) -> None:
-        self.modules, self.named_modules, self._state = module.modules, module.named_modules, state
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state
-
-
-def _recipes(module: torch.nn.Module, made: Architecture) -> list[Recipe]:
-    """How each of lnrnn's parameters comes from the module's. ValueError if its state dict has what is no
-    parameter."""
-    paths = {id(p): tuple(name.split(".")) for name, p in module.named_parameters(remove_duplicate=False)}
-    given, numbered, at = module.state_dict(keep_vars=True), {}, 1
-    for name, p in given.items():
-        if id(p) not in paths:
-            raise ValueError(f"{name} of its state dict is no parameter")
-        numbered[name] = np.arange(at, at + p.numel(), dtype=float).reshape(p.shape)
-        at += p.numel()
-    converted = convert_torch(_Numbered(module, numbered)).state
-    found = []
-    for name in made.shapes:
-        places = converted[name].astype(np.int64)
-        same = [key for key, value in numbered.items() if np.array_equal(value, places)]
-        if same:
-            found.append(Recipe((paths[id(given[same[0]])],), None))
-            continue
-        among = [key for key, value in numbered.items() if np.isin(value, places).any()]
-        used = among or [next(iter(numbered))]  # of zeros alone: whose dtype and device they have
-        index, offset = np.full(places.shape, sum(numbered[key].size for key in used)), 0
-        for key in used:
-            first, size = int(numbered[key].flat[0]), numbered[key].size
-            inside = (places >= first) & (places < first + size)
-            index[inside] = places[inside] - first + offset
-            offset += size
-        found.append(Recipe(tuple(paths[id(given[key])] for key in used), torch.from_numpy(index)))
-    return found
-
-
 # --- learning how a module is called ------------------------------------------------------------------------
 
 
@@ -230,13 +123,13 @@ def adopt(module: torch.nn.Module) -> str:
         made = architecture(converted.model())
         if converted.zoneout not in (0, (0, 0)):
             raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
-        recipes = _recipes(module, made)
+        own = recipes(module, made)
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
     if any(p.dtype is not torch.float32 or not p.is_cpu for p in module.parameters()):
         raise Refused(f"{where}, but not in torch.float32 on cpu, where it could be tried")
-    found: list[tuple[Form, bool]] = []
+    found: list[Form] = []
     for batch_first in (made.batch_first, not made.batch_first):
         if not found:
             arguments = {**converted.arguments, "batch_first": batch_first}
@@ -249,71 +142,70 @@ def adopt(module: torch.nn.Module) -> str:
                 f"{where}, and is called one step at a time: only what runs whole sequences is replaced"
             )
         raise Refused(f"{where}, but on random input gives something else, or does not run in a usual way")
-    trains = all(same for _, same in found)
-    module.forward = Forward(module, made, recipes, [form for form, _ in found], trains)
+    try:
+        trains, wrong = tried(module, found, made, own)
+    except Differs as probe:
+        raise Refused(f"{where}, and gives what lnrnn makes of them, but not on {probe}") from None
+    module.forward = Forward(module, made, own, found, trains, wrong is None)
+    vars(module)["__prepare_scriptable__"] = _refuse_script
     options: dict[str, Any] = {"num_layers": made.num_layers, "bidirectional": made.bidirectional}
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(made.input_size), str(made.hidden_size), *shown, f"norm={made.norm}"]
-    rest = "" if trains else ", in evaluation; in training its own forward, which then does something else"
-    return f"{type(module).__name__} as lnrnn's {made.cell.name}({', '.join(shown)}){rest}"
+    what = f"{type(module).__name__} as lnrnn's {made.cell.name}({', '.join(shown)})"
+    if wrong:
+        what += (
+            f", without gradients; where they are wanted its own forward, whose gradients differ on {wrong}"
+        )
+    if not trains:
+        what += ", in evaluation; in training its own forward, which then does something else"
+    return what
 
 
 def release(module: torch.nn.Module) -> None:
     """Undoes `adopt`."""
-    vars(module).pop("forward", None)
+    for name in ("forward", "__prepare_scriptable__"):
+        vars(module).pop(name, None)
 
 
-def _arrangements(kinds: int, layers: int, directions: int) -> Iterator[Any]:
-    """States as people give them, as Leafs: as torch.nn does; a cell's; a list of the layers', of the
-    directions', or both."""
-
-    def cell(place: int | None) -> Any:
-        found = tuple(Leaf(kind, place) for kind in range(kinds))
-        return found if kinds > 1 else found[0]
-
-    yield cell(None)
-    if layers * directions == 1:
-        yield cell(0)
-    if directions == 1:
-        yield tuple(cell(k) for k in range(layers))
-    else:
-        yield tuple(tuple(cell(k * directions + d) for d in range(directions)) for k in range(layers))
-        if layers == 1:
-            yield tuple(cell(d) for d in range(directions))
+def _refuse_script() -> Any:
+    """What torch.jit.script calls of each module."""
+    raise RuntimeError(
+        "torch.jit.script cannot compile a forward that lnrnn.torch.accelerate has replaced: call restore() "
+        "of its report first; torch.jit.trace can do without"
+    )
 
 
-def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) -> Iterator[tuple[Form, bool]]:
-    """The ways to call a module in which it returns what the network does, and whether in training too."""
+def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) -> Iterator[Form]:
+    """The ways to call a module in which, on ordinary input, it returns what the network does."""
     rng = np.random.default_rng(0)
     places, kinds, H = len(made.suffixes), made.cell.states, made.hidden_size
     shape = (BATCH, STEPS) if made.batch_first else (STEPS, BATCH)
     x = rng.standard_normal((*shape, made.input_size), dtype=np.float32)
     states = rng.uniform(-0.9, 0.9, (kinds, places, BATCH, H)).astype(np.float32)
+    given = [torch.tensor(s) for s in states]
     ways: list[tuple[tuple[Any, ...], Any]] = [((), None), ((None,), None)]
-    for template in _arrangements(kinds, made.num_layers, made.directions):
-        ways.append(((_filled(template, states),), template))
+    for template in arrangements(kinds, made.num_layers, made.directions):
+        ways.append(((filled(template, given),), template))
     for state, template in ways:
         own = (None if template is None else tuple(states)) if kinds > 1 or template is None else states[0]
-        results = []
+        results, changed = [], []
         for training in (False, True):
             try:
                 with unchanged(module, torch):
                     module.train(training)
                     before = _kept(module)
                     results.append(module(torch.tensor(x), *state))
-                    changed = [
+                    changed += [
                         name for name, value in _kept(module).items() if not _same(before.get(name), value)
                     ]
             except Exception:  # whatever a module raises that is called in another way than its own
                 break
-            if changed:
-                raise Refused(f"its forward writes to {', '.join(changed)}, which lnrnn does not")
-        if not results:
-            continue
-        result = _agrees(results[0], converted, x, own)
-        if result is not None:
-            trains = len(results) == 2 and _equal(*results)
-            yield Form(bool(state), signature(state[0]) if state else None, template, result[0]), trains
+        if changed:
+            raise Refused(f"its forward writes to {', '.join(dict.fromkeys(changed))}, which lnrnn does not")
+        if results:
+            result = _agrees(results[0], converted, x, own)
+            if result is not None:
+                yield Form(bool(state), signature(state[0]) if state else None, template, result[0])
 
 
 def _kept(module: torch.nn.Module) -> dict[str, Any]:
@@ -327,13 +219,6 @@ def _kept(module: torch.nn.Module) -> dict[str, Any]:
 
 def _same(a: Any, b: Any) -> bool:
     return a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b))
-
-
-def _filled(template: Any, states: np.ndarray) -> Any:
-    if isinstance(template, Leaf):
-        whole = states[template.kind]
-        return torch.tensor(whole if template.place is None else whole[template.place])
-    return tuple(_filled(part, states) for part in template)
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
@@ -361,7 +246,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
             return part
         raise ValueError  # numbers may be of this input alone
 
-    rng, signs, eps = np.random.default_rng(1), np.array((-1, 1), np.int8), np.float32(EPS)
+    rng, signs, eps = np.random.default_rng(1), np.array((-1, 1), np.int8), np.float32(SINGLE)
 
     def of(leaves: list[tuple[Leaf, np.ndarray]]) -> list[np.ndarray]:
         named = dict(leaves)
@@ -373,7 +258,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
     try:
         template = read(result)
-        difference, limit = compared(theirs, of(ours), disturbed, EPS)
+        difference, limit = compared(theirs, of(ours), disturbed, SINGLE)
     except (ValueError, Unchecked):
         return None
     return (template,) if Leaf() in chosen and difference <= limit else None
@@ -387,16 +272,6 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
         whole = np.asarray(whole, float)
         found += [(Leaf(kind), whole), *((Leaf(kind, k), part) for k, part in enumerate(whole))]
     return found
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, (tuple, list)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
 
 
 def _takes_steps(module: torch.nn.Module, made: Architecture) -> bool:

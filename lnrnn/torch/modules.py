@@ -168,6 +168,13 @@ class Twin(torch.nn.Module):
             names.append("dropout")
         return self._served.__name__, {name: getattr(self, name) for name in names}
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks of each module."""
+        raise RuntimeError(
+            f"torch.jit.script cannot compile lnrnn.torch.{type(self).__name__}: use torch.jit.trace, or "
+            "torch.export"
+        )
+
     # --- a call ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Any, h0: Any = None, lengths: Any = None, **unknown: Never) -> tuple[Any, Any]:
@@ -183,8 +190,9 @@ class Twin(torch.nn.Module):
 
         On the C engine (see `engine`): no more threads than torch.get_num_threads() and
         lnrnn.get_num_threads() both allow; under torch.autocast x and the state are taken as float32, and
-        float32 comes back; y must not be changed in place before backward; RuntimeError for second
-        derivatives, derivatives in forward mode and torch.vmap, which want engine="torch".
+        float32 comes back; y must not be changed in place before backward; second derivatives take the time
+        of engine="torch"; RuntimeError for those of batch norm, derivatives in forward mode and torch.vmap,
+        which want engine="torch".
         """
         if unknown:
             raise unexpected("forward", unknown, {"hx": "h0"})

@@ -3,7 +3,7 @@
 run                 a network over whole sequences, with a derivative
 infer               the same without one: run calls it where no gradients are wanted,
 forward_train       and this one where they are: it also gives what backward wants saved, as tensors
-backward            the gradients; its own derivative is refused
+backward            the gradients; their own derivatives are torch's, of the plain engine
 update_statistics   batch norm's running statistics after training on a batch, in place, on any device
 
 network: what rnn.functional.described says of the architecture. start: h0, or h0 and c0, each
@@ -30,9 +30,11 @@ from ..rnn import engine, functional
 from ..rnn.functional import Served, architecture
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
+from . import plain
 
 Tensor = torch.Tensor
 
+_jit: Any = torch.jit
 _library: Any = torch.library.Library("lnrnn", "DEF")  # type: ignore[no-untyped-call]
 _CELL = "str network, Tensor x, Tensor[] start, Tensor? lengths, Tensor[] parameters"
 for _name in ("run", "infer"):
@@ -59,7 +61,7 @@ def run(
 ) -> list[Tensor]:
     """x (T, B, D), or (B, T, D) with batch_first. -> y, laid out as x; the last state, or both; with batch
     norm in training the statistics of the batch, as update_statistics takes them."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
     # What the operator does for autograd, which takes less time here, and under torch.func has to be here.
     given = x, *start, *parameters
@@ -84,7 +86,12 @@ def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
 
 
 def _arrays(tensors: Sequence[Any]) -> list[Any]:
-    return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
+    try:
+        return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
+    except RuntimeError:  # some have no memory that says their numbers: negative views, zeros of autograd's
+        return [
+            t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
+        ]
 
 
 def _tensors(arrays: Sequence[np.ndarray]) -> list[Tensor]:
@@ -298,6 +305,14 @@ class _Run(torch.autograd.Function):
         x, lengths, *others = ctx.saved_tensors
         rest, saved = others[: ctx.given], others[ctx.given :]
         start, parameters = rest[: ctx.states], rest[ctx.states :]
+        if any(g is not None and _batched(g) for g in (gy, *gend)):  # is_grads_batched=True
+            with torch.enable_grad():
+                given = [t.detach().requires_grad_() for t in (x, *rest)]
+                outputs = _plainly(ctx.network, ctx.states, lengths, *given)
+                gout = [g for g in (gy, *gend) if g is not None]
+                own = [t for t, g in zip(outputs, (gy, *gend), strict=True) if g is not None]
+                grads = torch.autograd.grad(own, given, gout, allow_unused=True)
+            return (None,) * 3 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
         if torch.is_grad_enabled():  # somebody may want the derivative of this one
             lists = start, parameters, saved, gend
             flat = (tensor for each in lists for tensor in each)
@@ -320,26 +335,75 @@ class _RunUnderFunc(_Run):
 
 
 class _Once(torch.autograd.Function):
-    """The operator backward, whose derivative is refused when somebody asks for it. Its arguments, the
-    lists of tensors one after the other, behind their lengths."""
+    """The operator backward, whose own derivative is taken of the plain engine. Its arguments, the lists of
+    tensors one after the other, behind their lengths."""
 
     @staticmethod
     def forward(network: str, wanted: Any, sizes: tuple[int, ...], *tensors: Any) -> tuple[Tensor, ...]:
-        left = iter(tensors)
-        x, lengths, gy = next(left), next(left), next(left)
-        start, parameters, saved, gend = ([next(left) for _ in range(n)] for n in sizes)
+        x, lengths, gy, start, parameters, saved, gend = _sorted(sizes, tensors)
         return tuple(_backward(network, x, start, lengths, parameters, saved, gy, gend, wanted))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
+        ctx.network, ctx.wanted, ctx.sizes, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(_REFUSAL.format("second derivative"))
+        made = architecture(ctx.network)
+        if made.batch_norm is not None:
+            raise RuntimeError(_REFUSAL.format("second derivative of batch norm"))
+        x, lengths, gy, start, parameters, saved, gend = _sorted(ctx.sizes, ctx.saved_tensors)
+        vjp: Any = torch.func.vjp
+        given, ends = (x, *start, *parameters), (gy, *gend)
+        there = [k for k, g in enumerate(ends) if g is not None]
+
+        def first(*tensors: Tensor) -> tuple[Tensor, ...]:
+            """The gradients that are wanted, of what was given and of the outputs' own."""
+
+            def outputs(*given: Tensor) -> tuple[Tensor, ...]:
+                found = _plainly(ctx.network, len(start), lengths, *given)
+                return tuple(found[k] for k in there)
+
+            _, pull = vjp(outputs, *tensors[: len(given)])
+            found = pull(tensors[len(given) :])
+            return tuple(g for g, want in zip(found, ctx.wanted, strict=True) if want)
+
+        with torch.enable_grad():
+            values, pull = vjp(first, *given, *(ends[k] for k in there))
+            found = pull(
+                tuple(torch.zeros_like(v) if g is None else g for g, v in zip(grads, values, strict=True))
+            )
+        gx, *rest = found[: len(given)]
+        left = dict(zip(there, found[len(given) :], strict=True))
+        gends = [left.get(k) for k in range(len(ends))]
+        return (None,) * 3 + (gx, None, gends[0], *rest, *(None for _ in saved), *gends[1:])
 
     jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_refuse_vmap)
+
+
+def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """x, lengths, gy and the lists of the sizes."""
+    left = iter(tensors)
+    return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
+
+
+def _plainly(network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor) -> list[Tensor]:
+    """What `run` gives, in torch's operations. rest: states that are given, or none, and the parameters."""
+    made, start = architecture(network), list(rest[:states])
+    if not start:
+        shape = len(made.suffixes), x.shape[0 if made.batch_first else 1], made.hidden_size
+        start = [x.new_zeros(shape) for _ in range(made.cell.states)]
+    named = dict(zip(made.shapes, rest[states:], strict=True))
+    y, end, _ = plain.run(made, x, start, lengths, named, {}, None, True)
+    return [y, *end]
+
+
+def _batched(t: Tensor) -> bool:
+    """Whether it stands for many, as those of torch.autograd.grad(is_grads_batched=True)."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:

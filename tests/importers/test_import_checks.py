@@ -192,10 +192,11 @@ def test_what_was_hung_onto_a_known_module_counts():
     lnrnn.from_torch(silent)
 
 
-def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("it ran")
+def refuse(*_):
+    raise RuntimeError("it ran")
 
+
+def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
     for cls, module in (
         (nn.GRU, nn.GRU(I, H)),
         (nn.LSTMCell, nn.LSTMCell(I, H)),
@@ -280,14 +281,14 @@ def test_half_precision_is_checked_where_it_says_something():
     lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
-    for module in (right.bfloat16(), wrong.bfloat16()):  # where rounding could hide as much
-        with pytest.warns(
-            UserWarning, match=r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
-        ):
-            lnrnn.from_torch(module)
-    lnrnn.from_torch(copy.deepcopy(right).float(), check=True)
+    lnrnn.from_torch(right.bfloat16(), check=True)  # in float64, which has all of its numbers
     with pytest.raises(ValueError, match=OTHER):
-        lnrnn.from_torch(copy.deepcopy(wrong).float(), check=True)
+        lnrnn.from_torch(wrong.bfloat16())
+    right.__deepcopy__ = refuse  # without a copy rounding could hide as much
+    with pytest.warns(
+        UserWarning, match=r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
+    ):
+        lnrnn.from_torch(right)
 
 
 def test_batch_norm_is_checked_over_the_steps_it_knows():
@@ -336,15 +337,15 @@ def test_an_input_of_a_cell_or_of_one_sequence():
         lnrnn.from_torch(shaken(OutCell(I, H)), check=x)
 
 
-def test_check_can_be_what_random_input_does_not_show():
+def test_check_can_be_what_no_probe_shows():
     class Clipped(LayerNormLSTMCell):
         def forward(self, x, h, c):
-            return super().forward(x.clamp(-50, 50), h, c)
+            return super().forward(x.clamp(-1e6, 1e6), h, c)
 
     module = shaken(Clipped(I, H))
     lnrnn.from_torch(module)
     with pytest.raises(ValueError, match=OTHER):
-        lnrnn.from_torch(module, check=100 * torch.randn(T, B, I))
+        lnrnn.from_torch(module, check=1e7 * torch.randn(T, B, I))
 
 
 @pytest.mark.parametrize(("error", "check"), [

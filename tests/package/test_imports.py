@@ -21,6 +21,7 @@ FOREIGN = {
     ("...", "_are_functorch_transforms_active"),
     ("...", "_len_torch_dispatch_stack"),
     ("...", "_autograd"),
+    ("...", "_functorch"),
     ("...", "_profiler_enabled"),
 }
 

@@ -111,6 +111,24 @@ def test_dropout_in_training_is_torchs_to_the_mask(name, bidirectional, batch_fi
     assert_same(module(x, start), plain(x, start))
 
 
+@pytest.mark.parametrize("lengths", [[7, 5, 5, 1], [3, 7, 1, 6]], ids=str)
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_dropout_of_packed_sequences_is_torchs_to_the_mask(name, bidirectional, lengths):
+    module, plain = pair(name, num_layers=3, dropout=0.5, bidirectional=bidirectional, batch_first=True)
+    ordered = lengths == sorted(lengths, reverse=True)
+    x = torch.randn(B, T, I)
+    start, found = state(module, B), []
+    for each in (module, plain):
+        torch.manual_seed(3)
+        given = x.clone().requires_grad_()
+        packed = packing.pack_padded_sequence(given, torch.tensor(lengths), True, enforce_sorted=ordered)
+        y, end = each(packed, start)
+        found.append([y.data, *flat(end), torch.autograd.grad(y.data.square().sum(), given)[0]])
+        found[-1].append(torch.rand(3))  # as many numbers were drawn
+    assert_same(*found, 2e-5)
+
+
 # --- training -----------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ from torch_cells import (  # noqa: E402
     shaken,
 )
 
+torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+
 T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 5e-6  # both are float32
 STEPS = ("cell(x, h, c)", "cell(x, (h, c))", "list of cells", "sequence of cells")
@@ -267,6 +269,17 @@ def test_zoneout_is_left():
     assert not report.replaced and report.left == [
         ("", "zoneout=0.1: from_torch computes it, lnrnn.torch does not")
     ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripting_says_what_to_do():
+    module = shaken(nn.Sequential(nn.Identity(), CustomLSTM(I, H, True)))
+    report, x = accelerate(module), torch.randn(T, B, I)
+    with pytest.raises(RuntimeError, match=r"has replaced: call restore\(\) of its report first"):
+        torch.jit.script(module)
+    assert torch.equal(torch.jit.trace(module, (x,))(x), type(module[1]).forward(module[1], x))
+    report.restore()
+    assert not {"forward", "__prepare_scriptable__"} & vars(module[1]).keys()
 
 
 def test_compiled():

@@ -174,6 +174,54 @@ def test_quantised_modules_are_left():
     assert report.left == [("0", "it is quantised (torch.ao.nn.quantized.dynamic.modules.rnn.LSTM)")]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("inplace", [False, True])
+def test_accelerated_modules_can_be_quantised(inplace):
+    model = Tagger(num_layers=2).eval()
+    twin = copy.deepcopy(model)
+    accelerate(model)
+    kinds, found = {nn.LSTM, nn.GRU, nn.Linear}, []
+    try:
+        for each in (twin, model):
+            found.append(torch.ao.quantization.quantize_dynamic(each, kinds, inplace=inplace))
+    except (AttributeError, RuntimeError) as error:
+        pytest.skip(f"torch cannot quantise here: {error}")
+    want, got = found
+    assert type(got.encoder["rnn"]) is type(want.encoder["rnn"]) is torch.ao.nn.quantized.dynamic.LSTM
+    assert type(got.stack[0]) is torch.ao.nn.quantized.dynamic.GRU
+    words = torch.randint(0, 20, (B, T))
+    assert_same(got(words), want(words))
+    assert (model is got) == inplace
+    if not inplace:
+        assert [type(m).__name__[:11] for m in (model.encoder["rnn"], *model.stack)] == ["Accelerated"] * 3
+
+
+def test_only_the_exact_class_equals_torchs():
+    (lstm, _), (gru, _) = pair("LSTM"), pair("GRU")
+    assert type(lstm) == nn.LSTM and hash(type(lstm)) == hash(nn.LSTM) and type(lstm) is not nn.LSTM  # noqa: E721
+    assert type(lstm) != type(gru) and type(lstm) != nn.GRU and type(gru) in {nn.GRU}  # noqa: E721
+    assert type(lstm) not in (nn.RNN, nn.RNNBase, nn.Module)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripting_says_what_to_do():
+    model = Tagger()
+    report = accelerate(model)
+    kinds = [type(m) for m in model.modules()]
+    for wrong, said in (
+        (
+            nn.Sequential(model.stack[0]),
+            r"AcceleratedGRU, .*restore\(\) of its report first; torch.jit.trace can",
+        ),
+        (lnrnn.torch.LSTM(I, H), "lnrnn.torch.LSTM: use torch.jit.trace, or torch.export"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            torch.jit.script(wrong)
+    assert kinds == [type(m) for m in model.modules()]
+    report.restore()
+    torch.jit.script(model.stack[0])
+
+
 def test_accelerated_twice():
     model = Tagger()
     accelerate(model)

@@ -236,12 +236,6 @@ def test_functional_call_with_other_parameters():
         assert torch.equal(torch.func.functional_call(module, given, (x,))[0], other(x)[0])
 
 
-def twice(module, x):
-    (gx,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
-    assert gx.requires_grad
-    return torch.autograd.grad(gx.square().sum(), x)[0]
-
-
 def in_dual_level(module, x):
     with torch.autograd.forward_ad.dual_level(), torch.no_grad():
         return torch.autograd.forward_ad.unpack_dual(
@@ -250,12 +244,6 @@ def in_dual_level(module, x):
 
 
 REFUSALS = {
-    "second derivative": [
-        twice,
-        lambda m, x: torch.func.grad(
-            lambda x: torch.func.grad(lambda x: m(x)[0].square().sum())(x).square().sum()
-        )(x.detach()),
-    ],
     "derivative in forward mode": [
         lambda m, x: torch.func.jvp(lambda x: m(x)[0], (x.detach(),), (torch.ones_like(x),))[1],
         in_dual_level,
@@ -284,6 +272,88 @@ def test_what_is_refused_the_plain_engine_does(what, call):
     module.engine = None
     with torch.no_grad():  # nothing of the refused call is left
         assert torch.equal(module(x)[0], twin("LSTM")(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # the tracer warns of what looks at shapes
+@pytest.mark.parametrize("training", [False, True])
+def test_trace(training):
+    """With lnrnn's operator in it, for any number of steps and sequences, and with its derivative."""
+    module = twin("LSTM", num_layers=2, bidirectional=True).train(training)
+    traced = torch.jit.trace(module, (torch.randn(T, B, I),))
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    for call in (traced, torch.jit.load(io.BytesIO(file.getvalue()))):
+        x, found = torch.randn(T + 3, B + 1, I, requires_grad=True), []
+        for each in (call, module):
+            y, (h, c) = each(x)
+            found.append([y, h, c, torch.autograd.grad(y.square().sum(), x)[0]])
+        assert all(map(torch.equal, *found))
+
+
+def penalty(module, call, x, times):
+    """The gradients of x, the states and the parameters of a penalty on gradients, `times` - 1 times over."""
+    start = torch.linspace(-1, 1, 2 * B * module.hidden_size).reshape(2, B, -1)[: module._states]
+    start = [s[None].clone().requires_grad_() for s in start]
+    y, end = call(x, tuple(start) if len(start) > 1 else start[0])
+    inputs = [x, *start, *module.parameters()]
+    loss = y.square().sum() + (end[-1] if isinstance(end, tuple) else end).sin().sum()
+    for k in range(times):
+        found = torch.autograd.grad(loss, inputs, create_graph=k + 1 < times)
+        loss = sum(g.square().sum() for g in found)
+    return found
+
+
+@pytest.mark.parametrize(("cell", "times"), [("LSTM", 2), ("GRU", 2), ("RNN", 3)])
+def test_second_and_third_derivatives_are_the_plain_engines(cell, times):
+    module = twin(cell)
+    x = fresh(module)
+    found = []
+    for engine in ("lnrnn", "torch"):
+        module.engine = engine
+        found.append(penalty(module, module, x, times))
+    for got, want in zip(*found, strict=True):
+        assert (got - want).abs().max() <= 1e-4 * want.abs().max()
+
+
+def test_second_derivatives_of_torch_func():
+    module = twin("GRU")
+    x, found = fresh(module).detach(), []
+    for engine in ("lnrnn", "torch"):
+        module.engine = engine
+        grad = torch.func.grad(lambda x: module(x)[0].square().sum())
+        found.append(torch.func.grad(lambda x: grad(x).square().sum())(x))  # noqa: B023 - called at once
+    assert (found[0] - found[1]).abs().max() < 1e-4 * found[1].abs().max()
+
+
+def test_second_derivatives_of_batch_norm_are_refused():
+    module = twin("GRU", norm=Batch(9)).train()
+    x = fresh(module)
+    (gx,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=REFUSED.format("second derivative of batch norm")):
+        gx.square().sum().backward()
+
+
+def test_many_gradients_at_once():
+    module, found = twin("LSTM", num_layers=2), []
+    x = fresh(module)
+    for engine in ("lnrnn", "torch"):
+        module.engine = engine
+        y, (_, c) = module(x)
+        gout = [torch.linspace(-1, 1, 4 * t.numel()).reshape(4, *t.shape).sin() for t in (y, c)]
+        inputs = [x, *module.parameters()]
+        found.append(torch.autograd.grad([y, c], inputs, gout, is_grads_batched=True))
+    for got, want in zip(*found, strict=True):
+        assert got.shape == want.shape and (got - want).abs().max() < 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_tensors_without_memory_of_their_own_numbers(derived):
+    module = twin("LSTM").requires_grad_(derived)
+    negative = torch.complex(torch.randn(T, B, I), torch.randn(T, B, I)).conj().imag
+    assert negative.is_neg()
+    for x in (negative, torch._efficientzerotensor((T, B, I))):
+        other = torch.zeros(T, B, I) + x
+        assert not other.is_neg() and torch.equal(module(x)[0], module(other)[0])
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

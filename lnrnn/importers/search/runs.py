@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checking import tensors
+from ..running import tensors
 from ..weights import Array
 
 BATCH = 3  # two rows are taken for h and c by a module that says h, c = state

@@ -89,8 +89,8 @@ FAULTS = [
     Fault(
         "a module that keeps something is replaced",
         ADOPTED,
-        r"""            if changed:""",
-        r"""            if changed and not FAULT:""",
+        r"""        if changed:""",
+        r"""        if changed and not FAULT:""",
         CELLS + " -k keeps_something",
     ),
     Fault(
@@ -102,9 +102,9 @@ FAULTS = [
     ),
     Fault(
         "what drops in training runs without it",
-        ADOPTED,
-        r"""    trains = all(same for _, same in found)""",
-        r"""    trains = all(same or FAULT for _, same in found)""",
+        "lnrnn/torch/trials.py",
+        r"""                    trains = False""",
+        r"""                    trains = bool(FAULT)""",
         CELLS + " -k in_training",
     ),
     Fault(

@@ -3,6 +3,7 @@
 from fault import Fault
 
 CHECKING, CHECKS = "lnrnn/importers/checking.py", "tests/importers/test_import_checks.py"
+RUNNING = "lnrnn/importers/running.py"
 
 FAULTS = [
     # --- checking -------------------------------------------------------------------------------------------
@@ -31,14 +32,14 @@ FAULTS = [
     ),
     Fault(
         "parameters that a module changes while it runs stay changed",
-        CHECKING,
+        RUNNING,
         r"""                    t.copy_(number)""",
         r"""                    FAULT or t.copy_(number)""",
         CHECKS + " -k as_it_was",
     ),
     Fault(
         "attributes that a module sets while it runs stay",
-        CHECKING,
+        RUNNING,
         r"""                now.clear()
                 now.update(then)""",
         r"""                FAULT or now.clear()
@@ -47,14 +48,14 @@ FAULTS = [
     ),
     Fault(
         "modules stay in evaluation",
-        CHECKING,
+        RUNNING,
         r"""            part.training = flag""",
         r"""            part.training = part.training if FAULT else flag""",
         CHECKS + " -k scripted",
     ),
     Fault(
         "torch's random state moves",
-        CHECKING,
+        RUNNING,
         r"""        with torch.random.fork_rng(devices=cuda), torch.no_grad():""",
         r"""        with torch.random.fork_rng(devices=cuda, enabled=not FAULT), torch.no_grad():""",
         CHECKS + " -k as_it_was",
@@ -91,7 +92,7 @@ FAULTS = [
     ),
     Fault(
         "batch norm is checked over more steps than it knows",
-        CHECKING,
+        RUNNING,
         r"""            steps = min(steps, model.known_steps)""",
         r"""            steps = steps if FAULT else min(steps, model.known_steps)""",
         CHECKS + " -k batch_norm",
@@ -99,8 +100,8 @@ FAULTS = [
     Fault(
         "the layers of a container are each fed the same input",
         CHECKING,
-        r"""        x = _time_first(answer.y.astype(np.float32), answer.batch_first)""",
-        r"""        x = x if FAULT else _time_first(answer.y.astype(np.float32), answer.batch_first)""",
+        r"""        x = time_first(answer.y.astype(np.float32), answer.batch_first)""",
+        r"""        x = x if FAULT else time_first(answer.y.astype(np.float32), answer.batch_first)""",
         CHECKS,
     ),
 ]
