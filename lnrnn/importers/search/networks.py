@@ -18,7 +18,7 @@ from . import Wanted, search
 from .runs import Unsuitable, batch_axis_first
 
 Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
-NAME = "a cell of somebody's own"
+NAME = "the found cell"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def from_search(
     reasons: list[str] = []
     for made in _networks(module, wanted):
         if isinstance(made, Unsuitable):
-            reasons.append(str(made))
+            reasons += [str(made)] * bool(str(made))
             continue
         made = made if batch_first is None else replace(made, batch_first=batch_first)
         how = check
@@ -135,19 +135,17 @@ def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
 def _parts(modules: dict[str, Any], wanted: Wanted) -> tuple[Part, ...]:
     """What each is; those of one class and with the same shapes are the same, or the check will say so."""
     found: dict[Any, Part] = {}
-    reason, taken = None, []
+    missing, taken = False, []
     kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
     for kind, (path, module) in zip(kinds, modules.items(), strict=True):
         try:
             if kind not in found:
                 found[kind] = _own if known(module) else search(module, wanted).weights
             taken.append(f"model.{path}")
-        except Unsuitable as error:
-            reason = error
-    if reason:
-        raise Unsuitable(
-            f"what a part of it computes was found: give {' or '.join(taken)}" if taken else str(reason)
-        )
+        except Unsuitable:
+            missing = True
+    if missing:
+        raise Unsuitable(taken and f"what a part of it computes was found: give {' or '.join(taken)}" or "")
     return tuple(found[kind] for kind in kinds)
 
 
