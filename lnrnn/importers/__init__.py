@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..rnn.cells import Nonlinearity
 from ..rnn.models import Model, Norm
 from .checking import checked
 from .keras_weights import LayerName, convert_keras
+from .search.networks import from_search, searchable
 from .systems import SystemName
-from .torch_weights import convert_torch
+from .torch_weights import UnknownCell, convert_torch
 from .weights import Converted
 
 __all__ = ["convert_keras", "convert_torch", "from_keras", "from_torch"]
@@ -20,6 +22,7 @@ def from_torch(
     *,
     kind: SystemName | None = None,
     prefix: str = "",
+    names: Mapping[str, str] | None = None,
     norm: Norm = None,
     eps: float | None = None,
     nonlinearity: Nonlinearity | None = None,
@@ -30,9 +33,9 @@ def from_torch(
     """A recurrent model of lnrnn with the weights of one of torch's world, for inference.
 
     module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy
-    arrays, as safetensors and torch.load give them. Everything is converted to float32. What names and shapes
-    do not say a module says itself; beside a state dict it has to be said here, where it makes a difference.
-    The systems, which are told apart by their names:
+    arrays, as safetensors and torch.load give them. Everything is converted to float32. What a module says
+    itself has to be said here beside a state dict, where it makes a difference. The systems, which are told
+    apart by their names:
 
         "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
                       proj_size > 0 is refused. A state dict of an RNN wants nonlinearity=.
@@ -46,13 +49,18 @@ def from_torch(
         "lnrnn"       the modules of lnrnn.torch. Their state dict wants norm= (and nonlinearity=) as the
                       model had it.
 
+    A module with the names of none of these is run to find its equation: any names, any placement of the
+    norms, any order of gates, matrices for x and h apart or together, constants that are added to a gate. It
+    takes 10 s at most, and a UserWarning says which norm was found. If none agrees, a ValueError says which
+    came nearest.
+
     kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
-    without it ("encoder.rnn."). norm: a LayerNormSpec, where the norms stand in the cell if not where the
-    system has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. The name
-    "layer" says only that there are some, wherever the system has them. eps: of
-    the layer norms; beside a state dict 1e-5 if not given, as in all of these systems. batch_first: whether
-    the new model takes x as (B, T, I); the module's own if not given (False beside a state dict, True for
-    icefall).
+    without it ("encoder.rnn."). names: other names for some of the keys, {"w_ih": "weight_ih_l0"}, before
+    anything else is done. norm: a LayerNormSpec, where the norms stand in the cell if not where the system
+    has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. The name
+    "layer" says only that there are some. eps: of the layer norms; beside a state dict 1e-5 if not given.
+    batch_first: whether the new model takes x as (B, T, I); the module's own if not given (False beside a
+    state dict, True for icefall).
 
     check: names and shapes do not say what a module's forward does with its parameters, so the module is run
     beside lnrnn.reference, and a ValueError tells on which input, and by how much, they differ if not by
@@ -78,17 +86,24 @@ def from_torch(
     given.
 
     Raises ValueError, naming the keys, for a state dict that is unknown, ambiguous, incomplete, has keys too
-    many or shapes that do not fit, for options that would make another equation, and for a module that
-    computes another; TypeError for what is no state dict, and no numbers.
+    many or shapes that do not fit, for numbers beyond float32 and tensors without numbers, for options that
+    would make another equation, and for a module that computes another; TypeError for what is no state dict,
+    and no numbers.
     """
 
     def convert(source: Any, norm: Any = norm) -> Converted:
         return convert_torch(
-            source, kind=kind, prefix=prefix, norm=norm, eps=eps, nonlinearity=nonlinearity, zoneout=zoneout,
-            batch_first=batch_first,
+            source, kind=kind, prefix=prefix, names=names, norm=norm, eps=eps, nonlinearity=nonlinearity,
+            zoneout=zoneout, batch_first=batch_first,
         )  # fmt: skip
 
-    return checked(module_or_state_dict, convert, check, batch_first)
+    try:
+        return checked(module_or_state_dict, convert, check, batch_first)
+    except UnknownCell as refusal:
+        said = any(v is not None for v in (kind, names, zoneout))
+        if said or not searchable(module_or_state_dict):
+            raise
+        return from_search(module_or_state_dict, refusal, norm, eps, nonlinearity, batch_first, check)
 
 
 def from_keras(

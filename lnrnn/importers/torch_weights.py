@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,16 @@ _LNRNN = re.compile(
 _PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
 
 
+class UnknownCell(ValueError):
+    """The parameters are those of no one system's cells."""
+
+
 def convert_torch(
     source: Any,
     *,
     kind: str | None = None,
     prefix: str = "",
+    names: Mapping[str, str] | None = None,
     norm: Any = None,
     eps: float | None = None,
     nonlinearity: str | None = None,
@@ -56,7 +62,9 @@ def convert_torch(
         if prefix:
             raise ValueError("prefix is for a state dict: of a module, give the part itself")
         state = source.state_dict()
-    elif prefix:
+    if names is not None:
+        state = _renamed(state, names)
+    if prefix:
         if not isinstance(prefix, str):
             raise bad_type("prefix", "a string", prefix)
         state = {name.removeprefix(prefix): v for name, v in state.items() if str(name).startswith(prefix)}
@@ -88,6 +96,24 @@ def convert_torch(
             + _shown(projection)
         )
     return _cells(state, kind, norm, given, None if module else prefix)
+
+
+def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """The state dict with the keys that `names` says, {"theirs": "ours"}."""
+    if not isinstance(names, Mapping) or not all(isinstance(n, str) for pair in names.items() for n in pair):
+        raise bad_type("names", "a mapping of the state dict's keys to the names to read them as", names)
+    for name in names:
+        if name not in state:
+            near = get_close_matches(name, list(map(str, state)), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {_shown(state)}"
+            raise ValueError(f"names has {name!r}, which is no key of the state dict{hint}")
+    found: dict[str, str] = {}
+    for name in state:
+        new = names.get(name, name)
+        if new in found:
+            raise ValueError(f"names makes {new!r} of two keys, {found[new]!r} and {name!r}")
+        found[new] = name
+    return {new: state[name] for new, name in found.items()}
 
 
 # --- options ------------------------------------------------------------------------------------------------
@@ -184,16 +210,21 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     else:
         shown = [f"prefix={prefix + part!r}" for part in inner]
     hint = f"; what a part of it has is known: give {' or '.join(shown)}" if inner else ""
+    error: type[ValueError] = ValueError if inner else UnknownCell
+    what, other = ("module" if prefix is None else "state dict"), ""
+    if prefix is not None and not inner:
+        other = (
+            "; of a cell of your own give the module, which can be run, or names= where only names differ "
+            "(one matrix for x and h as two: shapes do not tell which columns are whose)"
+        )
     near = min(systems, key=lambda s: sum(map(len, _differences(s, leaves))))
     missing, unexpected = _differences(near, leaves)
     if not leaves & set(near.shapes):
-        raise ValueError(f"these keys are of no known cell: {_shown(leaves)}{hint}")
+        raise error(f"these keys are of no known cell: {_shown(leaves)}{hint}{other}")
     parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(
         unexpected
     )
-    raise ValueError(
-        f"the state dict is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}"
-    )
+    raise error(f"the {what} is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}{other}")
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
@@ -262,7 +293,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     """A module of lnrnn.torch, or a state dict with lnrnn's names; the model checks names and shapes when it
     loads them."""
     for name in ("eps", "zoneout"):
-        if options[name] is not None and source is state:
+        if options[name] is not None and isinstance(source, Mapping):
             raise ValueError(f"{name} is not for lnrnn's own parameters (eps is part of norm)")
     arrays = {}
     for name, value in state.items():

@@ -121,12 +121,18 @@ def array(name: str, value: Any) -> Array:
     """A parameter as float64 or float32 NumPy: also a torch tensor on any device, of any floating dtype, with
     a gradient. Nothing of torch is imported for it."""
     if hasattr(value, "detach"):
+        if getattr(value, "is_meta", False):
+            raise ValueError(f"{name} is a meta tensor, without numbers: load the weights first")
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):  # NumPy has none
             value = value.float()
     found = real(name, value)
     if found.dtype.kind not in "f" and found.dtype.name != "bfloat16":
         raise bad_type(name, "an array of floating-point numbers", found)
+    if found.dtype.itemsize > 4 and found.size:
+        largest = np.abs(found[np.isfinite(found)]).max(initial=0)
+        if largest > np.finfo(np.float32).max:
+            raise ValueError(f"{name} must be in float32's range, got {largest:.3g}")
     return found.astype(np.result_type(np.float32, found.dtype) if found.dtype.kind == "f" else np.float32)
 
 

@@ -1,0 +1,183 @@
+"""Networks of somebody's own cells: the module itself if it is one layer, or its parts, each a cell, stacked
+or in two directions."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...rnn.models import Model
+from ...rnn.specs import LayerNormSpec
+from ..checking import checked, known
+from ..torch_weights import convert_torch
+from ..weights import Converted, Weights, network
+from . import Wanted, search
+from .runs import Unsuitable, batch_axis_first
+
+Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
+NAME = "the found cell"
+
+
+@dataclass(frozen=True)
+class Network:
+    """paths: of the parts of a module. parts: what each is. arranged: layer by layer, the parts of each."""
+
+    paths: tuple[str, ...]
+    parts: tuple[Part, ...]
+    arranged: tuple[tuple[int, ...], ...]
+    batch_first: bool
+    usual: bool = True
+
+    def converted(self, module: Any, **options: Any) -> Converted:
+        if options:
+            raise ValueError("what was found has its own norm")
+        found = [part(module.get_submodule(path)) for path, part in zip(self.paths, self.parts, strict=True)]
+        layers = [[found[k] for k in layer] for layer in self.arranged]
+        return network(layers, self.batch_first, NAME)
+
+
+def searchable(source: Any) -> bool:
+    """Whether it is a module whose class does not say what it computes."""
+    kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
+    return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
+
+
+def from_search(
+    module: Any,
+    refusal: ValueError,
+    norm: Any,
+    eps: float | None,
+    nonlinearity: str | None,
+    batch_first: bool | None,
+    check: Any,
+) -> Model:
+    """The model of a module whose names are of no known cell, or the refusal, with what the search adds."""
+    inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
+    spec = norm if isinstance(norm, LayerNormSpec) else None
+    given = spec.eps if spec else eps
+    tried = (*sorted(inner), 1e-5) if given is None else (given,)
+    wanted = Wanted(spec, norm == "layer", tried, nonlinearity)
+    reasons: list[str] = []
+    for made in _networks(module, wanted):
+        if isinstance(made, Unsuitable):
+            reasons += [str(made)] * bool(str(made))
+            continue
+        made = made if batch_first is None else replace(made, batch_first=batch_first)
+        how = check
+        if len(made.paths) > 1 and (check is None or check is False):
+            how = True  # that says which arrangement it is
+        elif not made.usual and check is None:
+            how = False  # nothing but the search runs it so
+        try:
+            model = checked(module, made.converted, how, batch_first)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        if spec is None:
+            _say(module, model)
+        return model
+    raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
+
+
+def _say(module: Any, model: Model) -> None:
+    cell = f"lnrnn.{type(model).__name__}({model.input_size}, {model.hidden_size}, norm={model.norm})"
+    silence = "" if model.norm is None else "; giving this norm= silences the warning"
+    name = type(module).__name__
+    warnings.warn(
+        f"{name} has names of no known cell and was run to find its equation: it is {cell}{silence}",
+        UserWarning, stacklevel=4,
+    )  # fmt: skip
+
+
+def _failure(wanted: Wanted, reasons: list[str]) -> str:
+    e, found = (
+        wanted.nearest,
+        f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}",
+    )
+    name, norm = (e.cell.name, e.norm) if e else ("LSTM", "...")
+    if e is not None:
+        found += (
+            f"; the nearest is lnrnn.{name} with norm={norm}, {wanted.distance:.2g} off on random parameters"
+        )
+    return (
+        f"{found}. By hand: model = lnrnn.{name}(input_size, hidden_size, norm={norm}); "
+        "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order"
+    )
+
+
+def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
+    """The module as one layer; then its parts, level by level, in each arrangement of layers and
+    directions."""
+    try:
+        found = search(module, wanted)
+        yield Network(("",), (found.weights,), ((0,),), bool(found.way.batch_first), found.way.usual)
+    except Unsuitable as reason:
+        yield reason
+    for paths in _levels(module):
+        try:
+            parts = _parts({path: module.get_submodule(path) for path in paths}, wanted)
+        except Unsuitable as reason:
+            yield reason
+            continue
+        first = parts[0](module.get_submodule(paths[0]))
+        for arranged in _arrangements(len(paths)):
+            width = len(arranged[0]) * first.hidden_size
+            order = batch_axis_first(module, first.input_size, width)
+            if order is not None:
+                yield Network(tuple(paths), parts, arranged, order)
+        yield Unsuitable(f"it runs in none of the usual ways as a network of its parts, {', '.join(paths)}")
+        return
+
+
+def _parts(modules: dict[str, Any], wanted: Wanted) -> tuple[Part, ...]:
+    """What each is; those of one class and with the same shapes are the same, or the check will say so."""
+    found: dict[Any, Part] = {}
+    missing, taken = False, []
+    kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
+    for kind, (path, module) in zip(kinds, modules.items(), strict=True):
+        try:
+            if kind not in found:
+                found[kind] = _own if known(module) else search(module, wanted).weights
+            taken.append(f"model.{path}")
+        except Unsuitable:
+            missing = True
+    if missing:
+        raise Unsuitable(taken and f"what a part of it computes was found: give {' or '.join(taken)}" or "")
+    return tuple(found[kind] for kind in kinds)
+
+
+def _own(part: Any) -> Weights:
+    """The parameters of one of torch's own cells."""
+    c = convert_torch(part)
+    p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
+    return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))
+
+
+def _levels(module: Any) -> Iterator[list[str]]:
+    """Paths of parts that have all of the module's parameters among them: its children, theirs, and so on."""
+    paths = [""]
+    while True:
+        below = []
+        for path in paths:
+            part = module.get_submodule(path)
+            children = [(n, c) for n, c in part.named_children() if next(c.parameters(), None) is not None]
+            if next(part.parameters(recurse=False), None) is not None or not children:
+                return
+            below += [f"{path}.{name}".lstrip(".") for name, _ in children]
+        paths = below
+        if len(paths) > 1:
+            yield paths
+
+
+def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """n parts as layers and directions: one above the other, pairs next to each other, or first all that read
+    forward."""
+    yield tuple((k,) for k in range(n))
+    if n % 2 == 0:
+        pairs = tuple((k, k + 1) for k in range(0, n, 2))
+        yield pairs
+        if n > 2:
+            yield tuple((k, k + n // 2) for k in range(n // 2))

@@ -1,0 +1,158 @@
+"""Which parameters of lnrnn a module's gains and biases may be: few of the ways are left by what has no
+effect while one of them is zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, permutations, product
+
+from ...rnn.cells import Cell
+from ...rnn.specs import PLACEMENTS, CellNorm, LayerNormSpec, Placement, Span
+from .blocks import Parts, Piece, Vector
+
+Option = tuple[str, tuple[int, ...]]  # lnrnn's name of a parameter, and the gates of the pieces
+MOST = 600  # ways for one placement of the norms
+
+
+def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
+    """Where norms may stand: by what the gains reach, or anywhere if there are none."""
+    gains = [v for v in parts.vectors if is_gain(cell, v)]
+    if not gains:
+        yield None
+    alone = any(bool(v.x) != bool(v.h) for v in gains)
+    which: tuple[Placement, ...] = ("split",) if alone else ("joint", "gate") if gains else PLACEMENTS
+    for placement in which:
+        if cell.gates == 1 and placement == "gate":
+            continue
+        cells: tuple[CellNorm | None, ...] = ("out", "carry", None) if cell.states == 2 else (None,)
+        if any(is_cell_gain(cell, v) for v in parts.vectors):
+            cells = ("out", "carry")
+        for of_cell in cells:
+            spans: tuple[Span | None, ...] = (None, "all")
+            for span in spans if cell.name == "GRU" and placement == "split" else (None,):
+                yield LayerNormSpec(placement, of_cell, span=span).resolved(cell)
+
+
+def is_cell_gain(cell: Cell, v: Vector) -> bool:
+    """A gain of c's norm: without it i, f and g reach nothing. Where one norm is over all gates their
+    matrices still do, for they change the o of that norm, and their gains and biases do not."""
+    return cell.states == 2 and len(v.pieces) == 1 and (
+        len(v.x) == 3 or (not v.x and not v.h and bool(v.vectors))
+    )  # fmt: skip
+
+
+def is_gain(cell: Cell, v: Vector) -> bool:
+    return not is_cell_gain(cell, v) and bool(v.x or v.h)
+
+
+def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[str, dict[int, list[Piece]]]]:
+    """Each way in which the vectors may be lnrnn's parameters under that norm, the likely ones first."""
+    G = cell.gates
+    numbers = tuple(range(G))
+    whole = len({p.name for p in parts.x}) == 1
+    fused = any(len(v.pieces) == G > 1 for v in parts.vectors)
+    orders = [numbers] if whole or not fused or G == 1 else list(permutations(numbers))
+    for order in orders:
+        options = [_options(cell, parts, norm, v, order) for v in parts.vectors]
+        if not all(options):
+            continue
+        for chosen in islice(product(*options), MOST if len(orders) == 1 else 8):
+            roles: dict[str, dict[int, list[Piece]]] = {}
+            for v, (name, gates) in zip(parts.vectors, chosen, strict=True):
+                for gate, piece in zip(gates, v.pieces, strict=True):
+                    roles.setdefault(name, {}).setdefault(gate, []).append(piece)
+            if _sensible(roles, norm):
+                yield roles
+
+
+def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
+    """One gain a place, a gain for c only where it has a norm, and no two after-norm biases of one gate where
+    another has none."""
+    for name, gates in roles.items():
+        counts = {len(pieces) for pieces in gates.values()}
+        if name.startswith("gain") and counts != {1}:
+            return False
+    after = [len(roles.get("bias", {}).get(k, ())) for k in roles.get("gain", {})]
+    return len(set(after)) < 2 or norm is None
+
+
+def _options(
+    cell: Cell, parts: Parts, norm: LayerNormSpec | None, v: Vector, order: tuple[int, ...]
+) -> list[Option]:
+    G, n = cell.gates, len(v.pieces)
+    if norm is None:
+        return _without_norm(cell, parts, v, order)
+    side = {"split": ("_ih", "_hh")}.get(norm.placement or "", ("", ""))
+    if is_cell_gain(cell, v):
+        return [("gain_c", (0,))] if norm.cell else []
+    if is_gain(cell, v):
+        return _gain(cell, parts, v, order, side)
+    killers = [u for u in parts.vectors if is_gain(cell, u) and set(v.pieces) <= u.vectors]
+    if n == G:
+        gates = [order]
+    elif n == 1:
+        gates = [(k,) for k in range(G)]
+    elif n == 2 and G == 3:
+        gates = [*permutations(range(3), 2)]
+    else:
+        return []
+    found: list[Option] = []
+    inside = [k for k, at in enumerate(parts.at) if at & set(v.pieces)]
+    if killers or not any(is_gain(cell, u) for u in parts.vectors):
+        killed = [u for u in killers if len(u.x | u.h) == min(len(w.x | w.h) for w in killers)]
+        sides = ("ih", "hh") if norm.placement == "split" or G == 3 else ("ih",)
+        for of in sides:
+            if killed and norm.placement == "split" and not any(u.x if of == "ih" else u.h for u in killed):
+                continue
+            at = [g for g in gates if not killed or n != 1 or any(g[0] in u.x | u.h for u in killed)]
+            at = [g for g in at if n != 1 or not inside or g[0] in inside]
+            found += [(f"inner_bias_{of}", g) for g in at]
+    if not inside and (not killers or (G == 3 and n == 1)):
+        named = ("bias_ih", "bias_hh") if norm.placement == "split" and G == 3 else (f"bias{side[0]}",)
+        after = [(name, g) for name in named for g in gates]
+        if n == 1 and G > 1:
+            after = _nearest_first(cell, parts, v, after)
+            if norm.cell:
+                after.append(("bias_c", (0,)))
+                if not any(is_cell_gain(cell, u) for u in parts.vectors):
+                    after.append(("gain_c", (0,)))
+                each = any(len(u.pieces) == 1 and is_gain(cell, u) for u in parts.vectors)
+                if norm.placement != "gate" or not each:
+                    after = after[-2:] if after[-1][0] == "gain_c" else after[-1:]
+        found = after + found
+    return found
+
+
+def _nearest_first(cell: Cell, parts: Parts, v: Vector, options: list[Option]) -> list[Option]:
+    """By how far, in the order of the parameters, the gain of the same gate stands."""
+    at = {u: k for k, u in enumerate(parts.vectors)}
+    where = {min(u.x | u.h): at[u] for u in parts.vectors if is_gain(cell, u) and len(u.pieces) == 1}
+    return sorted(options, key=lambda o: abs(at[v] - where.get(o[1][0], 99) - 0.5))
+
+
+def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tuple[str, str]) -> list[Option]:
+    reached = sorted(v.x or v.h)
+    name = "gain" + (side[0] if v.x else side[1])
+    if len(v.pieces) == cell.gates:
+        return [(name, order)] if len(reached) == cell.gates else []
+    if len(v.pieces) == len(reached):
+        return [(name, gates) for gates in permutations(reached)]
+    # Without the gain of a GRU's candidate, r reaches nothing either.
+    others = {k for u in parts.vectors if u != v and len(u.x) == 1 for k in u.x}
+    return [(name, (k,)) for k in reached if k not in others] if len(v.pieces) == 1 else []
+
+
+def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
+    """Biases. Of a GRU's candidate those of the side of h are multiplied by r: their gradient is another."""
+    G = cell.gates
+    if len(v.pieces) == G:
+        sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)
+        return [(name, order) for name in sides]
+    each: list[list[int]] = []
+    for piece in v.pieces:
+        known = [k for k, at in enumerate(parts.at) if piece in at]
+        each.append(known or sorted(parts.first) or list(range(G)))
+    found = [("bias_ih", gates) for gates in product(*each)]
+    if G == 3:
+        found += [("bias_hh", gates) for gates in product(*[range(G)] * len(v.pieces))]
+    return found
