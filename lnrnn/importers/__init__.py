@@ -82,8 +82,8 @@ def from_torch(
     The module runs on its device, in evaluation mode and without gradients; its flags, attributes, parameters
     and buffers and torch's random state are afterwards what they were.
 
-    Dropout of any kind acts in training only and is left out. So are initial states: lnrnn's are zeros if not
-    given.
+    Dropout acts in training only. That between the layers of torch.nn's own modules becomes the model's
+    `dropout`, other dropout is left out. So are initial states: lnrnn's are zeros if not given.
 
     Raises ValueError, naming the keys, for a state dict that is unknown, ambiguous, incomplete, has keys too
     many or shapes that do not fit, for numbers beyond float32 and tensors without numbers, for options that

@@ -95,7 +95,11 @@ def convert_torch(
             "a cell with a projection (proj_size > 0) is another equation, and not supported: "
             + _shown(projection)
         )
-    return _cells(state, kind, norm, given, None if module else prefix)
+    converted = _cells(state, kind, norm, given, None if module else prefix)
+    rate = getattr(source, "dropout", 0.0) if module and converted.system == TORCH.name else 0.0
+    if converted.arguments["num_layers"] > 1 and isinstance(rate, (int, float)) and 0 < rate < 1:
+        converted.arguments["dropout"] = float(rate)
+    return converted
 
 
 def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:

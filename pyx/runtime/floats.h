@@ -93,8 +93,10 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own) { fesetenv(&own->
 
 #endif
 
-/* A declaration: from here to the end of the block, however that is left. */
-#define LNRNN_DEFAULT_FLOATS \
-    __attribute__((cleanup(lnrnn_leave_floats))) const lnrnn_floats lnrnn_own_floats = lnrnn_enter_floats()
+/* A declaration: from here to the end of the block, however that is left. clang does not count the cleanup as a
+ * use of the variable. */
+#define LNRNN_DEFAULT_FLOATS                                                                   \
+    __attribute__((cleanup(lnrnn_leave_floats), unused)) const lnrnn_floats lnrnn_own_floats = \
+        lnrnn_enter_floats()
 
 #endif

@@ -127,6 +127,16 @@ def test_dropout_of_a_twin_arrives_in_the_network():
     assert lnrnn.from_torch(one).dropout == 0
 
 
+@each_cell
+def test_dropout_of_torchs_own_module_arrives_too(cell):
+    nn = pytest.importorskip("torch").nn
+    assert lnrnn.from_torch(getattr(nn, cell)(3, 4, 2, dropout=0.25)).dropout == 0.25
+    assert lnrnn.from_torch(getattr(nn, cell)(3, 4, 2)).dropout == 0
+    with pytest.warns(UserWarning, match="dropout"):  # torch's
+        one = getattr(nn, cell)(3, 4, dropout=0.25)
+    assert lnrnn.from_torch(one).dropout == 0
+
+
 # --- torch's names ------------------------------------------------------------------------------------------
 
 

@@ -569,7 +569,6 @@ SECOND = {
     "gains less 1": (GainsLessOne, "LSTM"),
     "Haiku": (HaikuLike, "LSTM"),
     "without gains": (WithoutGains, "LSTM"),
-    "lists of parameters": (ParameterLists, "RNN"),
     "paper GRU": (PaperGRU, "GRU"),
     "scrambled gates": (ScrambledGates, "LSTM"),
     "state first": (lambda d, h: StateFirst(h, d), "GRU"),
@@ -580,4 +579,5 @@ REFUSED = {
     "clipped": Clipped,
     "noisy": Noisy,
     "reset before": ResetBefore,
+    "lists of parameters": ParameterLists,
 }
