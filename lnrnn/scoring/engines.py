@@ -57,7 +57,9 @@ def on_dask(
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker as error:
-                raise lost(index, error.allowed_failures + 1) from None
+                # The scheduler counts a death for every task that its worker held, also for waiting ones.
+                hint = "was there memory enough? Another row group, held by the same worker, may be the cause"
+                raise lost(index, error.allowed_failures + 1, hint) from None
             future.release()
             submit(1)
             yield outcome

@@ -45,7 +45,7 @@ Compute = Callable[[Job, int], Outcome]
 TRIES = 3  # a row group whose process dies is computed so often at most
 
 
-def lost(index: int, tries: int = TRIES) -> ChildProcessError:
+def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:
     return ChildProcessError(
-        f"row group {index}: the process that was to compute it died {tries} times (was there memory enough?)"
+        f"row group {index}: the process that was to compute it died {tries} times ({hint})"
     )
