@@ -166,9 +166,8 @@ def listen(networks: Networks, joined: Joined) -> None:
     ends = joined.ends[place].tolist()
     print(
         paragraph(
-            "A stream hears one speaker's test utterances, one after another, a step a call. It is the first "
-            "sequence whose first utterance layer norm and batch norm both name right: "
-            f"speaker {joined.labels[place]}."
+            f"A stream hears test utterances of speaker {joined.labels[place]}, one after another, a step a "
+            "call. (Chosen: the first one whose first utterance layer norm and batch norm both name right.)"
         )
     )
     print("step  end of       layer norm  batch norm")

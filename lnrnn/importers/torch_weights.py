@@ -85,7 +85,7 @@ def convert_torch(
         if given["eps"] not in (None, eps):
             raise ValueError(f"eps is part of norm, got eps={given['eps']} and norm={norm}")
         given["eps"] = eps
-    if module:
+    if module and (own or known_cells(state)):  # else `_cells` says what is known in it
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
@@ -150,7 +150,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
             values = values | {given[name]}
         if len(values) > 1:
             raise ValueError(
-                f"{name} must be one for all, got {sorted(values)} from the module and the arguments"
+                f"{name} must be one for all, got {sorted(values, key=str)} from the module and the arguments"
             )
         options[name] = next(iter(values), None)
     return options

@@ -73,13 +73,13 @@ def score(
             "--column": scorer.column,
             "--into": scorer.into,
             "--name": scorer.output,
-            "--bad": "skip" if skip else "raise",
+            "--bad": ("skip" + (f" --id-column {scorer.id_column}" if scorer.id_column else ""))
+            if skip
+            else "raise",
         }
-        if scorer.id_column is not None:
-            facts["--id-column"] = scorer.id_column
         folder = target.with_name(target.name + ".parts")
         # A row group that was done under "raise" has no bad rows: it is what "skip" would have given.
-        with Journal.opened(folder, facts, [("--bad", "raise", "skip")]) as journal:
+        with Journal.opened(folder, facts, [("--bad", "raise", facts["--bad"])]) as journal:
             job = Job(scorer, os.path.abspath(source), identity, str(journal.scratch))
             results_type = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
             with ExitStack() as stack:

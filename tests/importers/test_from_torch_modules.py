@@ -230,3 +230,12 @@ def test_nothing_is_made_of_a_module_but_numbers():
         module.weight_hh_l0.zero_()
     np.testing.assert_array_equal(model.weight_hh_l0, before)
     assert all(type(v) is np.ndarray for v in convert_torch(module).state.values())
+
+
+def test_norms_beside_a_known_layer_do_not_matter():
+    """RMSNorm has eps None, and a norm of a head another eps than the cell's."""
+    model = nn.ModuleDict(
+        {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
+    )
+    with pytest.raises(ValueError, match="no known cell.*give model.rnn"):
+        lnrnn.from_torch(model)

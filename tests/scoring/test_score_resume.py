@@ -262,6 +262,17 @@ def test_what_no_result_depends_on_may_change(begun, more):
     assert begun[2].read_bytes() == whole(begun)
 
 
+@pytest.mark.parametrize(
+    "more", [("--bad", "skip"), ("--bad", "skip", "--id-column", "id"), ("--id-column", "id")]
+)
+def test_after_a_bad_row_one_may_skip_and_name_them(begun, more, monkeypatch):
+    calls = computed(monkeypatch)
+    assert cli.main(words(begun, *more)) == 0
+    assert calls == list(range(5, GROUPS))
+    monkeypatch.undo()
+    assert begun[2].read_bytes() == whole(begun)
+
+
 # --- refused ------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +325,12 @@ def stop_at(row_group, files, *more):
 def test_skip_does_not_become_raise(files, capsys):
     stop_at(3, files, "--bad", "skip")
     refused(files, capsys, "cannot go on .* --bad was skip, and is raise; remove .*")
+
+
+def test_lists_of_bad_rows_keep_their_columns(files, capsys):
+    stop_at(3, files, "--bad", "skip")
+    changed = "cannot go on .* --bad was skip, and is skip --id-column id; remove .*"
+    refused(files, capsys, changed, "--bad", "skip", "--id-column", "id")
 
 
 def test_another_model(begun, capsys):
