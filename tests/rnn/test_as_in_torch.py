@@ -217,3 +217,14 @@ def test_streams_and_states_are_shown_on_one_line(norm, kind):
             f"Tape({network}, steps=2, batch_size={x.shape[1] if x.ndim == 3 else 1}, nbytes={tape.nbytes})"
         )
         assert repr(tape) == wanted
+
+
+@each_cell
+def test_pickles_of_earlier_versions_have_the_norm_twice(cell):
+    rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5), seed=0)
+    state = rnn.__getstate__() | {"norm": rnn.norm}
+    vars(state["_snapshot"]).pop("dropout")
+    old = type(rnn).__new__(type(rnn))
+    old.__setstate__(state)
+    assert (old.norm, old.dropout) == (rnn.norm, 0)
+    np.testing.assert_array_equal(old.weight_hh_l0, rnn.weight_hh_l0)
