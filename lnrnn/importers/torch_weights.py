@@ -150,7 +150,8 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
             values = values | {given[name]}
         if len(values) > 1:
             raise ValueError(
-                f"{name} must be one for all, got {sorted(values, key=str)} from the module and the arguments"
+                f"{name} must be one for all, got {sorted(values, key=lambda v: (v is None, v))} from the module "
+                "and the arguments"
             )
         options[name] = next(iter(values), None)
     return options
