@@ -16,14 +16,16 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import own_cells  # noqa: E402
-from own_cells import FIRST, REFUSED, SECOND, TwoLinears  # noqa: E402
+from own_cells import FIRST, PER_GATE, REFUSED, SECOND, TwoLinears  # noqa: E402
 
 torch.set_num_threads(1)
 
 NOTED = "names of no known cell and was run to find its equation: it is lnrnn"
 # Over 30 steps, float32 against the module in float64. Measured over 5 draws of every module: at most 9e-6.
 CLOSE = 3e-5
-TAKEN = FIRST | SECOND
+TAKEN = FIRST | SECOND | PER_GATE
+STEPS_OF_H = own_cells.LayerNormGRUCell, own_cells.PartsOfAGRU, own_cells.PaperGRU, own_cells.NormPerGateGRU
+STEPS_OF_H_AND_C = TwoLinears, own_cells.GainsLessOne, own_cells.NormPerGate, own_cells.NormPerGateAndCell
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +61,13 @@ def outputs(module, model, x):
 def _outputs(module, model, x, zeros):
     if isinstance(module, own_cells.StateFirst):
         step, state = (lambda x, h: module(h, x)[0]), zeros
-    elif isinstance(module, (own_cells.LayerNormGRUCell, own_cells.PartsOfAGRU, own_cells.PaperGRU)):
+    elif isinstance(module, STEPS_OF_H):
         step, state = module, zeros
     elif isinstance(module, (own_cells.MatmulParameters, own_cells.EinsumCell)):
         step, state = (lambda x, s: module(x, *s)), (zeros, zeros)
     elif isinstance(module, (own_cells.PerGateLinears, own_cells.WithoutGains)):
         step, state = (lambda x, s: module(x, s)[1]), (zeros, zeros)
-    elif isinstance(module, (own_cells.TwoLinears, own_cells.GainsLessOne)):
+    elif isinstance(module, STEPS_OF_H_AND_C):
         step, state = module, (zeros, zeros)
     else:
         y = module(x.transpose(0, 1) if model.batch_first else x)
@@ -208,6 +210,16 @@ def test_the_spec_that_was_found_can_be_given():
     with pytest.raises(ValueError, match=r"By hand.*cell='carry'"):
         lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "carry"))
     assert taken(module, norm="layer", check=True).norm == spec
+
+
+@pytest.mark.parametrize("name", PER_GATE)
+def test_with_the_right_spec_a_norm_for_each_gate_is_found_too(name):
+    module = drawn(PER_GATE[name][0](5, 8))
+    model = taken(module)
+    assert model.norm.placement == "gate" and model.norm.inner_bias
+    same = lnrnn.from_torch(module, norm=model.norm)
+    for parameter, value in model.parameters().items():
+        np.testing.assert_array_equal(same.parameters()[parameter], value)
 
 
 @pytest.mark.parametrize("eps", [1e-12, 3e-4, 0.05])
