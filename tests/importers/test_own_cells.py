@@ -104,6 +104,29 @@ def test_other_equations_are_refused_with_the_nearest(name):
         lnrnn.from_torch(REFUSED[name](5, 8))
 
 
+@pytest.mark.parametrize("name", ["peephole", "std + eps", "clipped", "noisy"])
+def test_of_what_is_far_off_no_spec_is_recommended(name):
+    with pytest.raises(
+        ValueError, match=r"may not have this equation: peepholes.*nearest is lnrnn\.LSTM"
+    ) as e:
+        lnrnn.from_torch(REFUSED[name](5, 8))
+    assert "By hand: model = lnrnn.LSTM(input_size, hidden_size, norm=...);" in str(e.value)
+
+
+def test_of_what_is_near_the_spec_is_recommended():
+    module = TwoLinears(5, 8)
+    module.ln_c.eps = 3e-5  # lnrnn's norms have one eps
+    spec = r"LayerNormSpec\(placement='split', cell='out', eps=[\d.e-]{3,7}, "
+    with pytest.raises(ValueError, match=rf"nearest is.*\de-\d\d off.*By hand: .*norm={spec}") as e:
+        lnrnn.from_torch(module)
+    assert "may not have" not in str(e.value)
+
+
+def test_a_bias_without_a_place_is_named():
+    with pytest.raises(ValueError, match=r"no cell of lnrnn with norms at .* has a place for gates\.bias\."):
+        lnrnn.from_torch(REFUSED["reset before"](5, 8))
+
+
 class AnyOrder(nn.Module):
     """An LSTM or GRU with one norm over all gates, which lie in the order that is given."""
 
@@ -207,7 +230,7 @@ def test_the_spec_that_was_found_can_be_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lnrnn.from_torch(module, norm=spec).norm == spec
-    with pytest.raises(ValueError, match=r"By hand.*cell='carry'"):
+    with pytest.raises(ValueError, match=r"with this norm=.*the nearest is .*cell='carry'"):
         lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "carry"))
     assert taken(module, norm="layer", check=True).norm == spec
 

@@ -23,12 +23,15 @@ from ...rnn.specs import LayerNormSpec
 from ..weights import Array, Weights, array
 from .blocks import Parts, draw, find_matrices, find_parts, layouts, pieces_of
 from .equations import Equation, Trial, distance, fitted, trial
-from .roles import placements, ways
+from .roles import placements, ways, without_role
 from .runs import BATCH, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
 # In float64 a right equation is within 1e-12 of the module; std + eps for sqrt(var + eps) is 1e-7 away.
 EXACT = 1e-8
 NEAR = 1e-2  # an equation that is right but for eps, on parameters drawn at random
+DISAGREES = "it agrees with none of lnrnn's cells"
+GIVEN = "with this norm=; without norm= all of them are tried"
+OUTSIDE = "lnrnn may not have this equation: peepholes, clipped states, std + eps and RMS norm are not in it"
 FITS = 40  # of the nearest equations, how many get their offsets and eps fitted
 STEPS = 4
 SECONDS = 8
@@ -153,6 +156,7 @@ class Candidate:
 def candidates(runs: Runs, own: dict[str, Array], wanted: Wanted) -> Iterator[Candidate]:
     """What the module may be, run in this way. Raises Unsuitable."""
     rng = np.random.default_rng(0)
+    some, left = False, dict[str, None]()
     drawn = draw(runs, rng)
     runs.set(drawn)
     xs = rng.standard_normal((3, STEPS, BATCH, runs.D))
@@ -162,7 +166,13 @@ def candidates(runs: Runs, own: dict[str, Array], wanted: Wanted) -> Iterator[Ca
         runs.set(drawn)
         cell = next(cell for cell in CELLS.values() if cell.gates == len(parts.x))
         for number, (near, equation) in enumerate(equations(cell, parts, trials[0], wanted)):
+            some = True
             yield Candidate(near, number, equation, trials, parts, runs.way)
+        specs = [spec for spec in placements(cell, parts) if wanted.fits(cell, spec)]
+        left |= dict.fromkeys(without_role(cell, parts, specs))
+    if left and not some:
+        norm = "norms at the places of its gains" if wanted.norm is None else "this norm="
+        raise Unsuitable(f"no cell of lnrnn with {norm} has a place for {', '.join(left)}")
 
 
 def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
@@ -198,18 +208,25 @@ def search(module: Any, wanted: Wanted) -> Found:
     double = in_doubles(module)
     own = {name: p.detach().numpy().copy() for name, p in double.named_parameters()}
     reasons, every = ["it runs in none of the usual ways"], []
-    for runs in suitable_runs(double, known):
-        try:
-            for candidate in candidates(runs, own, wanted):
-                if candidate.near <= NEAR and (found := candidate.found(wanted)):
-                    return found
-                every.append(candidate)
-            reasons.append("it agrees with none of lnrnn's cells")
-        except Unsuitable as reason:
-            reasons.append(str(reason))
-        finally:
-            runs.set(own)
-    for candidate in sorted(every)[:FITS]:
-        if found := candidate.found(wanted):
-            return found
+    try:
+        for runs in suitable_runs(double, known):
+            try:
+                for candidate in candidates(runs, own, wanted):
+                    every.append(candidate)
+                    if candidate.near <= NEAR and (found := candidate.found(wanted)):
+                        return found
+                reasons.append(DISAGREES)
+            except Unsuitable as reason:
+                reasons.append(str(reason))
+            finally:
+                runs.set(own)
+        for candidate in sorted(every)[:FITS]:
+            if found := candidate.found(wanted):
+                return found
+    finally:
+        if wanted.nearest is None and every:  # the time was over before any was fitted
+            nearest = min(every)
+            wanted.nearest, wanted.distance = nearest.equation, distance(nearest.equation, nearest.trials[:1])
+    if reasons[-1] == DISAGREES and wanted.distance > NEAR:
+        reasons.append(f"{DISAGREES}; {OUTSIDE}" if wanted.norm is None else f"{DISAGREES} {GIVEN}")
     raise Unsuitable(reasons[-1])

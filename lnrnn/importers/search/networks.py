@@ -14,7 +14,7 @@ from ...rnn.specs import LayerNormSpec
 from ..checking import checked, known
 from ..torch_weights import convert_torch
 from ..weights import Converted, Weights, network
-from . import Wanted, search
+from . import NEAR, Wanted, search
 from .runs import Unsuitable, batch_axis_first
 
 Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
@@ -93,18 +93,20 @@ def _say(module: Any, model: Model) -> None:
 
 
 def _failure(wanted: Wanted, reasons: list[str]) -> str:
-    e, found = (
-        wanted.nearest,
-        f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}",
-    )
-    name, norm = (e.cell.name, e.norm) if e else ("LSTM", "...")
+    """Why nothing was found, the nearest equation, and how to set parameters by hand, with the norm of the
+    nearest if it is near."""
+    found = f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}"
+    e = wanted.nearest
+    name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
-        found += (
-            f"; the nearest is lnrnn.{name} with norm={norm}, {wanted.distance:.2g} off on random parameters"
-        )
+        spec = e.norm and replace(e.norm, eps=float(f"{e.norm.eps:.2g}"))
+        off = f"{wanted.distance:.2g} off on random parameters"
+        found += f"; the nearest is lnrnn.{name} with norm={spec}, {off}"
+        norm = f"{spec}" if wanted.distance <= NEAR else norm
     return (
         f"{found}. By hand: model = lnrnn.{name}(input_size, hidden_size, norm={norm}); "
-        "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order"
+        "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order; "
+        "docs/which_cell.md has the equations"
     )
 
 

@@ -65,6 +65,13 @@ def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[
                 yield roles
 
 
+def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]) -> list[str]:
+    """The names of the gains and biases that have no place under any of these norms."""
+    order = tuple(range(cell.gates))
+    return [v.pieces[0].name for v in parts.vectors
+            if not any(_options(cell, parts, spec, v, order) for spec in specs)]  # fmt: skip
+
+
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
     """One gain a place, a gain for c only where it has a norm, and no two after-norm biases of one gate where
     another has none."""
