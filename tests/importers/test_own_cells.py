@@ -273,6 +273,34 @@ def test_the_module_is_afterwards_what_it_was():
         assert module.get_parameter(name).grad is None
 
 
+@pytest.mark.parametrize("looks", [1, 2, 10, 30, 100, 400])
+def test_the_search_stops_at_its_limit(looks, monkeypatch):
+    """The clock says that the time is over from so many looks on: the module is not run again, and what came
+    nearest until then is said."""
+    runs, passed = [], []
+
+    class Cell(own_cells.Peephole):
+        def forward(self, x, state):
+            runs.append(len(passed))
+            return super().forward(x, state)
+
+    def clock():
+        passed.append(torch.get_num_threads())
+        return 0.0 if len(passed) <= looks else 1e9
+
+    monkeypatch.setattr("lnrnn.importers.search.runs.thread_time", clock)
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match=r"ran out of time, which is 7 s of one core.*norm=") as e:
+            lnrnn.from_torch(Cell(5, 8))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert max(runs, default=0) <= looks and len(passed) == looks + 1
+    assert ("the nearest is lnrnn.LSTM" in str(e.value)) == (looks >= 30)
+    assert set(passed[1:]) == {1}  # time in other threads is not counted
+
+
 # --- state dicts --------------------------------------------------------------------------------------------
 
 G2P = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0", "b_hh": "bias_hh_l0"}

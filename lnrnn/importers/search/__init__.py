@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ..weights import Array, Weights, array
 from .blocks import Parts, draw, find_matrices, find_parts, layouts, pieces_of
 from .equations import Equation, Trial, distance, fitted, trial
 from .roles import placements, ways, without_role
-from .runs import BATCH, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
+from .runs import BATCH, SECONDS, Limit, OutOfTime, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
 # In float64 a right equation is within 1e-12 of the module; std + eps for sqrt(var + eps) is 1e-7 away.
 EXACT = 1e-8
@@ -34,7 +33,6 @@ GIVEN = "with this norm=; without norm= all of them are tried"
 OUTSIDE = "lnrnn may not have this equation: peepholes, clipped states, std + eps and RMS norm are not in it"
 FITS = 40  # of the nearest equations, how many get their offsets and eps fitted
 STEPS = 4
-SECONDS = 8
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Found:
 @dataclass
 class Wanted:
     """What the caller says. norm: None for any; some: whether there must be one. eps: those to try first.
-    nearest, distance: the equation that came nearest so far, and how near. until: when the search ends."""
+    nearest, distance: the equation that came nearest so far, and how near."""
 
     norm: LayerNormSpec | None = None
     some: bool = False
@@ -63,7 +61,7 @@ class Wanted:
     nonlinearity: str | None = None
     nearest: Equation | None = None
     distance: float = np.inf
-    until: float = field(default_factory=lambda: monotonic() + SECONDS)
+    limit: Limit = field(default_factory=lambda: Limit(SECONDS))
 
     def fits(self, cell: Cell, spec: LayerNormSpec | None) -> bool:
         if self.norm is not None:
@@ -103,8 +101,7 @@ def equations(cell: Cell, parts: Parts, trial: Trial, wanted: Wanted) -> Iterato
         if not wanted.fits(cell, spec):
             continue
         for roles in ways(cell, parts, spec):
-            if monotonic() > wanted.until:
-                raise Unsuitable(f"the search ended after {SECONDS} s")
+            wanted.limit.look()
             if spec is not None:
                 inner = any(name.startswith("inner") for name in roles)
                 spec = replace(spec, eps=wanted.eps[0], inner_bias=inner)
@@ -117,6 +114,7 @@ def equations(cell: Cell, parts: Parts, trial: Trial, wanted: Wanted) -> Iterato
                 [f for f in NONLINEARITIES if wanted.nonlinearity in (None, f)] if cell.nonlinear else [None]
             )
             for order, flipped, f in product(orders, (False, True)[: 1 + (cell.name == "GRU")], kinds):
+                wanted.limit.look()
                 e = replace(made, order=order, flipped=flipped, nonlinearity=f)
                 yield distance(e, [trial], 2), e
 
@@ -147,8 +145,6 @@ class Candidate:
     way: Way = field(compare=False)
 
     def found(self, wanted: Wanted) -> Found | None:
-        if monotonic() > wanted.until:
-            raise Unsuitable(f"the search ended after {SECONDS} s")
         equation = _exact(self.equation, self.trials, wanted)
         return None if equation is None else Found(self.parts, equation, self.way)
 
@@ -182,12 +178,13 @@ def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
 
 def _exact(equation: Equation, trials: list[Trial], wanted: Wanted) -> Equation | None:
     """The equation with offsets and eps, if it is the module's."""
-    found, d = fitted(equation, trials[:1], EXACT / 1000)
+    found, d = fitted(equation, trials[:1], EXACT / 1000, wanted.limit)
     if d < wanted.distance:
         wanted.distance, wanted.nearest = d, found
     if d > NEAR:
         return None
-    found, d = fitted(found, trials[:2], EXACT / 1000)  # where the products are small eps counts for more
+    # Where the products are small eps counts for more.
+    found, d = fitted(found, trials[:2], EXACT / 1000, wanted.limit)
     if d > EXACT:
         return None
     # The same with round numbers, if it is.
@@ -209,13 +206,15 @@ def search(module: Any, wanted: Wanted) -> Found:
     own = {name: p.detach().numpy().copy() for name, p in double.named_parameters()}
     reasons, every = ["it runs in none of the usual ways"], []
     try:
-        for runs in suitable_runs(double, known):
+        for runs in suitable_runs(double, known, wanted.limit):
             try:
                 for candidate in candidates(runs, own, wanted):
                     every.append(candidate)
                     if candidate.near <= NEAR and (found := candidate.found(wanted)):
                         return found
                 reasons.append(DISAGREES)
+            except OutOfTime:
+                raise
             except Unsuitable as reason:
                 reasons.append(str(reason))
             finally:

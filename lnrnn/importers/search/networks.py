@@ -12,10 +12,11 @@ from typing import Any
 from ...rnn.models import Model
 from ...rnn.specs import LayerNormSpec
 from ..checking import checked, known
+from ..probes import one_thread
 from ..torch_weights import convert_torch
 from ..weights import Converted, Weights, network
 from . import NEAR, Wanted, search
-from .runs import Unsuitable, batch_axis_first
+from .runs import OutOfTime, Unsuitable, batch_axis_first
 
 Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
 NAME = "the found cell"
@@ -61,24 +62,25 @@ def from_search(
     tried = (*sorted(inner), 1e-5) if given is None else (given,)
     wanted = Wanted(spec, norm == "layer", tried, nonlinearity)
     reasons: list[str] = []
-    for made in _networks(module, wanted):
-        if isinstance(made, Unsuitable):
-            reasons += [str(made)] * bool(str(made))
-            continue
-        made = made if batch_first is None else replace(made, batch_first=batch_first)
-        how = check
-        if len(made.paths) > 1 and (check is None or check is False):
-            how = True  # that says which arrangement it is
-        elif not made.usual and check is None:
-            how = False  # nothing but the search runs it so
-        try:
-            model = checked(module, made.converted, how, batch_first)
-        except ValueError as error:
-            reasons.append(str(error))
-            continue
-        if spec is None:
-            _say(module, model)
-        return model
+    with one_thread():  # whose time is the search's
+        for made in _networks(module, wanted):
+            if isinstance(made, Unsuitable):
+                reasons += [str(made)] * bool(str(made))
+                continue
+            made = made if batch_first is None else replace(made, batch_first=batch_first)
+            how = check
+            if len(made.paths) > 1 and (check is None or check is False):
+                how = True  # that says which arrangement it is
+            elif not made.usual and check is None:
+                how = False  # nothing but the search runs it so
+            try:
+                model = checked(module, made.converted, how, batch_first)
+            except ValueError as error:
+                reasons.append(str(error))
+                continue
+            if spec is None:
+                _say(module, model)
+            return model
     raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
 
 
@@ -116,6 +118,9 @@ def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
     try:
         found = search(module, wanted)
         yield Network(("",), (found.weights,), ((0,),), bool(found.way.batch_first), found.way.usual)
+    except OutOfTime as reason:
+        yield reason
+        return
     except Unsuitable as reason:
         yield reason
     for paths in _levels(module):
@@ -144,6 +149,8 @@ def _parts(modules: dict[str, Any], wanted: Wanted) -> tuple[Part, ...]:
             if kind not in found:
                 found[kind] = _own if known(module) else search(module, wanted).weights
             taken.append(f"model.{path}")
+        except OutOfTime:
+            raise
         except Unsuitable:
             missing = True
     if missing:
