@@ -72,8 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
     demo_parser = commands.add_parser(
         "demo",
         help="show on real data what lnrnn is for",
-        description="Without NAME: trains three networks, and lets them hear longer sequences than they "
-        "learned from.\nIt takes ten seconds. Studies, by NAME:\n" + demos.listing(),
+        description="Without NAME: trains three networks in ten seconds, and tests them\n"
+        "on longer sequences than they were trained on. Studies, by NAME:\n" + demos.listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     demo_parser.add_argument(
@@ -185,7 +185,7 @@ def build_parser() -> argparse.ArgumentParser:
         "OUT.bad.parquet (default: raise)",
     )
     score.add_argument(
-        "--id-column", metavar="NAME", help="whose entry names a bad row, beside the row's number"
+        "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
     )
     score.set_defaults(command=score_file)
     return parser

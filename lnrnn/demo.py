@@ -6,6 +6,7 @@ hear test utterances of one speaker after another, longer than any training sequ
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from lnrnn.demos.packages import require
 from lnrnn.demos.parallel import one_thread, side_by_side
 from lnrnn.demos.speakers import NORMS, SPEAKERS, NormName, SpeakerNetwork
 from lnrnn.demos.study import save_figure
-from lnrnn.demos.tables import paragraph
+from lnrnn.demos.tables import NARROWEST, paragraph
 from lnrnn.errors import choice
 from lnrnn.files import check_replaceable
 from lnrnn.rnn.specs import Overrun
@@ -161,7 +162,8 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
 def listen(networks: Networks, joined: Joined) -> None:
     """One joined sequence, a step a call: the answers where an utterance ends, and what batch norm says at
     the first step that it does not know. A terminal shows every step, for PAUSE seconds."""
-    live = sys.stdout.isatty()
+    wide = shutil.get_terminal_size().columns >= NARROWEST
+    live = wide and sys.stdout is not None and sys.stdout.isatty()
     place, known = first_right(networks, joined), networks.known_steps
     ends = joined.ends[place].tolist()
     print(

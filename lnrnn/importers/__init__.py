@@ -66,8 +66,8 @@ def from_torch(
     beside lnrnn.reference, and a ValueError tells on which input, and by how much, they differ if not by
     rounding alone. None: on probes, if the module's class is not torch.nn's or lnrnn.torch's own; one that
     runs in none of the usual ways gets a UserWarning. True: always, on probes. An input x, (B, I) of a cell
-    or in the module's order of axes, best of several steps: always, on x alone. False: never. With True or x
-    a module that does not run is a ValueError, as is a state dict, which cannot.
+    or in the module's order of axes, preferably of several steps: always, on x alone. False: never. With True
+    or x a module that does not run is a ValueError, as is a state dict, which cannot.
 
     The probes are random: ordinary input N(0, 1); one step; 100 steps, 40 for more than a million parameters;
     one sequence; frames of zeros; input of 1e-6 to 0.1 and of 10 to 10,000; a NaN; parameters 8 times as

@@ -290,10 +290,10 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
                 continue
             if fits:
                 return f"They agree with norm={other.arguments['norm']}: give that"
-    where = "Give norm= if its norms stand elsewhere; " if choice else ""
+    where = "If its norms are at other places in the cell, say where with norm=; " if choice else ""
     return where + _ways_out(converted)
 
 
 def _ways_out(converted: Converted) -> str:
-    known_as = converted.system
-    return f"check=x tries an input x of your own, check=False imports it as {known_as}'s all the same"
+    system = converted.system
+    return f"check=x tries an input x of your own, check=False takes it as {system}'s without this check"

@@ -11,7 +11,7 @@ from ..errors import bad_value, choice, flag, integer
 from .cells import NONLINEARITIES, Cell, Nonlinearity
 from .parameters import suffixes, vectors
 from .sites import Norm, norm_sites, statistics_sides
-from .specs import BatchNormSpec, norm_spec
+from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
 
@@ -65,6 +65,10 @@ class Architecture:
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any,
     ) -> Architecture:  # fmt: skip
         """Of arguments as a user gives them. Raises ValueError or TypeError that names the wrong one."""
+        for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
+            named = isinstance(value, str) and value in ("layer", "batch")
+            if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
+                raise TypeError(f"{name} must not be a norm, got {value!r}: give the norm by name, norm=...")
         nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         input_size = integer("input_size", input_size, 1, LIMIT)
         hidden_size = integer("hidden_size", hidden_size, 1, LIMIT)
@@ -77,6 +81,12 @@ class Architecture:
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
         )  # fmt: skip
+
+    def __str__(self) -> str:
+        """For reprs on one line."""
+        kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
+        sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+        return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
 
     @property
     def directions(self) -> int:

@@ -139,6 +139,10 @@ class Network(Closed, Generic[State]):
         with CHANGES:
             self._snapshot = change(self._snapshot)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of earlier versions have the norm twice.
+        super().__setstate__({name: value for name, value in state.items() if name != "norm"})
+
     @property
     def _fixed(self) -> tuple[str, ...]:
         return *argument_names(self._cell), "num_directions"

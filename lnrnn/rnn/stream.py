@@ -17,7 +17,6 @@ from . import engine
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, rows_as_they_are, states
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
-from .specs import BatchNormSpec, LayerNormSpec
 
 Array = np.ndarray
 
@@ -291,13 +290,8 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
 
     def __repr__(self) -> str:
-        made = self._snapshot.architecture
-        kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
-        network = (
-            f"{made.cell.name}({made.input_size}, {made.hidden_size}, num_layers={made.num_layers}, "
-            f"norm={kinds.get(type(made.norm))!r})"
-        )
-        return f"Stream({network}, batch_size={len(self._all)}, step={_shown(self._lanes.steps)})"
+        lanes, steps = len(self._all), _shown(self._lanes.steps)
+        return f"Stream({self._snapshot.architecture}, batch_size={lanes}, step={steps})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]

@@ -44,7 +44,7 @@ class Run(NamedTuple):
             yield from value if isinstance(value, tuple) else (value,)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tape:
     """What `forward_train` keeps for `backward`. Its arrays are read-only; it can be read as often as one
     likes.
@@ -72,6 +72,10 @@ class Tape:
             if k % directions == 0 and (k == 0 or dropped):  # else it is the y of the layer below
                 held.append(run.x)
         return sum(array.nbytes for array in held)
+
+    def __repr__(self) -> str:
+        T, B, _ = self.runs[0].x.shape
+        return f"Tape({self.architecture}, steps={T}, batch_size={B}, nbytes={self.nbytes})"
 
     def __copy__(self) -> Tape:
         return self

@@ -105,8 +105,8 @@ def bad_rows_path(target: Path) -> Path:
 
 
 def _remove_old_list(path: Path, source: Path) -> None:
-    """Removes the list of bad rows of an earlier target, which is none of the new one's. A file that is no
-    such list stays."""
+    """Removes the list of bad rows that an earlier run left beside the target. A file that is no such list
+    stays."""
     if not path.is_file() or path.samefile(source):
         return
     try:

@@ -50,10 +50,14 @@ def taken(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]
 def cell(table: Any, column: str, row: int) -> Any:
     """What stands in a row of a column that a table has."""
     if arrow.is_table(table):
-        found = table.column(table.schema.names.index(column))[row]
-    else:
-        found = table[column].iloc[row] if _is_frame(table) else table[column][row]
-    return found.as_py() if hasattr(found, "as_py") else getattr(found, "item", lambda: found)()
+        return table.column(table.schema.names.index(column))[row].as_py()
+    values = table[column]
+    if len(values) <= row:
+        raise ValueError(f"column {column!r} has {len(values)} entries, and no row {row}")
+    found = getattr(values, "iloc", values)[row]  # of a Series by place, not by label
+    if hasattr(found, "as_py"):
+        return found.as_py()
+    return found.item() if isinstance(found, np.generic) else found
 
 
 def in_plain_lists(table: Any, column: str) -> Any:

@@ -16,8 +16,9 @@ EVERY = 60.0  # seconds from line to line, at least
 
 
 def say(text: str) -> None:
-    with suppress(OSError):  # nobody reads it: the work goes on
-        print(f"lnrnn score: {text}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # a process may have none
+        with suppress(OSError):  # nobody reads it: the work goes on
+            print(f"lnrnn score: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -26,8 +27,9 @@ def progress(total: int, done: int) -> Iterator[Any]:
     tqdm = require("tqdm", "lnrnn score", "score").tqdm
     began = said = time.monotonic()
     first = done
+    hidden = True if sys.stderr is None else None  # None: where stderr is no terminal
 
-    with tqdm(total=total, initial=done, unit=" rows", unit_scale=True, disable=None) as bar:
+    with tqdm(total=total, initial=done, unit=" rows", unit_scale=True, disable=hidden) as bar:
 
         def add(rows: int) -> None:
             nonlocal done, said

@@ -119,6 +119,11 @@ class Scorer(Closed):
     def _fixed(self) -> tuple[str, ...]:
         return self.__slots__
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "sha256" not in state:
+            raise ValueError("this Scorer was pickled by an earlier version of lnrnn: make it anew")
+        super().__setstate__(state)
+
     def __call__(self, table: Any) -> Any:
         if isinstance(table, Iterator):
             return (columns.in_plain_lists(self(one), self.output) for one in table)

@@ -160,3 +160,15 @@ def test_labels_of_lines_stand_apart():
     placed = demo.label_places([80, 79, 12, 80])
     assert np.diff(sorted(placed)).min() >= 6
     assert placed[2] == 12 and placed[1] == 79
+
+
+def test_a_process_without_stdout(few_epochs, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    demo.run()
+
+
+def test_a_narrow_terminal_gets_no_lines_that_are_written_over(few_epochs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    demo.run()
+    assert "\r" not in sys.stdout.getvalue()

@@ -59,8 +59,9 @@ def outputs(module, model, x):
 
 
 def _outputs(module, model, x, zeros):
-    if isinstance(module, own_cells.StateFirst):
-        step, state = (lambda x, h: module(h, x)[0]), zeros
+    if isinstance(module, (own_cells.StateFirst, own_cells.ElmanStateFirst)):
+        first = isinstance(module, own_cells.StateFirst)  # which returns a pair
+        step, state = (lambda x, h: module(h, x)[0] if first else module(h, x)), zeros
     elif isinstance(module, STEPS_OF_H):
         step, state = module, zeros
     elif isinstance(module, (own_cells.MatmulParameters, own_cells.EinsumCell)):
@@ -359,3 +360,30 @@ def test_tensors_without_numbers_and_numbers_beyond_float32():
     state["weight_hh_l0"][3, 2] = -1e39
     with pytest.raises(ValueError, match=r"weight_hh_l0 must be in float32's range, got 1e\+39"):
         lnrnn.from_torch(state)
+
+
+def test_what_names_do_not_tell_apart_is_refused():
+    class Unnamed(own_cells.ElmanStateFirst):
+        def forward(self, a, b):
+            return super().forward(a, b)
+
+    with pytest.raises(ValueError, match=r"forward\(a, b\) does not say which argument is the state"):
+        lnrnn.from_torch(Unnamed(8, 8))
+    assert_taken_state_first(Unnamed(5, 8))
+
+
+def assert_taken_state_first(module):
+    assert taken(module).input_size == 5
+
+
+def test_a_whole_model_with_many_convolutions_is_refused_at_once():
+    model = nn.ModuleDict(
+        {str(k): nn.Conv2d(k + 1, k + 2, 3) for k in range(12)} | {"cell": TwoLinears(5, 8)}
+    )
+    with pytest.raises(ValueError, match="of no known cell"):
+        lnrnn.from_torch(model)
+
+
+def test_under_inference_mode():
+    with torch.inference_mode():
+        assert taken(TwoLinears(5, 8)).hidden_size == 8

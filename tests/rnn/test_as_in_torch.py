@@ -45,6 +45,14 @@ def test_norm_and_the_start_values_are_given_by_name_only(cell):
 
 
 @each_cell
+@pytest.mark.parametrize("norm", ["layer", "batch", lnrnn.LayerNormSpec("joint")])
+def test_a_norm_by_place_is_told_its_name(cell, norm):
+    for ours in (getattr(lnrnn, cell), getattr(pytest.importorskip("lnrnn.torch"), cell)):
+        with pytest.raises(TypeError, match="give the norm by name, norm="):
+            ours(3, 4, 1, norm)
+
+
+@each_cell
 def test_a_generator_draws_what_its_seed_draws_and_goes_on(cell):
     make = getattr(lnrnn, cell)
     rng = np.random.default_rng(7)
@@ -202,3 +210,21 @@ def test_streams_and_states_are_shown_on_one_line(norm, kind):
     state = stream.get_state([3, 10])
     assert repr(state) == f"StreamState(lanes=2, step=3, fingerprint={state.fingerprint[:8]!r}...)"
     assert repr(stream.get_state([])).startswith("StreamState(lanes=0, step=(), ")
+    rnn = lnrnn.LSTM(3, 4, 2, norm=norm)
+    for x in (np.ones((2, 5, 3)), np.ones((2, 3))):
+        tape = rnn.forward_train(x)[2]
+        wanted = (
+            f"Tape({network}, steps=2, batch_size={x.shape[1] if x.ndim == 3 else 1}, nbytes={tape.nbytes})"
+        )
+        assert repr(tape) == wanted
+
+
+@each_cell
+def test_pickles_of_earlier_versions_have_the_norm_twice(cell):
+    rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5), seed=0)
+    state = rnn.__getstate__() | {"norm": rnn.norm}
+    vars(state["_snapshot"]).pop("dropout")
+    old = type(rnn).__new__(type(rnn))
+    old.__setstate__(state)
+    assert (old.norm, old.dropout) == (rnn.norm, 0)
+    np.testing.assert_array_equal(old.weight_hh_l0, rnn.weight_hh_l0)

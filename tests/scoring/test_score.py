@@ -450,3 +450,26 @@ def test_nan_stays_in_its_row(files, capsys):
     got = pq.read_table(folder / "out.parquet")["x_last"].to_pylist()
     assert np.isnan(got[30]).any()
     assert got[:30] + got[31:] == before[:30] + before[31:]
+
+
+def test_a_process_without_stderr(tmp_path, rng, monkeypatch, capsys):
+    model, source = tmp_path / "m.safetensors", tmp_path / "in.parquet"
+    network(3, 4).save(model)
+    sequence_files.write(source, rng, np.array([3, 0, 2]), 3, row_group_size=2)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert (
+        cli.main(
+            [
+                "score",
+                str(model),
+                str(source),
+                str(tmp_path / "out.parquet"),
+                "--column",
+                "x",
+                "--workers",
+                "1",
+            ]
+        )
+        == 0
+    )
+    assert (tmp_path / "out.parquet").exists() and capsys.readouterr().out == ""

@@ -352,3 +352,18 @@ def test_steps_beyond_the_known_ones(tmp_path, overrun):
         ValueError, match="row 0 of the 1 in this table: it has 2 steps, and statistics are known for 0 only"
     ):
         scorer({"x": [GOOD]})
+
+
+@pytest.mark.parametrize("labels", [[1, 0], ["a", "b"]])
+def test_a_series_beside_others_in_a_dict_names_rows_by_place(path, labels):
+    table = {"x": [GOOD, [[1.0]]], "who": pd.Series(["first", "second"], index=labels)}
+    with pytest.raises(ValueError, match=r"row 1 of the 2 in this table \(who = 'second'\)"):
+        lnrnn.Scorer(path, "x", id_column="who")(table)
+    with pytest.raises(ValueError, match="column 'who' has 1 entries, and no row 1"):
+        lnrnn.Scorer(path, "x", id_column="who")(table | {"who": ["first"]})
+
+
+def test_a_scorer_of_an_earlier_version_says_so(path):
+    old = lnrnn.Scorer.__new__(lnrnn.Scorer)
+    with pytest.raises(ValueError, match="earlier version"):
+        old.__setstate__({"path": str(path), "column": "x"})

@@ -596,6 +596,18 @@ class ResetBefore(nn.Module):
         return (1 - z) * h + z * n
 
 
+class ElmanStateFirst(nn.Module):
+    """h' of (h, x): with as many inputs as units either may be the input of an RNN."""
+
+    def __init__(self, inputs, units, clip=None):
+        super().__init__()
+        self.U, self.V = nn.Linear(inputs, units), nn.Linear(units, units, bias=False)
+        self.clip = clip
+
+    def forward(self, h, x):
+        return torch.tanh(self.U(x if self.clip is None else x.clamp(-self.clip, self.clip)) + self.V(h))
+
+
 FIRST = {
     "two Linears": (TwoLinears, "LSTM"),
     "two Linears with bias": (TwoLinearsWithBias, "LSTM"),
@@ -619,6 +631,7 @@ SECOND = {
     "paper GRU": (PaperGRU, "GRU"),
     "scrambled gates": (ScrambledGates, "LSTM"),
     "state first": (lambda d, h: StateFirst(h, d), "GRU"),
+    "Elman, state first": (ElmanStateFirst, "RNN"),
 }
 PER_GATE = {
     "norm per gate": (NormPerGate, "LSTM"),
@@ -628,6 +641,7 @@ PER_GATE = {
     "norm per gate, GRU": (NormPerGateGRU, "GRU"),
 }
 REFUSED = {
+    "clipped input, state first": lambda d, h: ElmanStateFirst(d, h, clip=8.0),
     "peephole": Peephole,
     "std + eps": StdPlusEps,
     "clipped": Clipped,

@@ -4,12 +4,15 @@ running it. Names mean nothing here.
 A float64 copy of the module gets parameters at random, so that no gain of 1 hides anything. Gradients say
 which parameters x and h are multiplied by and what gains reach (blocks.py). What that leaves open, the
 placement of the norms, the order of the gates and the roles of the biases, is tried (roles.py), each way
-against the module's outputs (equations.py), with what the forward adds to a gate, and eps, fitted. The way
-that agrees with the module to float64's rounding, on other parameters and its own too, is what the module is.
+against the module's outputs (equations.py). Constants that the forward adds to a gate, and eps, are fitted.
+The way that agrees with the module to float64's rounding, on other parameters and its own too, is what the
+module is.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
@@ -32,7 +35,11 @@ DISAGREES = "it agrees with none of lnrnn's cells"
 GIVEN = "with this norm=; without norm= all of them are tried"
 OUTSIDE = "lnrnn may not have this equation: peepholes, clipped states, std + eps and RMS norm are not in it"
 FITS = 40  # of the nearest equations, how many get their offsets and eps fitted
+MOST_KINDS = 6  # shapes that may or may not be matrices: each doubles the choices; a cell has one or two
 STEPS = 4
+
+
+_STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # names of states
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,13 @@ def sizes(module: Any) -> list[Sizes]:
     flat = {name: s for name, s in shapes.items() if len(s) == 1 and module.get_parameter(name).ndim > 1}
     sure = {name for name, s in shapes.items() if len(s) > 1 and min(s[-2:]) > 4}
     rest = {name: s for name, s in shapes.items() if name not in sure and len(s) > 1} | flat
+    kinds = sorted(set(rest.values()))
+    if len(kinds) > MOST_KINDS:
+        return []
     found = []
     for H in sorted({d // g for d in dims for g in (4, 3, 1) if d % g == 0 and d > g}, reverse=True):
         for D in sorted({n for d in dims for n in (d, d - H) if n > 0} | {1}):
-            for some in product((False, True), repeat=len(kinds := sorted(set(rest.values())))):
+            for some in product((False, True), repeat=len(kinds)):
                 chosen = {kind for kind, take in zip(kinds, some, strict=True) if take}
                 names = frozenset(sure | {name for name, s in rest.items() if s in chosen})
                 total = sum(int(np.prod(shapes[name])) for name in names)
@@ -197,6 +207,21 @@ def _exact(equation: Equation, trials: list[Trial], wanted: Wanted) -> Equation 
     return next((e for e in (*every, found) if distance(e, trials) <= EXACT), None)
 
 
+def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
+    """Whether x and h may be taken for each other: an RNN's cell with as many inputs as units computes the
+    same with either. Then the names of its forward's arguments decide; Unsuitable if they do not."""
+    if runs.D != runs.H or cell.name != "RNN" or runs.way.batch_first is not None:
+        return False
+    names = [*inspect.signature(module.forward).parameters][:2]
+    first, second = (bool(_STATE.match(name)) for name in (*names, "", "")[:2])
+    if first == second:
+        raise Unsuitable(
+            f"it has as many inputs as units, and forward({', '.join(names)}) does not say which argument is "
+            "the state: call it h"
+        )
+    return first == runs.way.usual
+
+
 def search(module: Any, wanted: Wanted) -> Found:
     """What a module of one layer of cells is, or Unsuitable, which says why it could not be found."""
     known = sizes(module)
@@ -211,7 +236,10 @@ def search(module: Any, wanted: Wanted) -> Found:
                 for candidate in candidates(runs, own, wanted):
                     every.append(candidate)
                     if candidate.near <= NEAR and (found := candidate.found(wanted)):
-                        return found
+                        if not mistaken(module, runs, found.equation.cell):
+                            return found
+                        every.pop()
+                        break
                 reasons.append(DISAGREES)
             except OutOfTime:
                 raise

@@ -18,6 +18,7 @@ from ..weights import Converted, Weights, network
 from . import NEAR, Wanted, search
 from .runs import OutOfTime, Unsuitable, batch_axis_first
 
+Convert = Callable[..., Converted]
 Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
 NAME = "the found cell"
 
@@ -40,6 +41,21 @@ class Network:
         return network(layers, self.batch_first, NAME)
 
 
+def _turned(module: Any, convert: Convert) -> tuple[Any, Convert]:
+    """A cell that takes its state first as one that takes x first, for the check, and its conversion."""
+    nn: Any = sys.modules["torch"].nn
+
+    class StateLast(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Any, *state: Any) -> Any:
+            return self.inner(*state, x)
+
+    return StateLast(), lambda turned, **options: convert(turned.inner, **options)
+
+
 def searchable(source: Any) -> bool:
     """Whether it is a module whose class does not say what it computes."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
@@ -56,6 +72,14 @@ def from_search(
     check: Any,
 ) -> Model:
     """The model of a module whose names are of no known cell, or the refusal, with what the search adds."""
+    with sys.modules["torch"].inference_mode(False):  # the search needs gradients
+        return _from_search(module, refusal, norm, eps, nonlinearity, batch_first, check)
+
+
+def _from_search(
+    module: Any, refusal: ValueError, norm: Any, eps: float | None, nonlinearity: str | None,
+    batch_first: bool | None, check: Any,
+) -> Model:  # fmt: skip
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
@@ -71,10 +95,9 @@ def from_search(
             how = check
             if len(made.paths) > 1 and (check is None or check is False):
                 how = True  # that says which arrangement it is
-            elif not made.usual and check is None:
-                how = False  # nothing but the search runs it so
+            subject, convert = (module, made.converted) if made.usual else _turned(module, made.converted)
             try:
-                model = checked(module, made.converted, how, batch_first)
+                model = checked(subject, convert, how, batch_first)
             except ValueError as error:
                 reasons.append(str(error))
                 continue
@@ -90,7 +113,7 @@ def _say(module: Any, model: Model) -> None:
     name = type(module).__name__
     warnings.warn(
         f"{name} has names of no known cell and was run to find its equation: it is {cell}{silence}",
-        UserWarning, stacklevel=4,
+        UserWarning, stacklevel=5,
     )  # fmt: skip
 
 
