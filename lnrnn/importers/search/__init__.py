@@ -234,11 +234,12 @@ def search(module: Any, wanted: Wanted) -> Found:
         for runs in suitable_runs(double, known, wanted.limit):
             try:
                 for candidate in candidates(runs, own, wanted):
+                    every.append(candidate)  # the nearest is told, also if the time ends here
                     if candidate.near <= NEAR and (found := candidate.found(wanted)):
                         if not mistaken(module, runs, found.equation.cell):
                             return found
+                        every.pop()
                         break
-                    every.append(candidate)
                 reasons.append(DISAGREES)
             except OutOfTime:
                 raise
