@@ -128,7 +128,9 @@ def adopt(module: torch.nn.Module) -> str:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
     if any(p.dtype is not torch.float32 or not p.is_cpu for p in module.parameters()):
-        raise Refused(f"{where}, but not in torch.float32 on cpu, the only dtype and device on which it can be tested")
+        raise Refused(
+            f"{where}, but not in torch.float32 on cpu, the only dtype and device on which it can be tested"
+        )
     found: list[Form] = []
     for batch_first in (made.batch_first, not made.batch_first):
         if not found:
@@ -204,7 +206,7 @@ def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) ->
             except Exception:  # whatever a module raises that is called in another way than its own
                 break
         if changed:
-            raise Refused(f"its forward writes to {', '.join(dict.fromkeys(changed))}, which lnrnn does not")
+            raise Refused(f"its forward writes to {', '.join(sorted(set(changed)))}, which lnrnn does not")
         if results:
             result = _agrees(results[0], converted, x, own)
             if result is not None:
