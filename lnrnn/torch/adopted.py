@@ -188,15 +188,16 @@ def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) ->
     settings = Settings(module)
     if settings.unseen:
         raise Refused(
-            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}: whether "
-            "they change cannot be looked at in each call; make them buffers, with persistent=False"
+            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}: "
+            "whether they change cannot be looked at in each call; make them buffers, with persistent=False"
         )
     ways: list[tuple[tuple[Any, ...], Any]] = [((), None), ((None,), None)]
     for template in arrangements(kinds, made.num_layers, made.directions):
         ways.append(((filled(template, given),), template))
     for state, template in ways:
         own = (None if template is None else tuple(states)) if kinds > 1 or template is None else states[0]
-        results, changed = [], []
+        results: list[Any] = []
+        changed: list[str] = []
         for training in (False, True):
             try:
                 with unchanged(module, torch):

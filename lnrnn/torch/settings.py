@@ -162,7 +162,7 @@ def _slots(cls: type) -> Iterator[str]:
 
 
 def _bytes(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, bytearray) else value.tobytes()  # type: ignore[no-any-return]
+    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
 
 
 def _same(a: Any, b: Any) -> bool:
