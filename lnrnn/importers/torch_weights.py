@@ -149,9 +149,8 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
         if given[name] is not None:
             values = values | {given[name]}
         if len(values) > 1:
-            raise ValueError(
-                f"{name} must be one for all, got {sorted(values, key=str)} from the module and the arguments"
-            )
+            every = sorted(values, key=lambda v: (v is None, v))
+            raise ValueError(f"{name} must be one for all, got {every} from the module and the arguments")
         options[name] = next(iter(values), None)
     return options
 

@@ -52,10 +52,11 @@ def cell(table: Any, column: str, row: int) -> Any:
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]
-    values = values.to_numpy() if hasattr(values, "to_numpy") else values  # rows, not a frame's labels
     if len(values) <= row:
         raise ValueError(f"column {column!r} has {len(values)} entries, and no row {row}")
-    found = values[row]
+    found = getattr(values, "iloc", values)[row]  # of a Series by place, not by label
+    if hasattr(found, "as_py"):
+        return found.as_py()
     return found.item() if isinstance(found, np.generic) else found
 
 

@@ -152,7 +152,7 @@ class Changed(LayerNormLSTMCell):
 def test_small_changes_are_noticed(change):
     assert lnrnn.from_torch(fresh(Changed(None)), check=True)
     for module in (fresh(Changed(change)), shaken(Changed(change)), shaken(Changed(change)).double()):
-        with pytest.raises(ValueError, match=rf"{OTHER}.*Give norm= .*check=x.*check=False"):
+        with pytest.raises(ValueError, match=rf"{OTHER}.*say where with norm=.*check=x.*check=False"):
             lnrnn.from_torch(module)
 
 

@@ -16,14 +16,16 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import own_cells  # noqa: E402
-from own_cells import FIRST, REFUSED, SECOND, TwoLinears  # noqa: E402
+from own_cells import FIRST, PER_GATE, REFUSED, SECOND, TwoLinears  # noqa: E402
 
 torch.set_num_threads(1)
 
 NOTED = "names of no known cell and was run to find its equation: it is lnrnn"
 # Over 30 steps, float32 against the module in float64. Measured over 5 draws of every module: at most 9e-6.
 CLOSE = 3e-5
-TAKEN = FIRST | SECOND
+TAKEN = FIRST | SECOND | PER_GATE
+STEPS_OF_H = own_cells.LayerNormGRUCell, own_cells.PartsOfAGRU, own_cells.PaperGRU, own_cells.NormPerGateGRU
+STEPS_OF_H_AND_C = TwoLinears, own_cells.GainsLessOne, own_cells.NormPerGate, own_cells.NormPerGateAndCell
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +62,13 @@ def _outputs(module, model, x, zeros):
     if isinstance(module, (own_cells.StateFirst, own_cells.ElmanStateFirst)):
         first = isinstance(module, own_cells.StateFirst)  # which returns a pair
         step, state = (lambda x, h: module(h, x)[0] if first else module(h, x)), zeros
-    elif isinstance(module, (own_cells.LayerNormGRUCell, own_cells.PartsOfAGRU, own_cells.PaperGRU)):
+    elif isinstance(module, STEPS_OF_H):
         step, state = module, zeros
     elif isinstance(module, (own_cells.MatmulParameters, own_cells.EinsumCell)):
         step, state = (lambda x, s: module(x, *s)), (zeros, zeros)
     elif isinstance(module, (own_cells.PerGateLinears, own_cells.WithoutGains)):
         step, state = (lambda x, s: module(x, s)[1]), (zeros, zeros)
-    elif isinstance(module, (own_cells.TwoLinears, own_cells.GainsLessOne)):
+    elif isinstance(module, STEPS_OF_H_AND_C):
         step, state = module, (zeros, zeros)
     else:
         y = module(x.transpose(0, 1) if model.batch_first else x)
@@ -101,6 +103,29 @@ def test_other_equations_are_refused_with_the_nearest(name):
         ValueError, match=r"of no known cell.*not found by running it.*By hand: model = lnrnn\."
     ):
         lnrnn.from_torch(REFUSED[name](5, 8))
+
+
+@pytest.mark.parametrize("name", ["peephole", "std + eps", "clipped", "noisy"])
+def test_of_what_is_far_off_no_spec_is_recommended(name):
+    with pytest.raises(
+        ValueError, match=r"may not have this equation: peepholes.*nearest is lnrnn\.LSTM"
+    ) as e:
+        lnrnn.from_torch(REFUSED[name](5, 8))
+    assert "By hand: model = lnrnn.LSTM(input_size, hidden_size, norm=...);" in str(e.value)
+
+
+def test_of_what_is_near_the_spec_is_recommended():
+    module = TwoLinears(5, 8)
+    module.ln_c.eps = 3e-5  # lnrnn's norms have one eps
+    spec = r"LayerNormSpec\(placement='split', cell='out', eps=[\d.e-]{3,7}, "
+    with pytest.raises(ValueError, match=rf"nearest is.*\de-\d\d off.*By hand: .*norm={spec}") as e:
+        lnrnn.from_torch(module)
+    assert "may not have" not in str(e.value)
+
+
+def test_a_bias_without_a_place_is_named():
+    with pytest.raises(ValueError, match=r"no cell of lnrnn with norms at .* has a place for gates\.bias\."):
+        lnrnn.from_torch(REFUSED["reset before"](5, 8))
 
 
 class AnyOrder(nn.Module):
@@ -206,9 +231,19 @@ def test_the_spec_that_was_found_can_be_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lnrnn.from_torch(module, norm=spec).norm == spec
-    with pytest.raises(ValueError, match=r"By hand.*cell='carry'"):
+    with pytest.raises(ValueError, match=r"with this norm=.*the nearest is .*cell='carry'"):
         lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "carry"))
     assert taken(module, norm="layer", check=True).norm == spec
+
+
+@pytest.mark.parametrize("name", PER_GATE)
+def test_with_the_right_spec_a_norm_for_each_gate_is_found_too(name):
+    module = drawn(PER_GATE[name][0](5, 8))
+    model = taken(module)
+    assert model.norm.placement == "gate" and model.norm.inner_bias
+    same = lnrnn.from_torch(module, norm=model.norm)
+    for parameter, value in model.parameters().items():
+        np.testing.assert_array_equal(same.parameters()[parameter], value)
 
 
 @pytest.mark.parametrize("eps", [1e-12, 3e-4, 0.05])
@@ -237,6 +272,34 @@ def test_the_module_is_afterwards_what_it_was():
     for name, value in module.state_dict().items():
         assert value.dtype == torch.float16 and torch.equal(value, before[name])
         assert module.get_parameter(name).grad is None
+
+
+@pytest.mark.parametrize("looks", [1, 2, 10, 30, 100, 400])
+def test_the_search_stops_at_its_limit(looks, monkeypatch):
+    """The clock says that the time is over from so many looks on: the module is not run again, and what came
+    nearest until then is said."""
+    runs, passed = [], []
+
+    class Cell(own_cells.Peephole):
+        def forward(self, x, state):
+            runs.append(len(passed))
+            return super().forward(x, state)
+
+    def clock():
+        passed.append(torch.get_num_threads())
+        return 0.0 if len(passed) <= looks else 1e9
+
+    monkeypatch.setattr("lnrnn.importers.search.runs.thread_time", clock)
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match=r"ran out of time, which is 7 s of one core.*norm=") as e:
+            lnrnn.from_torch(Cell(5, 8))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert max(runs, default=0) <= looks and len(passed) == looks + 1
+    assert ("the nearest is lnrnn.LSTM" in str(e.value)) == (looks >= 30)
+    assert set(passed[1:]) == {1}  # time in other threads is not counted
 
 
 # --- state dicts --------------------------------------------------------------------------------------------

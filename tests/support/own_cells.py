@@ -487,6 +487,53 @@ class StateFirst(nn.Module):
         return h, h
 
 
+class NormPerGate(nn.Module):
+    """One Linear of all gates, with its bias, and a norm for each gate."""
+
+    def __init__(self, d, h):
+        super().__init__()
+        self.w, self.norms = nn.Linear(d + h, 4 * h), nn.ModuleList(nn.LayerNorm(h) for _ in range(4))
+
+    def forward(self, x, state):
+        h, c = state
+        a = self.w(torch.cat([x, h], 1)).chunk(4, 1)
+        i, f, g, o = (norm(u) for norm, u in zip(self.norms, a, strict=True))
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class NormPerGateAndCell(nn.Module):
+    """Two Linears, of x and of h, with biases or without; a norm for each gate, and one of c or none."""
+
+    def __init__(self, d, h, biases=(True, True), cell=True):
+        super().__init__()
+        self.of_x, self.of_h = nn.Linear(d, 4 * h, bias=biases[0]), nn.Linear(h, 4 * h, bias=biases[1])
+        self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(4))
+        self.norm_c = nn.LayerNorm(h) if cell else nn.Identity()
+
+    def forward(self, x, state):
+        h, c = state
+        a = (self.of_x(x) + self.of_h(h)).chunk(4, 1)
+        f, i, o, g = (norm(u) for norm, u in zip(self.norms, a, strict=True))
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * self.norm_c(c).tanh(), c
+
+
+class NormPerGateGRU(nn.Module):
+    """Two Linears with biases, and a norm for each gate; the reset gate multiplies h's part of the candidate,
+    its bias too."""
+
+    def __init__(self, d, h):
+        super().__init__()
+        self.of_x, self.of_h = nn.Linear(d, 3 * h), nn.Linear(h, 3 * h)
+        self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(3))
+
+    def forward(self, x, h):
+        (r, z, n), (hr, hz, hn) = self.of_x(x).chunk(3, 1), self.of_h(h).chunk(3, 1)
+        r, z = torch.sigmoid(self.norms[0](r + hr)), torch.sigmoid(self.norms[1](z + hz))
+        return (1 - z) * torch.tanh(self.norms[2](n + r * hn)) + z * h
+
+
 # --- what no cell of lnrnn computes -------------------------------------------------------------------------
 
 
@@ -585,6 +632,13 @@ SECOND = {
     "scrambled gates": (ScrambledGates, "LSTM"),
     "state first": (lambda d, h: StateFirst(h, d), "GRU"),
     "Elman, state first": (ElmanStateFirst, "RNN"),
+}
+PER_GATE = {
+    "norm per gate": (NormPerGate, "LSTM"),
+    "norm per gate and of c": (NormPerGateAndCell, "LSTM"),
+    "norm per gate, bias of x": (lambda d, h: NormPerGateAndCell(d, h, (True, False), False), "LSTM"),
+    "norm per gate, bias of h": (lambda d, h: NormPerGateAndCell(d, h, (False, True)), "LSTM"),
+    "norm per gate, GRU": (NormPerGateGRU, "GRU"),
 }
 REFUSED = {
     "clipped input, state first": lambda d, h: ElmanStateFirst(d, h, clip=8.0),

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -26,16 +25,18 @@ from ...rnn.specs import LayerNormSpec
 from ..weights import Array, Weights, array
 from .blocks import Parts, draw, find_matrices, find_parts, layouts, pieces_of
 from .equations import Equation, Trial, distance, fitted, trial
-from .roles import placements, ways
-from .runs import BATCH, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
+from .roles import placements, ways, without_role
+from .runs import BATCH, SECONDS, Limit, OutOfTime, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
 # In float64 a right equation is within 1e-12 of the module; std + eps for sqrt(var + eps) is 1e-7 away.
 EXACT = 1e-8
 NEAR = 1e-2  # an equation that is right but for eps, on parameters drawn at random
+DISAGREES = "it agrees with none of lnrnn's cells"
+GIVEN = "with this norm=; without norm= all of them are tried"
+OUTSIDE = "lnrnn may not have this equation: peepholes, clipped states, std + eps and RMS norm are not in it"
 FITS = 40  # of the nearest equations, how many get their offsets and eps fitted
 MOST_KINDS = 6  # shapes that may or may not be matrices: each doubles the choices; a cell has one or two
 STEPS = 4
-SECONDS = 8
 
 
 _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # names of states
@@ -59,7 +60,7 @@ class Found:
 @dataclass
 class Wanted:
     """What the caller says. norm: None for any; some: whether there must be one. eps: those to try first.
-    nearest, distance: the equation that came nearest so far, and how near. until: when the search ends."""
+    nearest, distance: the equation that came nearest so far, and how near."""
 
     norm: LayerNormSpec | None = None
     some: bool = False
@@ -67,7 +68,7 @@ class Wanted:
     nonlinearity: str | None = None
     nearest: Equation | None = None
     distance: float = np.inf
-    until: float = field(default_factory=lambda: monotonic() + SECONDS)
+    limit: Limit = field(default_factory=lambda: Limit(SECONDS))
 
     def fits(self, cell: Cell, spec: LayerNormSpec | None) -> bool:
         if self.norm is not None:
@@ -110,8 +111,7 @@ def equations(cell: Cell, parts: Parts, trial: Trial, wanted: Wanted) -> Iterato
         if not wanted.fits(cell, spec):
             continue
         for roles in ways(cell, parts, spec):
-            if monotonic() > wanted.until:
-                raise Unsuitable(f"the search ended after {SECONDS} s")
+            wanted.limit.look()
             if spec is not None:
                 inner = any(name.startswith("inner") for name in roles)
                 spec = replace(spec, eps=wanted.eps[0], inner_bias=inner)
@@ -124,6 +124,7 @@ def equations(cell: Cell, parts: Parts, trial: Trial, wanted: Wanted) -> Iterato
                 [f for f in NONLINEARITIES if wanted.nonlinearity in (None, f)] if cell.nonlinear else [None]
             )
             for order, flipped, f in product(orders, (False, True)[: 1 + (cell.name == "GRU")], kinds):
+                wanted.limit.look()
                 e = replace(made, order=order, flipped=flipped, nonlinearity=f)
                 yield distance(e, [trial], 2), e
 
@@ -154,8 +155,6 @@ class Candidate:
     way: Way = field(compare=False)
 
     def found(self, wanted: Wanted) -> Found | None:
-        if monotonic() > wanted.until:
-            raise Unsuitable(f"the search ended after {SECONDS} s")
         equation = _exact(self.equation, self.trials, wanted)
         return None if equation is None else Found(self.parts, equation, self.way)
 
@@ -163,6 +162,7 @@ class Candidate:
 def candidates(runs: Runs, own: dict[str, Array], wanted: Wanted) -> Iterator[Candidate]:
     """What the module may be, run in this way. Raises Unsuitable."""
     rng = np.random.default_rng(0)
+    some, left = False, dict[str, None]()
     drawn = draw(runs, rng)
     runs.set(drawn)
     xs = rng.standard_normal((3, STEPS, BATCH, runs.D))
@@ -172,7 +172,13 @@ def candidates(runs: Runs, own: dict[str, Array], wanted: Wanted) -> Iterator[Ca
         runs.set(drawn)
         cell = next(cell for cell in CELLS.values() if cell.gates == len(parts.x))
         for number, (near, equation) in enumerate(equations(cell, parts, trials[0], wanted)):
+            some = True
             yield Candidate(near, number, equation, trials, parts, runs.way)
+        specs = [spec for spec in placements(cell, parts) if wanted.fits(cell, spec)]
+        left |= dict.fromkeys(without_role(cell, parts, specs))
+    if left and not some:
+        norm = "norms at the places of its gains" if wanted.norm is None else "this norm="
+        raise Unsuitable(f"no cell of lnrnn with {norm} has a place for {', '.join(left)}")
 
 
 def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
@@ -182,12 +188,13 @@ def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
 
 def _exact(equation: Equation, trials: list[Trial], wanted: Wanted) -> Equation | None:
     """The equation with offsets and eps, if it is the module's."""
-    found, d = fitted(equation, trials[:1], EXACT / 1000)
+    found, d = fitted(equation, trials[:1], EXACT / 1000, wanted.limit)
     if d < wanted.distance:
         wanted.distance, wanted.nearest = d, found
     if d > NEAR:
         return None
-    found, d = fitted(found, trials[:2], EXACT / 1000)  # where the products are small eps counts for more
+    # Where the products are small eps counts for more.
+    found, d = fitted(found, trials[:2], EXACT / 1000, wanted.limit)
     if d > EXACT:
         return None
     # The same with round numbers, if it is.
@@ -223,20 +230,29 @@ def search(module: Any, wanted: Wanted) -> Found:
     double = in_doubles(module)
     own = {name: p.detach().numpy().copy() for name, p in double.named_parameters()}
     reasons, every = ["it runs in none of the usual ways"], []
-    for runs in suitable_runs(double, known):
-        try:
-            for candidate in candidates(runs, own, wanted):
-                if candidate.near <= NEAR and (found := candidate.found(wanted)):
-                    if not mistaken(module, runs, found.equation.cell):
-                        return found
-                    break
-                every.append(candidate)
-            reasons.append("it agrees with none of lnrnn's cells")
-        except Unsuitable as reason:
-            reasons.append(str(reason))
-        finally:
-            runs.set(own)
-    for candidate in sorted(every)[:FITS]:
-        if found := candidate.found(wanted):
-            return found
+    try:
+        for runs in suitable_runs(double, known, wanted.limit):
+            try:
+                for candidate in candidates(runs, own, wanted):
+                    if candidate.near <= NEAR and (found := candidate.found(wanted)):
+                        if not mistaken(module, runs, found.equation.cell):
+                            return found
+                        break
+                    every.append(candidate)
+                reasons.append(DISAGREES)
+            except OutOfTime:
+                raise
+            except Unsuitable as reason:
+                reasons.append(str(reason))
+            finally:
+                runs.set(own)
+        for candidate in sorted(every)[:FITS]:
+            if found := candidate.found(wanted):
+                return found
+    finally:
+        if wanted.nearest is None and every:  # the time was over before any was fitted
+            nearest = min(every)
+            wanted.nearest, wanted.distance = nearest.equation, distance(nearest.equation, nearest.trials[:1])
+    if reasons[-1] == DISAGREES and wanted.distance > NEAR:
+        reasons.append(f"{DISAGREES}; {OUTSIDE}" if wanted.norm is None else f"{DISAGREES} {GIVEN}")
     raise Unsuitable(reasons[-1])

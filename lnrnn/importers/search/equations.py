@@ -16,6 +16,7 @@ from ...rnn.parameters import vectors
 from ...rnn.specs import LayerNormSpec
 from ..weights import Array, Weights
 from .blocks import Parts, Piece, largest
+from .runs import Limit
 
 Roles = Mapping[str, Mapping[int, Sequence[Piece]]]  # lnrnn's name of a parameter -> gate -> what is there
 
@@ -151,7 +152,7 @@ def distance(equation: Equation, trials: Sequence[Trial], steps: int | None = No
     return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in trials)
 
 
-def fitted(equation: Equation, trials: Sequence[Trial], good: float) -> tuple[Equation, float]:
+def fitted(equation: Equation, trials: Sequence[Trial], good: float, limit: Limit) -> tuple[Equation, float]:
     """The equation with the offsets and the eps that bring it nearest to the module's outputs, by least
     squares over the first sequence, and its distance."""
     G, free = equation.cell.gates, equation.norm is not None
@@ -162,6 +163,7 @@ def fitted(equation: Equation, trials: Sequence[Trial], good: float) -> tuple[Eq
         return replace(equation, offsets=tuple(map(float, p[:G])), norm=norm)
 
     def residual(p: Array) -> Array:
+        limit.look()
         e = at(p)
         return np.concatenate([(e.outputs(t, len(t.y), rows) - t.y[:, rows]).ravel() for t in trials])
 

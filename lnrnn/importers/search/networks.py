@@ -12,10 +12,11 @@ from typing import Any
 from ...rnn.models import Model
 from ...rnn.specs import LayerNormSpec
 from ..checking import checked, known
+from ..probes import one_thread
 from ..torch_weights import convert_torch
 from ..weights import Converted, Weights, network
-from . import Wanted, search
-from .runs import Unsuitable, batch_axis_first
+from . import NEAR, Wanted, search
+from .runs import OutOfTime, Unsuitable, batch_axis_first
 
 Convert = Callable[..., Converted]
 Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
@@ -71,37 +72,31 @@ def from_search(
     check: Any,
 ) -> Model:
     """The model of a module whose names are of no known cell, or the refusal, with what the search adds."""
-    with sys.modules["torch"].inference_mode(False):  # the search needs gradients
-        return _from_search(module, refusal, norm, eps, nonlinearity, batch_first, check)
-
-
-def _from_search(
-    module: Any, refusal: ValueError, norm: Any, eps: float | None, nonlinearity: str | None,
-    batch_first: bool | None, check: Any,
-) -> Model:  # fmt: skip
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
     tried = (*sorted(inner), 1e-5) if given is None else (given,)
     wanted = Wanted(spec, norm == "layer", tried, nonlinearity)
     reasons: list[str] = []
-    for made in _networks(module, wanted):
-        if isinstance(made, Unsuitable):
-            reasons += [str(made)] * bool(str(made))
-            continue
-        made = made if batch_first is None else replace(made, batch_first=batch_first)
-        how = check
-        if len(made.paths) > 1 and (check is None or check is False):
-            how = True  # that says which arrangement it is
-        subject, convert = (module, made.converted) if made.usual else _turned(module, made.converted)
-        try:
-            model = checked(subject, convert, how, batch_first)
-        except ValueError as error:
-            reasons.append(str(error))
-            continue
-        if spec is None:
-            _say(module, model)
-        return model
+    # Gradients are needed, and the time of one thread is the search's.
+    with sys.modules["torch"].inference_mode(False), one_thread():
+        for made in _networks(module, wanted):
+            if isinstance(made, Unsuitable):
+                reasons += [str(made)] * bool(str(made))
+                continue
+            made = made if batch_first is None else replace(made, batch_first=batch_first)
+            how = check
+            if len(made.paths) > 1 and (check is None or check is False):
+                how = True  # that says which arrangement it is
+            subject, convert = (module, made.converted) if made.usual else _turned(module, made.converted)
+            try:
+                model = checked(subject, convert, how, batch_first)
+            except ValueError as error:
+                reasons.append(str(error))
+                continue
+            if spec is None:
+                _say(module, model)
+            return model
     raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
 
 
@@ -111,23 +106,25 @@ def _say(module: Any, model: Model) -> None:
     name = type(module).__name__
     warnings.warn(
         f"{name} has names of no known cell and was run to find its equation: it is {cell}{silence}",
-        UserWarning, stacklevel=5,
+        UserWarning, stacklevel=4,
     )  # fmt: skip
 
 
 def _failure(wanted: Wanted, reasons: list[str]) -> str:
-    e, found = (
-        wanted.nearest,
-        f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}",
-    )
-    name, norm = (e.cell.name, e.norm) if e else ("LSTM", "...")
+    """Why nothing was found, the nearest equation, and how to set parameters by hand, with the norm of the
+    nearest if it is near."""
+    found = f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}"
+    e = wanted.nearest
+    name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
-        found += (
-            f"; the nearest is lnrnn.{name} with norm={norm}, {wanted.distance:.2g} off on random parameters"
-        )
+        spec = e.norm and replace(e.norm, eps=float(f"{e.norm.eps:.2g}"))
+        off = f"{wanted.distance:.2g} off on random parameters"
+        found += f"; the nearest is lnrnn.{name} with norm={spec}, {off}"
+        norm = f"{spec}" if wanted.distance <= NEAR else norm
     return (
         f"{found}. By hand: model = lnrnn.{name}(input_size, hidden_size, norm={norm}); "
-        "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order"
+        "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order; "
+        "docs/which_cell.md has the equations"
     )
 
 
@@ -137,6 +134,9 @@ def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
     try:
         found = search(module, wanted)
         yield Network(("",), (found.weights,), ((0,),), bool(found.way.batch_first), found.way.usual)
+    except OutOfTime as reason:
+        yield reason
+        return
     except Unsuitable as reason:
         yield reason
     for paths in _levels(module):
@@ -165,6 +165,8 @@ def _parts(modules: dict[str, Any], wanted: Wanted) -> tuple[Part, ...]:
             if kind not in found:
                 found[kind] = _own if known(module) else search(module, wanted).weights
             taken.append(f"model.{path}")
+        except OutOfTime:
+            raise
         except Unsuitable:
             missing = True
     if missing:

@@ -65,6 +65,13 @@ def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[
                 yield roles
 
 
+def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]) -> list[str]:
+    """The names of the gains and biases that have no place under any of these norms."""
+    order = tuple(range(cell.gates))
+    return [v.pieces[0].name for v in parts.vectors
+            if not any(_options(cell, parts, spec, v, order) for spec in specs)]  # fmt: skip
+
+
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
     """One gain a place, a gain for c only where it has a norm, and no two after-norm biases of one gate where
     another has none."""
@@ -87,7 +94,8 @@ def _options(
         return [("gain_c", (0,))] if norm.cell else []
     if is_gain(cell, v):
         return _gain(cell, parts, v, order, side)
-    killers = [u for u in parts.vectors if is_gain(cell, u) and set(v.pieces) <= u.vectors]
+    gains = [u for u in parts.vectors if is_gain(cell, u)]
+    killers = _killers(gains, v)
     if n == G:
         gates = [order]
     elif n == 1:
@@ -98,13 +106,12 @@ def _options(
         return []
     found: list[Option] = []
     inside = [k for k, at in enumerate(parts.at) if at & set(v.pieces)]
-    if killers or not any(is_gain(cell, u) for u in parts.vectors):
-        killed = [u for u in killers if len(u.x | u.h) == min(len(w.x | w.h) for w in killers)]
+    if killers or not gains:
         sides = ("ih", "hh") if norm.placement == "split" or G == 3 else ("ih",)
         for of in sides:
-            if killed and norm.placement == "split" and not any(u.x if of == "ih" else u.h for u in killed):
+            if killers and norm.placement == "split" and not any(u.x if of == "ih" else u.h for u in killers):
                 continue
-            at = [g for g in gates if not killed or n != 1 or any(g[0] in u.x | u.h for u in killed)]
+            at = [g for g in gates if not killers or n != 1 or any(g[0] in u.x | u.h for u in killers)]
             at = [g for g in at if n != 1 or not inside or g[0] in inside]
             found += [(f"inner_bias_{of}", g) for g in at]
     if not inside and (not killers or (G == 3 and n == 1)):
@@ -116,10 +123,24 @@ def _options(
                 after.append(("bias_c", (0,)))
                 if not any(is_cell_gain(cell, u) for u in parts.vectors):
                     after.append(("gain_c", (0,)))
-                each = any(len(u.pieces) == 1 and is_gain(cell, u) for u in parts.vectors)
+                each = any(len(u.pieces) == 1 for u in gains)
                 if norm.placement != "gate" or not each:
                     after = after[-2:] if after[-1][0] == "gain_c" else after[-1:]
         found = after + found
+    return found
+
+
+def _killers(gains: Sequence[Vector], v: Vector) -> list[Vector]:
+    """The gains without which v has no effect, none if a piece of v keeps its effect without any one gain.
+    One bias in front of all gates' norms has a gain for each piece. Of the gains of one piece, those that
+    reach least count: a GRU's candidate without its gain leaves no effect to r."""
+    found: list[Vector] = []
+    for piece in v.pieces:
+        of_piece = [u for u in gains if piece in u.vectors]
+        if not of_piece:
+            return []
+        least = min(len(u.x | u.h) for u in of_piece)
+        found += [u for u in of_piece if len(u.x | u.h) == least]
     return found
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
+from math import inf
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,32 @@ import numpy as np
 from ..running import tensors
 from ..weights import Array
 
+SECONDS = 7.0  # what from_torch does with a module that was found comes after
 BATCH = 3  # two rows are taken for h and c by a module that says h, c = state
 
 
 class Unsuitable(Exception):
     """The module is none that the search could tell. The text says why."""
+
+
+class OutOfTime(Unsuitable):
+    """The search came to its limit."""
+
+
+class Limit:
+    """So many seconds of this thread's CPU time, so that a busy machine does not shorten the search. torch
+    must take one thread meanwhile, or its work in others is not counted."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = thread_time() + seconds
+
+    def look(self) -> None:
+        """Raises OutOfTime past the limit. Whatever takes more than some milliseconds looks before."""
+        if thread_time() > self.until:
+            raise OutOfTime(
+                f"the search ran out of time, which is {SECONDS:g} s of one core: "
+                "norm=lnrnn.LayerNormSpec(...), if not given, narrows it"
+            )
 
 
 def in_doubles(module: Any) -> Any:
@@ -128,8 +151,8 @@ Sizes = tuple[int, int, frozenset[str]]  # D, H, and the parameters that are mat
 class Runs:
     """A module in float64 in one way of calling it. D inputs, H units."""
 
-    def __init__(self, module: Any, sizes: Sizes, way: Way) -> None:
-        self.module, self.way = module, way
+    def __init__(self, module: Any, sizes: Sizes, way: Way, limit: Limit) -> None:
+        self.module, self.way, self.limit = module, way, limit
         self.D, self.H, self.matrices = sizes
         self.parameters: dict[str, Any] = dict(module.named_parameters())
 
@@ -145,6 +168,7 @@ class Runs:
 
     def __call__(self, x: Array) -> Array:
         """y (T, B, H) of x (T, B, D), from states of zeros."""
+        self.limit.look()
         torch = sys.modules["torch"]
         with double_precision(), torch.no_grad():
             found: Array = self.way.call(self.module, torch.as_tensor(x), self.H).numpy().copy()
@@ -153,6 +177,7 @@ class Runs:
     def gradients(self, x: Array, last: bool = False) -> tuple[Array, dict[str, Array]]:
         """y (T, B, H), and the gradients of a random linear function of all outputs; last: of the last of the
         first sequence alone."""
+        self.limit.look()
         torch: Any = sys.modules["torch"]
         with double_precision():
             try:
@@ -170,15 +195,17 @@ class Runs:
         return y.detach().numpy(), grads
 
 
-def suitable_runs(module: Any, every: Sequence[Sizes]) -> Iterator[Runs]:
+def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator[Runs]:
     """The module in each way in which it runs and carries something from step to step, and that gives other
     outputs than those before."""
     seen: list[tuple[Sizes, Array]] = []
     for sizes, way in product(every, WAYS):
         x = np.random.default_rng(2).standard_normal((2, BATCH, sizes[0]))
-        runs = Runs(module, sizes, way)
+        runs = Runs(module, sizes, way, limit)
         try:
             y, changed, alone = (runs(v) for v in (x, np.concatenate([x[:1] + 1, x[1:]]), x[:1]))
+        except OutOfTime:
+            raise
         except Exception:  # whatever a module raises that is called in another way than its own
             continue
         carries = (abs(y[-1] - changed[-1]) > 1e-9).any()
@@ -196,7 +223,7 @@ def batch_axis_first(module: Any, D: int, width: int) -> bool | None:
     other[:, 0] += 1
     for way in WAYS:
         if way.batch_first is not None:
-            runs = Runs(double, (D, width, frozenset()), way)
+            runs = Runs(double, (D, width, frozenset()), way, Limit(inf))
             with suppress(Exception):  # whatever a module raises that is called in another way than its own
                 moved = abs(runs(x) - runs(other)).max((0, 2)) > 1e-9
                 if moved[0] and not moved[1:].any():
