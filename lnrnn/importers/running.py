@@ -6,6 +6,7 @@ Nothing here imports torch: where there is a module there is torch in sys.module
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -206,13 +207,21 @@ def numbers(t: Any) -> Array:
 @contextmanager
 def unchanged(module: Any, torch: Any) -> Iterator[None]:
     """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags,
-    attributes, parameters and buffers are what they were before."""
+    attributes, parameters and buffers are what they were before, and so are the dicts, lists and sets of
+    its attributes, also inside one another."""
     parts = list(module.modules())
     flags = [part.training for part in parts]
     inner = ("_parameters", "_buffers", "_modules")
     own = [d for part in parts for d in (vars(part), *map(vars(part).get, inner)) if isinstance(d, dict)]
     before = [dict(d) for d in own]
-    plain = [v for d in before for v in d.values() if isinstance(v, torch.Tensor)]
+    values = [v for d in before for v in d.values()]
+    containers: dict[int, tuple[Any, Any]] = {id(d): (d, d) for d in own}  # each, and a copy of it
+    for value in values:  # which gets more on the way
+        if isinstance(value, _CONTAINERS) and id(value) not in containers:
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            containers[id(value)] = value, copy
+            values += copy.values() if isinstance(copy, dict) else copy
+    plain = [v for v in values if isinstance(v, torch.Tensor)]
     tensors = [*module.parameters(), *module.buffers(), *plain]
     numbers = [t.detach().clone() for t in tensors]
     cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
@@ -229,8 +238,26 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
             if now.keys() != then.keys() or any(now[name] is not value for name, value in then.items()):
                 now.clear()
                 now.update(then)
+        for held, contents in list(containers.values())[len(own) :]:
+            _refill(held, contents)
         for part, flag in zip(parts, flags, strict=True):
             part.training = flag
+
+
+_CONTAINERS = dict, list, set, deque, tuple
+
+
+def _refill(container: Any, contents: Any) -> None:
+    """Has a container hold what it held, if it does not."""
+    if isinstance(container, dict):
+        if list(map(id, container)) != list(map(id, contents)) or any(
+            container[key] is not value for key, value in contents.items()
+        ):
+            container.clear()
+            container.update(contents)
+    elif isinstance(container, (list, deque, set)) and list(map(id, container)) != list(map(id, contents)):
+        container.clear()
+        (container.update if isinstance(container, set) else container.extend)(contents)
 
 
 def time_first(x: Array, batch_first: bool | None) -> Array:

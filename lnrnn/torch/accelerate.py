@@ -78,9 +78,11 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     x, states and parameters (None as zero). Where outputs in training differ (dropout), calls in training go
     to the module's own forward; where gradients differ (detached states, clamped or stopped gradients), calls
     that gradients are wanted of do: the report says so. So do other calls, and all calls while an attribute,
-    part or hook of the module or its parts is another than it was (a rate of dropout, a flag). What is not
-    replaced is named. What the probes do not see `from_torch` says; nor are seen more than 300 attributes,
-    and tensors that are no parameters and change in place.
+    buffer, part or hook of the module or its parts is another than it was, or there are others (a rate of
+    dropout, a flag, a mask). What is not replaced is named. What the probes do not see `from_torch` says. Nor
+    are these changes seen: of globals and of methods of classes; what is written through tensor.data or
+    tensor.numpy() into a tensor that is no parameter; in objects of compiled classes; and beyond 300
+    attributes. A module of other people with layer norm, of 256 inputs and 512 units, takes about 6 s.
 
     check: an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. The model is
     run on it before and after, in evaluation mode and without gradients, and a ValueError tells how far its

@@ -237,6 +237,12 @@ def adopt(module: torch.nn.RNNBase) -> None:
 
 def release(module: torch.nn.RNNBase) -> None:
     """Undoes `adopt`."""
-    module.__class__ = type(module).__bases__[1]
+    cls: Any = type(module)
+    if cls in CLASSES.values():
+        module.__class__ = cls.__bases__[1]
+    else:  # torch derives one for each parametrized module, and goes back to its base
+        cls.__bases__ = tuple(
+            base.__bases__[1] if base in CLASSES.values() else base for base in cls.__bases__
+        )
     for name in ("_networks", "_engine"):
         vars(module).pop(name, None)

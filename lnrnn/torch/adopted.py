@@ -26,7 +26,7 @@ from . import operator
 from .accelerated import other_system
 from .forms import Form, Leaf, arrangements, built, collect, filled, signature
 from .recipes import Recipe, recipes
-from .settings import Settings
+from .settings import BYTES, Settings
 from .trials import Differs, tried
 
 Tensor = torch.Tensor
@@ -128,7 +128,9 @@ def adopt(module: torch.nn.Module) -> str:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
     if any(p.dtype is not torch.float32 or not p.is_cpu for p in module.parameters()):
-        raise Refused(f"{where}, but not in torch.float32 on cpu, where it could be tried")
+        raise Refused(
+            f"{where}, but not in torch.float32 on cpu, the only dtype and device on which it can be tested"
+        )
     found: list[Form] = []
     for batch_first in (made.batch_first, not made.batch_first):
         if not found:
@@ -183,42 +185,33 @@ def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) ->
     x = rng.standard_normal((*shape, made.input_size), dtype=np.float32)
     states = rng.uniform(-0.9, 0.9, (kinds, places, BATCH, H)).astype(np.float32)
     given = [torch.tensor(s) for s in states]
+    settings = Settings(module)
+    if settings.unseen:
+        raise Refused(
+            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}: "
+            "whether they change cannot be looked at in each call; make them buffers, with persistent=False"
+        )
     ways: list[tuple[tuple[Any, ...], Any]] = [((), None), ((None,), None)]
     for template in arrangements(kinds, made.num_layers, made.directions):
         ways.append(((filled(template, given),), template))
     for state, template in ways:
         own = (None if template is None else tuple(states)) if kinds > 1 or template is None else states[0]
-        results, changed = [], []
+        results: list[Any] = []
+        changed: list[str] = []
         for training in (False, True):
             try:
                 with unchanged(module, torch):
                     module.train(training)
-                    before = _kept(module)
                     results.append(module(torch.tensor(x), *state))
-                    changed += [
-                        name for name, value in _kept(module).items() if not _same(before.get(name), value)
-                    ]
+                    changed += settings.changed(written=True)
             except Exception:  # whatever a module raises that is called in another way than its own
                 break
         if changed:
-            raise Refused(f"its forward writes to {', '.join(dict.fromkeys(changed))}, which lnrnn does not")
+            raise Refused(f"its forward writes to {', '.join(sorted(set(changed)))}, which lnrnn does not")
         if results:
             result = _agrees(results[0], converted, x, own)
             if result is not None:
                 yield Form(bool(state), signature(state[0]) if state else None, template, result[0])
-
-
-def _kept(module: torch.nn.Module) -> dict[str, Any]:
-    """What a module keeps beside its parameters, by name: attributes as they are, buffers copied."""
-    found = {name: value.clone() for name, value in module.named_buffers()}
-    for name, part in module.named_modules():
-        own = (item for item in vars(part).items() if item[0] not in ("_buffers", "training"))
-        found |= {f"{name}.{key}" if name else key: value for key, value in own}
-    return found
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b))
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:

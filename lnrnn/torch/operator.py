@@ -356,6 +356,8 @@ class _Once(torch.autograd.Function):
             raise RuntimeError(_REFUSAL.format("second derivative of batch norm"))
         x, lengths, gy, start, parameters, saved, gend = _sorted(ctx.sizes, ctx.saved_tensors)
         vjp: Any = torch.func.vjp
+        # Inside vjp tensors have no memory, and plain.run reads the lengths as NumPy's.
+        lengths = None if lengths is None else lengths.cpu().numpy()
         given, ends = (x, *start, *parameters), (gy, *gend)
         there = [k for k, g in enumerate(ends) if g is not None]
 
@@ -390,7 +392,7 @@ def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
     return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
 
 
-def _plainly(network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor) -> list[Tensor]:
+def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
     """What `run` gives, in torch's operations. rest: states that are given, or none, and the parameters."""
     made, start = architecture(network), list(rest[:states])
     if not start:

@@ -1,64 +1,139 @@
-"""What other people's modules were like when their forward was learned: rates, flags, functions and parts,
-which may be changed afterwards."""
+"""What other people's modules were like when their forward was learned: rates, flags, buffers, functions and
+parts, which may be changed afterwards."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 # What every module has, and of these the parts, and what is called around the forward of one.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# What accelerate and torch.nn.Module.compile set.
+_LATER = frozenset({"forward", "__prepare_scriptable__", "_compiled_call_impl"})
 MOST = 300  # that are looked at in each call, those nearest to the module first
-_gone = object()
+BYTES = 4096  # of an array: larger ones would take longer to compare than a short sequence to compute
+
+
+class _Gone:
+    """Of an attribute that is not there. A class, since copies of one are the same."""
 
 
 class Settings:
-    """The attributes of a module and of its parts, and what is in dicts, lists, tuples and objects there."""
+    """The attributes and buffers of a module and of its parts, and what is in dicts, lists, tuples, sets,
+    arrays and objects there."""
 
     def __init__(self, module: torch.nn.Module) -> None:
+        # The last of each entry is the name of the module's attribute that it belongs to.
         self._parts = list(module.modules())
-        self._attributes: list[tuple[Any, str, Any]] = []
-        self._items: list[tuple[Any, Any, Any]] = []
-        self._sizes: list[tuple[Any, int]] = []
-        inside: deque[Any] = deque()
-        for part in self._parts:
-            for name, value in _attributes(part, part is module):
-                self._attributes.append((part, name, value))
-                inside.append(value)
+        self._names: list[tuple[Any, set[str], str]] = []  # those of objects' attributes
+        self._sizes: list[tuple[Any, int, str]] = []
+        self._attributes: list[tuple[Any, str, Any, str]] = []
+        self._items: list[tuple[Any, Any, Any, str]] = []
+        self._tensors: list[list[Any]] = []  # a tensor, its version, a copy
+        self._sets: list[tuple[Any, Any, str]] = []
+        self._arrays: list[tuple[Any, bytes, str]] = []
+        self.unseen: list[str] = []  # attributes with arrays that are too large to be compared in each call
+        inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
+        for path, part in module.named_modules():
+            before = f"{path}." if path else ""
+            self._names.append((part, vars(part).keys() - _LATER, before))
+            for name, value in _attributes(part, part is module):
+                self._attributes.append((part, name, value, before + name))
+                inside.append((value, before + name))
+            for kind, own in (("parameters", part._parameters), ("buffers", part._buffers)):
+                self._sizes.append((own, len(own), before + kind))
+                for name, tensor in own.items():
+                    if tensor is None or kind == "buffers":
+                        self._items.append((own, name, tensor, before + name))
+                    if tensor is not None and kind == "buffers":
+                        seen.add(id(tensor))
+                        self._tensor(tensor, before + name)
         while inside and len(self._attributes) + len(self._items) < MOST:
-            value = inside.popleft()
-            if id(value) in seen or isinstance(value, (torch.Tensor, torch.nn.Module, type)):
+            value, name = inside.popleft()
+            if id(value) in seen or isinstance(value, (*_SIMPLE, torch.nn.Module, type, ModuleType)):
                 continue
             seen.add(id(value))
-            if isinstance(value, (dict, list, tuple)):
-                found = list(value.items() if isinstance(value, dict) else enumerate(value))
-                self._sizes.append((value, len(value)))
-                self._items += [(value, key, inner) for key, inner in found]
+            found = self._looked_into(value, name)
+            inside.extend((inner, name) for inner in found)
+
+    def _tensor(self, tensor: torch.Tensor, name: str) -> None:
+        version = -1 if tensor.is_inference() else tensor._version
+        self._tensors.append([tensor, version, tensor.detach().clone(), name])
+
+    def _looked_into(self, value: Any, name: str) -> list[Any]:
+        """-> what is inside."""
+        if isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.nn.Parameter):
+                self._tensor(value, name)
+            return []
+        if isinstance(value, (np.ndarray, bytearray)):
+            if (len(value) if isinstance(value, bytearray) else value.nbytes) > BYTES:
+                self.unseen.append(name)
             else:
-                found = list(getattr(value, "__dict__", {}).items())
-                self._attributes += [(value, name, inner) for name, inner in found]
-            inside.extend(inner for _, inner in found)
+                self._arrays.append((value, _bytes(value), name))
+            return []
+        if isinstance(value, (set, frozenset)):
+            self._sets.append((value, set(value), name))
+            return list(value)
+        if isinstance(value, (dict, list, tuple, deque)):
+            items = list(value.items() if isinstance(value, dict) else enumerate(value))
+            self._sizes.append((value, len(value), name))
+            self._items += [(value, key, inner, name) for key, inner in items]
+            return [inner for _, inner in items]
+        found = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
+        if hasattr(value, "__dict__"):
+            self._names.append((value, vars(value).keys() - _LATER, name))
+            found |= vars(value)
+        self._attributes += [(value, key, inner, name) for key, inner in found.items()]
+        return list(found.values())
 
     def hold(self, training: bool) -> bool:
         """Whether all are what they were. training: whether modules may be in training."""
-        for of, name, value in self._attributes:
-            now = getattr(of, name, _gone)
-            if now is not value and not _same(now, value):
-                return False
-        for of, size in self._sizes:
-            if len(of) != size:
-                return False
-        for of, key, value in self._items:
-            now = of.get(key, _gone) if isinstance(of, dict) else of[key]
-            if now is not value and not _same(now, value):
-                return False
+        for _ in self.changed():
+            return False
         return training or not any(part.training for part in self._parts)
+
+    def changed(self, written: bool = False) -> Iterator[str]:
+        """The names of attributes that are not what they were. written: whether tensors are compared that
+        do not say that they were written to, as after tensor.data.add_(1)."""
+        for of, name, value, where in self._attributes:
+            now = getattr(of, name, _Gone)
+            if now is not value and not _same(now, value):
+                yield where
+        for of, names, where in self._names:
+            own = vars(of)
+            if len(own) != len(names):
+                for name in own.keys() - _LATER - names:
+                    yield where + name if where.endswith(".") or not where else where
+        for of, size, where in self._sizes:
+            if len(of) != size:
+                yield where
+        for of, key, value, where in self._items:
+            now = of.get(key, _Gone) if isinstance(of, dict) else of[key] if key < len(of) else _Gone
+            if now is not value and not _same(now, value):
+                yield where
+        for entry in self._tensors:
+            tensor, version, copy, where = entry
+            now = -1 if tensor.is_inference() else tensor._version
+            if now != version or now == -1 or written:
+                if not _equal(tensor, copy):
+                    yield where
+                else:
+                    entry[1] = now
+        for of, copied, where in self._sets:
+            if of != copied:
+                yield where
+        for of, copied, where in self._arrays:
+            if _bytes(of) != copied:
+                yield where
 
 
 def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
@@ -75,8 +150,27 @@ def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, A
             break
         for name, value in vars(cls).items():
             if name not in own and type(value) in _SIMPLE and not name.startswith("__"):
-                yield name, getattr(part, name)
+                now = getattr(part, name)  # that of a derived class may be of another kind
+                if type(now) in _SIMPLE:
+                    yield name, now
+
+
+def _slots(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        if "__slots__" in vars(base):
+            yield from (name for name, own in vars(base).items() if isinstance(own, MemberDescriptorType))
+
+
+def _bytes(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
 
 
 def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and type(a) in _SIMPLE and bool(a == b)
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """NaN is equal to itself."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -166,7 +166,7 @@ class _Trial:
             pairs = [(t, weight * times) for (_, t), weight in zip(outputs, weights, strict=True)]
             try:
                 found = _gradients(pairs, [self.x, *self.states, *parameters])
-            except Exception:  # a graph that somebody else has been through, or a hook that raises
+            except Exception:  # a graph that was already freed by another backward, or a hook that raises
                 return True
             if apart(_rows([g / times for g in found]), want, disturbed, self.eps, MARGIN):
                 return True

@@ -3,6 +3,7 @@ Needs torch."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -216,6 +217,104 @@ class AHook(Deceiver):
         self.cell.register_forward_hook(lambda module, given, found: (2 * found[0], found[1]))
 
 
+class ABuffer(Deceiver):
+    """first: what the buffer is when the module is made."""
+
+    first: torch.Tensor | None = None
+
+    def __init__(self, inputs, hidden):
+        super().__init__(inputs, hidden)
+        mask = None if self.first is None else self.first.clone()
+        self.register_buffer("mask", mask, persistent=False)
+
+    def before(self, x):
+        return x if self.mask is None else x + self.mask
+
+    def change(self):
+        self.mask = torch.full((5,), 2.0)
+
+
+class AnotherBuffer(ABuffer):
+    first = torch.zeros(5)
+
+
+class ABufferInPlace(AnotherBuffer):
+    def change(self):
+        self.mask.add_(2)
+
+
+class ATensor(ABufferInPlace):
+    def __init__(self, inputs, hidden):
+        Deceiver.__init__(self, inputs, hidden)
+        self.mask = torch.zeros(5)
+
+
+class NewAttribute(Deceiver):
+    def before(self, x):
+        return x + self.shift if hasattr(self, "shift") else x
+
+    def change(self):
+        self.shift = 2.0
+
+
+class NewParameter(NewAttribute):
+    def change(self):
+        self.shift = nn.Parameter(torch.full((5,), 2.0))
+
+
+class AMethod(Deceiver):
+    def change(self):
+        self.before = torch.neg
+
+
+class AnArray(Deceiver):
+    def __init__(self, inputs, hidden):
+        super().__init__(inputs, hidden)
+        self.shift = np.zeros(5, np.float32)
+
+    def before(self, x):
+        return x + torch.from_numpy(self.shift)
+
+    def change(self):
+        self.shift[:] = 2
+
+
+class ASet(Deceiver):
+    def __init__(self, inputs, hidden):
+        super().__init__(inputs, hidden)
+        self.options = {"x"}
+
+    def before(self, x):
+        return -x if "negated" in self.options else x
+
+    def change(self):
+        self.options.add("negated")
+
+
+class Slots:
+    __slots__ = ("shift", "scale")
+
+    def __init__(self):
+        self.shift = 0.0
+
+
+class WithSlots(Deceiver):
+    def __init__(self, inputs, hidden):
+        super().__init__(inputs, hidden)
+        self.options = Slots()
+
+    def before(self, x):
+        return x * getattr(self.options, "scale", 1) + self.options.shift
+
+    def change(self):
+        self.options.shift = 2.0
+
+
+class NewSlot(WithSlots):
+    def change(self):
+        self.options.scale = -1.0
+
+
 OUTPUTS = {
     Clamps: "input of 10 to 10,000",
     SkipsBlanks: "input with frames of zeros",
@@ -228,4 +327,7 @@ OUTPUTS = {
     Given: "states of 1 to 100",
 }
 GRADIENTS = (Truncates, TruncatesLate, StopsAtStart, StopsInput, CutsGradients, StopsInTraining, WithoutGraph)
-CHANGED = (Rate, Part, OfTheClass, InADict, AFunction, APart, AHook)
+CHANGED = (
+    Rate, Part, OfTheClass, InADict, AFunction, APart, AHook, ABuffer, AnotherBuffer, ABufferInPlace, ATensor,
+    NewAttribute, NewParameter, AMethod, AnArray, ASet, WithSlots, NewSlot,
+)  # fmt: skip

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+import lnrnn
 from helpers import absolute_error
 
 torch = pytest.importorskip("torch")
@@ -197,6 +198,21 @@ class Counts(Layer):
         return super().forward(x)
 
 
+class Remembers(Layer):
+    """In dicts, lists and sets."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.memory, self.records, self.seen = {"states": {}}, [], set()
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.memory["states"]["h"] = y[-1]
+        self.records.append(y.mean().item())
+        self.seen.add(x.shape)
+        return y
+
+
 class Tells(Layer):
     def forward(self, x):
         return super().forward(x), len(x)
@@ -233,11 +249,21 @@ def test_what_does_something_else_in_training_does_so():
     assert not torch.equal(got, want) and absolute_error(got.detach().numpy(), want.detach().numpy()) < SINGLE
 
 
-@pytest.mark.parametrize(("cls", "what"), [(Keeps, "last"), (Counts, "calls")])
+@pytest.mark.parametrize(
+    ("cls", "what"), [(Keeps, "last"), (Counts, "calls"), (Remembers, "memory, records, seen")]
+)
 def test_what_keeps_something_is_left(cls, what):
     report = accelerate(shaken(cls(LayerNormLSTMCell(I, H), False)))
     assert not report.replaced
     assert report.left == [("", f"its forward writes to {what}, which lnrnn does not")]
+
+
+def test_containers_of_a_module_are_what_they_were():
+    module = shaken(Remembers(LayerNormLSTMCell(I, H), False))
+    module.memory["states"]["c"] = module.records
+    for look in (accelerate, lnrnn.from_torch):
+        look(module)
+        assert module.memory == {"states": {"c": module.records}} and not module.records and not module.seen
 
 
 def test_numbers_in_what_is_returned_are_left():

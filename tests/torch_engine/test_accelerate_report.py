@@ -106,6 +106,19 @@ def test_restore():
     assert len(accelerate(model).replaced) == 3
 
 
+def test_restore_of_what_was_parametrized_since():
+    model = nn.ModuleList([nn.LSTM(3, 4), nn.LSTM(3, 4), nn.GRU(3, 4)])
+    twin, report = copy.deepcopy(model), accelerate(model)
+    nn.utils.parametrizations.weight_norm(model[1], "weight_hh_l0")
+    x = torch.randn(5, 2, 3)
+    report.restore()
+    assert not any("Accelerated" in cls.__name__ for m in model for cls in type(m).__mro__[1:])
+    assert type(model[0]) is nn.LSTM and type(model[2]) is nn.GRU
+    assert (model[1](x)[0] - twin[1](x)[0]).abs().max() < 1e-5
+    nn.utils.parametrize.remove_parametrizations(model[1], "weight_hh_l0")
+    assert type(model[1]) is nn.LSTM
+
+
 # --- what is left -------------------------------------------------------------------------------------------
 
 

@@ -6,13 +6,25 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 import lnrnn
 
 torch = pytest.importorskip("torch")
 
-from deceivers import CHANGED, GRADIENTS, OUTPUTS, Deceiver, Given, Rate, StopsAtStart, Truncates  # noqa: E402
+from deceivers import (  # noqa: E402
+    CHANGED,
+    GRADIENTS,
+    OUTPUTS,
+    ABufferInPlace,
+    AnArray,
+    Deceiver,
+    Given,
+    Rate,
+    StopsAtStart,
+    Truncates,
+)
 from lnrnn.torch import accelerate  # noqa: E402
 from torch_cells import fresh, shaken  # noqa: E402
 
@@ -115,6 +127,23 @@ def test_what_is_changed_later_is_heeded(cls, way):
     now = computed(module, x)
     assert all(map(torch.equal, now[0], computed(plain, x)[0]))
     assert (now[0][0] - first[0][0]).abs().max() > 0.01
+
+
+def test_the_same_numbers_again_change_nothing():
+    module = shaken(ABufferInPlace(I, H))
+    accelerate(module)
+    x = torch.randn(T, B, I)
+    before = module(x)
+    module.mask.add_(0)
+    assert torch.equal(module(x), before)
+    assert not torch.equal(before, type(module).forward(module, x))  # the kernels computed it
+
+
+def test_large_arrays_are_refused():
+    module = shaken(AnArray(I, H))
+    module.table = np.zeros(10_000)
+    ((_, why),) = accelerate(module).left
+    assert why.startswith("it has arrays of more than 4096 bytes in table")
 
 
 def test_parts_in_training_count_where_training_is_another():

@@ -315,6 +315,19 @@ def test_second_and_third_derivatives_are_the_plain_engines(cell, times):
         assert (got - want).abs().max() <= 1e-4 * want.abs().max()
 
 
+def test_second_derivatives_with_lengths_are_the_plain_engines():
+    module, found = twin("LSTM", bidirectional=True), []
+    x = fresh(module, len(LENGTHS))
+    for engine in ("lnrnn", "torch"):
+        module.engine = engine
+        y, (_, c) = module(x, lengths=LENGTHS)
+        inputs = [x, *module.parameters()]
+        grads = torch.autograd.grad(y.square().sum() + c.sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in grads), inputs))
+    for got, want in zip(*found, strict=True):
+        assert (got - want).abs().max() <= 1e-4 * want.abs().max()
+
+
 def test_second_derivatives_of_torch_func():
     module = twin("GRU")
     x, found = fresh(module).detach(), []
