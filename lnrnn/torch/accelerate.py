@@ -65,6 +65,8 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     with is_grads_batched=True, are right and take the time of torch's operations.
     torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's; torch.jit.script raises
     RuntimeError, and wants `restore()` first.
+    So do torch.fx.symbolic_trace, which takes torch.nn's modules and not the accelerated ones, and
+    torch.export of other people's modules whose forward is replaced.
 
     Left as they are, and named in the report: modules with parametrizations, with weights that are no
     parameters, with forward or backward hooks or a forward of their own, of classes derived from torch.nn's,
