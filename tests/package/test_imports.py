@@ -15,6 +15,9 @@ ROOT = Path(lnrnn.__file__).parent
 FOREIGN = {
     ("os", "_exit"),
     ("copyreg", "_slotnames"),
+    ("tensor", "_version"),
+    ("part", "_parameters"),
+    ("part", "_buffers"),
     ("module", "_forward_hooks"),
     ("module", "_forward_pre_hooks"),
     ("torch", "_C"),

@@ -236,9 +236,9 @@ def search(module: Any, wanted: Wanted) -> Found:
                 for candidate in candidates(runs, own, wanted):
                     every.append(candidate)  # the nearest is told, also if the time ends here
                     if candidate.near <= NEAR and (found := candidate.found(wanted)):
+                        every.pop()
                         if not mistaken(module, runs, found.equation.cell):
                             return found
-                        every.pop()
                         break
                 reasons.append(DISAGREES)
             except OutOfTime:
