@@ -49,10 +49,10 @@ def from_torch(
         "lnrnn"       the modules of lnrnn.torch. Their state dict wants norm= (and nonlinearity=) as the
                       model had it.
 
-    A module with the names of none of these is run to find its equation: any names, any placement of the
-    norms, any order of gates, matrices for x and h apart or together, constants that are added to a gate. It
-    takes 10 s at most, and a UserWarning says which norm was found. If none agrees, a ValueError says which
-    came nearest.
+    A module with other names is run to find its equation. Its norms may stand anywhere, its gates in any
+    order, its matrices for x and h apart or together, and constants may be added to gates. The search gives
+    up after some 8 s of one core. A UserWarning says which norm was found; if none agrees, a ValueError says
+    which came nearest.
 
     kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
     without it ("encoder.rnn."). names: other names for some of the keys, {"w_ih": "weight_ih_l0"}, before

@@ -153,7 +153,8 @@ def one_thread() -> Iterator[None]:
 
 
 def in_double() -> Any:
-    """A context in which torch's functions make and cast to float64 instead of narrower floating types."""
+    """A context in which torch's functions make and cast to float64 instead of narrower floating types, in
+    this thread: a forward may make its first state by torch.zeros."""
     torch: Any = sys.modules["torch"]
     narrow = (torch.float32, torch.float16, torch.bfloat16)
     casts = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -183,10 +184,10 @@ def apart(
 ) -> tuple[float, float] | None:  # fmt: skip
     """None if the arrays agree; else the difference and what rounding explains, where that is exceeded most.
 
-    Arrays are compared row by row of their first axis, which is time for an output: a network that magnifies
-    rounding with every step is held to what its early steps show. A row of which rounding explains more than
-    a quarter says nothing. disturbed: gives ours anew, after a random change of each parameter by eps. eps:
-    the resolution of the module's numbers.
+    Arrays are compared row by row of their first axis, which is time for an output. So early steps are held
+    to a close limit where a network magnifies rounding with every step. A row is ignored if rounding alone
+    could change it by more than a quarter. disturbed: gives ours anew, after a random change of each
+    parameter by eps. eps: the resolution of the module's numbers.
     """
     if any(a.shape != b.shape for a, b in zip(theirs, ours, strict=True)):
         return np.inf, 0.0

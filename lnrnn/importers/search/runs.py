@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..probes import in_double
 from ..running import tensors
 from ..weights import Array
 
@@ -60,18 +61,9 @@ def in_doubles(module: Any) -> Any:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Every float32 tensor that comes about in it, in this thread, becomes a float64 one: a forward that
-    makes its first state by torch.zeros makes a float32 one. Gradients are on, torch's random state is
-    kept."""
+    """As probes.in_double. Gradients are on, torch's random state is kept."""
     torch: Any = sys.modules["torch"]
-
-    class Doubles(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            single = isinstance(found, torch.Tensor) and found.dtype == torch.float32
-            return found.double() if single else found
-
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), Doubles():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), in_double():
         yield
 
 
