@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +20,35 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import JapaneseVowels, Utterances, japanese_vowels
-from lnrnn.demos.cells import CELLS
-from lnrnn.demos.choose_settings import settings_for
-from lnrnn.demos.packages import require
-from lnrnn.demos.parallel import one_thread, side_by_side
-from lnrnn.demos.speakers import NORMS, SPEAKERS, NormName, SpeakerNetwork
-from lnrnn.demos.study import save_figure
-from lnrnn.demos.tables import NARROWEST, paragraph
 from lnrnn.errors import choice
-from lnrnn.files import check_replaceable
+from lnrnn.files import check_replaceable, replacing
+from lnrnn.packages import require
 from lnrnn.rnn.specs import Overrun
+from lnrnn.speakers import (
+    CELLS,
+    NORMS,
+    SPEAKERS,
+    NormName,
+    SpeakerNetwork,
+    SpeakerSettings,
+    TrainingSettings,
+    one_thread,
+    side_by_side,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS = 120  # of each joined sequence, some five times the longest training utterance
-TRAINING = "whole utterances"
+EPOCHS = 200
 PAUSE = 0.02  # seconds a step, on a terminal
 POLICIES: tuple[Overrun, ...] = ("last", "mean")  # those that need no batch of test sequences
+# (cell, norm) -> learning rate and initial gain, as examples/studies/long_sequences.py chose them.
+SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {
+    ("rnn", "layer"): (0.001, 0.1), ("rnn", "batch"): (0.001, 0.3), ("rnn", None): (0.003, 0.5),
+    ("lstm", "layer"): (0.003, 0.1), ("lstm", "batch"): (0.003, 0.3), ("lstm", None): (0.003, 1.0),
+    ("gru", "layer"): (0.001, 0.3), ("gru", "batch"): (0.001, 0.1), ("gru", None): (0.003, 0.5),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,24 +85,17 @@ class Networks:
     none: SpeakerNetwork
 
     @classmethod
-    def trained(cls, data: JapaneseVowels, cell: str, seed: int = 0) -> Networks:
+    def trained(cls, data: JapaneseVowels, cell: str, seed: int = 0, jobs: int = 1) -> Networks:
         def network(norm: NormName | None) -> SpeakerNetwork:
-            return SpeakerNetwork(data.train, norm, settings_for(cell, TRAINING, norm), seed)
+            rate, gain = SETTINGS[cell, norm]
+            settings = SpeakerSettings(cell, gain, TrainingSettings(EPOCHS, learning_rate=rate))
+            return SpeakerNetwork(data.train, norm, settings, seed)
 
-        return cls(*side_by_side(network, NORMS))
+        return cls(*side_by_side(network, NORMS, jobs))
 
     @property
     def known_steps(self) -> int:
-        return int(self.batch.classifier.rnn.known_steps or 0)
-
-
-def answers(network: SpeakerNetwork, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-    """The speaker that a network names at each step: x (T, N, channels) -> (T, N)."""
-    rnn = network.classifier.rnn
-    if overrun is not None:
-        rnn.overrun = overrun
-    y, _ = rnn((x - network.mean) / network.deviation)
-    return np.asarray(network.classifier.logits(y).argmax(axis=-1))
+        return int(self.batch.rnn.known_steps or 0)
 
 
 @dataclass(frozen=True)
@@ -107,9 +113,11 @@ class Measured:
 
 def measured(networks: Networks, joined: Joined) -> Measured:
     right: dict[str, np.ndarray] = {
-        "layer norm": answers(networks.layer, joined.x) == joined.labels,
-        "no norm": answers(networks.none, joined.x) == joined.labels,
-        **{policy: answers(networks.batch, joined.x, policy) == joined.labels for policy in POLICIES},
+        "layer norm": networks.layer.name_at_each_step(joined.x) == joined.labels,
+        "no norm": networks.none.name_at_each_step(joined.x) == joined.labels,
+        **{
+            policy: networks.batch.name_at_each_step(joined.x, policy) == joined.labels for policy in POLICIES
+        },
     }
     # Within the steps that it knows, strict batch norm answers as with any policy.
     known = np.arange(STEPS)[:, None] < networks.known_steps
@@ -121,6 +129,16 @@ def measured(networks: Networks, joined: Joined) -> Measured:
         {method: float(found[first, places].mean()) for method, found in right.items()},
         {method: float(found[last, places].mean()) for method, found in right.items()},
     )
+
+
+def time_of_a_step(network: SpeakerNetwork, x: np.ndarray) -> float:
+    """Seconds that a stream takes for one of the steps x (T, channels): the median of all."""
+    stream, times = network.rnn.stream(), []
+    for x_t in network.standardised([x])[0]:
+        began = time.perf_counter()
+        stream(x_t)
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
 
 
 # --- what is printed ----------------------------------------------------------------------------------------
@@ -135,7 +153,7 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
     """
     choice("cell", cell, CELLS)
     if figure is not None:
-        require("matplotlib")
+        require("matplotlib", "the figure", "demo")
         check_replaceable(figure)
     data = japanese_vowels()
     print(
@@ -147,15 +165,20 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
         flush=True,
     )
     began = time.perf_counter()
-    with one_thread():
-        networks = Networks.trained(data, cell)
+    with one_thread() as jobs:
+        networks = Networks.trained(data, cell, jobs=jobs)
         print(f"Trained in {time.perf_counter() - began:.0f} s.\n")
         joined = join(data.test)
         listen(networks, joined)
         found = measured(networks, joined)
     print(report(found, networks.known_steps))
+    microseconds = 1e6 * time_of_a_step(networks.layer, joined.x[:, 0])
+    print(f"A step of layer norm's stream took {microseconds:.1f} microseconds.\n")
+    print(paragraph("Twenty seeds with intervals: lnrnn demo --full. All studies: lnrnn demo --list"))
     if figure is not None:
-        save_figure(figure, (9.0, 4.2), lambda drawing: draw(found, networks.known_steps, drawing))
+        save_figure(
+            figure, (9.0, 4.2), lambda drawing: draw_cliff(found.by_step, networks.known_steps, drawing)
+        )
         print(f"Figure: {figure.resolve()}")
 
 
@@ -193,19 +216,19 @@ def first_right(networks: Networks, joined: Joined) -> int:
     """The place of the first sequence whose first utterance layer norm and batch norm both name right."""
     first = np.array([ends[0] - 1 for ends in joined.ends])
     places = np.arange(len(first))
-    both = [answers(networks.layer, joined.x), answers(networks.batch, joined.x, "last")]
+    both = [networks.layer.name_at_each_step(joined.x), networks.batch.name_at_each_step(joined.x, "last")]
     return int(np.all([found[first, places] == joined.labels for found in both], axis=0).argmax())
 
 
 def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, list[str]]]:
     """x (T, channels) -> the number of each step from 1, layer norm's answer, and batch norm's: one as long
     as it has statistics, then one for each of POLICIES."""
-    rnn = networks.batch.classifier.rnn
+    rnn = networks.batch.rnn
     streams = {}
     for policy in POLICIES:
         rnn.overrun = policy
         streams[policy] = rnn.stream()
-    layer = networks.layer.classifier.rnn.stream()
+    layer = networks.layer.rnn.stream()
     for step, x_t in enumerate(x, 1):
         own = next_answer(networks.layer, layer, x_t)
         found = {policy: next_answer(networks.batch, stream, x_t) for policy, stream in streams.items()}
@@ -223,7 +246,7 @@ def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndar
 
 def refusal(networks: Networks, x: np.ndarray) -> str:
     """What strict batch norm says to x (T, channels), which has one step more than it knows."""
-    rnn = networks.batch.classifier.rnn
+    rnn = networks.batch.rnn
     rnn.overrun = "raise"
     stream = rnn.stream()
     try:
@@ -252,9 +275,19 @@ def report(found: Measured, known: int) -> str:
     for method, word in words.items():
         alone, joined = (100 * share[method] for share in (found.alone, found.joined))
         lines.append(f"  {word:42} {alone:3.0f} -> {joined:3.0f} %")
-    lines.append("")
-    lines.append(paragraph("Five seeds, spreads, LSTM and GRU: lnrnn demo --full"))
     return "\n".join(lines)
+
+
+# --- text for the terminal ----------------------------------------------------------------------------------
+
+NARROWEST, WIDEST = 60, 120  # columns
+
+
+def paragraph(text: str, first: str = "", others: str = "") -> str:
+    """text in lines that fit the terminal, which begin with ``first`` and ``others``. Without a terminal a
+    line has 80 columns, or as many as the environment's COLUMNS says."""
+    columns = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=others)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------
@@ -268,17 +301,17 @@ STYLES = {
 }
 
 
-def draw(found: Measured, known: int, figure: Figure) -> None:
+def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
     """The share of right answers at each step, one line for each method that answers."""
     axes = figure.subplots()
     t = np.arange(1, STEPS + 1)
     axes.axvspan(known + 0.5, STEPS, color="#f1efe9", linewidth=0)
     axes.text(known + 2, 99, "longer than any training sequence", va="top", color="#555555")
-    ends = label_places([100 * found.by_step[method][-10:].mean() for method in STYLES])
+    ends = label_places([100 * by_step[method][-10:].mean() for method in STYLES])
     for (method, (label, colour, width)), y in zip(STYLES.items(), ends, strict=True):
-        axes.plot(t, 100 * found.by_step[method], color=colour, linewidth=width)
+        axes.plot(t, 100 * by_step[method], color=colour, linewidth=width)
         axes.text(STEPS + 1.5, y, label, color=colour, va="center")
-    cross = 100 * found.by_step["last"][known - 1]
+    cross = 100 * by_step["last"][known - 1]
     axes.plot(known, cross, "x", color="black", markersize=9, markeredgewidth=2.5)
     axes.annotate(
         f"strict batch norm: SequenceTooLongError at step {known + 1}", (known, cross), (known + 14, 40),
@@ -298,3 +331,18 @@ def label_places(wanted: list[float], apart: float = 6.0) -> list[float]:
     for lower, upper in zip(order, order[1:], strict=False):
         placed[upper] = max(placed[upper], placed[lower] + apart)
     return [float(y) for y in placed]
+
+
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
+    """Writes what ``draw`` puts on an empty figure of ``size`` inches as a PNG, whole or not at all."""
+    # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    with replacing(path) as write:
+        write(buffer.getvalue())

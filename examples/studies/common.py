@@ -1,0 +1,384 @@
+"""What the studies share: data, intervals and verdicts, tables, and how a study is run and its results kept.
+
+A study is one file: constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
+figure. As a script it measures; in a page or a notebook it draws the results kept in ``results/``.
+
+    python long_sequences.py            seeds 5 to 24, at the kept settings
+    python long_sequences.py --tune     chooses the settings first, on seeds 0 to 4
+    python long_sequences.py --quick    a minute at most, to see that everything works
+    python long_sequences.py --kept     prints and draws the kept results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import lnrnn
+from lnrnn import speakers
+from lnrnn.demo import save_figure
+from lnrnn.files import check_replaceable, replacing
+from lnrnn.packages import require
+
+FOLDER = Path(__file__).parent
+TUNING_SEEDS = range(5)
+SEEDS = range(5, 25)
+QUICK_SEEDS = range(5, 7)
+SIZE = (9.0, 4.2)  # of a figure, in inches
+
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+FOLDS = 5
+PIXELS, CLASSES = 64, 10
+
+
+@dataclass(frozen=True)
+class Digits:
+    """scikit-learn's digits: 1797 images of 8 x 8 pixels as rows of 64, scaled from 0..16 to -1..1.
+
+    train_x float32 (1000, 64), train_labels int64 (1000,), fold int64 (1000,): the training fold, 0 to 4,
+    that an image belongs to; every fold has 200. test_x (797, 64), test_labels (797,).
+
+    Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository, doi:10.24432/C50P49, CC BY 4.0: its test part.
+    """
+
+    train_x: np.ndarray
+    train_labels: np.ndarray
+    fold: np.ndarray
+    test_x: np.ndarray
+    test_labels: np.ndarray
+
+    def without_fold(self, held: int) -> np.ndarray:
+        """Indices of the 800 training images outside fold ``held``."""
+        return np.flatnonzero(self.fold != held)
+
+
+def load_digits() -> Digits:
+    """Image i is in part i mod 9; parts 0 to 4 are the training folds, the others the test data."""
+    found = require("sklearn.datasets", "this study", "demo").load_digits()
+    x = (found.data / 8 - 1).astype(np.float32)
+    labels = found.target.astype(np.int64)
+    part = np.arange(len(x)) % 9
+    trained = part < FOLDS
+    return Digits(x[trained], labels[trained], part[trained], x[~trained], labels[~trained])
+
+
+# --- intervals and verdicts ---------------------------------------------------------------------------------
+
+Verdict = Literal["confirmed", "refuted", "unclear"]
+
+
+def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean of values (S,), one per seed, by Student's t.
+
+    comparisons: how many intervals hold together at 95 %, by Bonferroni's correction. Infinite for one value.
+    """
+    if len(values) < 2:
+        return -np.inf, np.inf
+    t = require("scipy.stats", "this study", "demo").t.ppf(1 - 0.025 / comparisons, len(values) - 1)
+    half = float(t * values.std(ddof=1) / len(values) ** 0.5)
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One part of a claim: that a mean over the seeds is above a threshold.
+
+    text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
+    what they are printed in; "points" and "%" are hundredths. margin: the project's threshold. comparisons:
+    see `interval`.
+    """
+
+    text: str
+    values: np.ndarray
+    margin: float
+    unit: str = "points"
+    comparisons: int = 1
+
+    def verdict(self, margin: float | None = None) -> Verdict:
+        """At the project's margin, or at another, as 0."""
+        low, high = interval(np.asarray(self.values), self.comparisons)
+        threshold = self.margin if margin is None else margin
+        return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
+
+    def row(self) -> list[str]:
+        scale = 100 if self.unit in ("points", "%") else 1
+        low, high = (scale * end for end in interval(np.asarray(self.values), self.comparisons))
+        mean = scale * float(np.mean(self.values))
+        number = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}] {self.unit}"
+        return [self.text, number, f"{scale * self.margin:+g}", self.verdict(), self.verdict(0.0)]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A part of a claim that follows from definitions: it can fail only if the library does."""
+
+    text: str
+    holds: bool
+
+    def row(self) -> list[str]:
+        return [self.text, "checked", "", "holds" if self.holds else "does not hold", ""]
+
+
+def points(values: np.ndarray, comparisons: int = 1) -> str:
+    """Differences of shares, (S,): "-1.2 [-2.0, -0.4]", the mean and its interval in points."""
+    low, high = (100 * end for end in interval(np.asarray(values), comparisons))
+    return f"{100 * np.mean(values):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def percent(values: np.ndarray) -> str:
+    """Shares, (S,): "95.1±0.4", mean and standard deviation over the seeds in percent."""
+    deviation = f"±{100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{deviation}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Aligned columns under a ruled header: the first column to the left, the others to the right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for first, *others in lines:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        texts.append("  ".join(cells))
+    return "\n".join([texts[0].rstrip(), "-" * len(texts[0]), *(text.rstrip() for text in texts[1:])])
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+
+_jobs = 1  # set by Study.measured
+
+
+def side_by_side(function: Callable[[Any], Any], items: Iterable[Any], label: str = "") -> list[Any]:
+    """[function(item) for item in items], on all cores, with a progress bar. See lnrnn.speakers."""
+    items = list(items)
+    bar_format = "{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}  {desc}"
+    with require("tqdm", "this study", "demo").tqdm(
+        total=len(items), desc=label, smoothing=0, bar_format=bar_format, disable=None
+    ) as bar:
+
+        def job(item: Any) -> Any:
+            value = function(item)
+            bar.update()
+            return value
+
+        return speakers.side_by_side(job, items, _jobs)
+
+
+def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:
+    """The setting with the highest score; of equal ones the first."""
+    return settings[int(np.argmax(scores))]
+
+
+# --- a study ------------------------------------------------------------------------------------------------
+
+Results = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: of the file. All that follows is a function of the study's file.
+
+    tune: seeds, quick -> the settings that `measure` takes, as JSON knows them; None where nothing is chosen.
+    measure: seeds, settings, quick -> results: names to arrays, numbers, strings, or such a dict again. An
+    array that has one entry per seed has the seeds first. Nothing but the seeds is random.
+    clauses: results -> the parts of the claim. tables: results -> text. draw: results, figure.
+    size: of the figure in inches, at most 10 wide. options: words that choose a variant, as a cell: `measure`
+    and `tune` get it as `option`, the kept file has it in its name.
+    """
+
+    name: str
+    measure: Callable[..., Results]
+    clauses: Callable[[Results], list[Clause | Check]]
+    tables: Callable[[Results], str]
+    draw: Callable[[Results, Any], object]
+    tune: Callable[..., Any] | None = None
+    size: tuple[float, float] = SIZE
+    options: tuple[str, ...] = ()
+
+    def file(self, option: str | None, suffix: str = ".json") -> str:
+        return self.name + ("" if option in (None, *self.options[:1]) else f"_{option}") + suffix
+
+    def kept(self, option: str | None = None) -> dict[str, Any] | None:
+        """What the full run left in results/: version, isa, seeds, settings, results, clauses. None without
+        such a file."""
+        return read(FOLDER / "results" / self.file(option))
+
+    def results(self, option: str | None = None) -> Results:
+        """The kept results, with arrays for lists."""
+        kept = self.kept(option)
+        if kept is None:
+            raise FileNotFoundError(f"results/{self.file(option)} is missing: run {self.name}.py")
+        found: Results = as_arrays(kept["results"])
+        return found
+
+    def measured(
+        self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
+    ) -> dict[str, Any]:
+        """Measures, and returns what `kept` returns, with arrays for lists."""
+        global _jobs
+        words = {"option": option or self.options[0]} if self.options else {}
+        kept, settings = self.kept(option), None
+        with speakers.one_thread() as _jobs:
+            if self.tune is not None:
+                if tune or kept is None:
+                    print(
+                        f"Choosing the settings, on seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]}.",
+                        flush=True,
+                    )
+                    settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
+                else:
+                    settings = kept["settings"]
+            results = self.measure(list(seeds), settings, quick, **words)
+        found = {
+            "lnrnn": lnrnn.__version__, "isa": lnrnn.cpu_info()["isa"], "quick": quick, "seeds": list(seeds),
+            "settings": settings, "results": results,
+        }  # fmt: skip
+        # As the kept file has them, so that a page shows the same digits.
+        loaded = json.loads(json.dumps(as_lists(found)))
+        loaded["results"] = as_arrays(loaded["results"])
+        loaded["clauses"] = [clause.row() for clause in self.clauses(loaded["results"])] if not quick else []
+        return dict(loaded)
+
+    def text(self, found: dict[str, Any]) -> str:
+        """Tables, and the clauses with their verdicts; none of a quick run, which decides nothing."""
+        told = self.tables(found["results"])
+        if found["clauses"]:
+            header = ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"]
+            told += "\n\n" + table(header, found["clauses"])
+        return told
+
+    def main(self, argv: Sequence[str] | None = None) -> None:
+        """The script; bad input ends it with one line on stderr and the code 2, Ctrl-C with 130. In a page or
+        a notebook it prints the kept results."""
+        if in_page():
+            print(self.text({**(self.kept() or {}), "results": self.results()}))
+            return
+        try:
+            self._run(self._parser().parse_args(argv))
+        except (OSError, ValueError, ImportError) as error:
+            print(f"{self.name}.py: error: {error}", file=sys.stderr)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def _run(self, words: argparse.Namespace) -> None:
+        option = getattr(words, "option", None)
+        folder = words.output_dir
+        files = {suffix: folder / self.file(option, suffix) for suffix in (".json", ".png")}
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in files.values():
+            check_replaceable(path)
+        began = time.perf_counter()
+        if words.kept:
+            found = {**(self.kept(option) or {}), "results": self.results(option)}
+            if found["lnrnn"] != lnrnn.__version__:
+                print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
+        else:
+            seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + words.seeds)
+            found = self.measured(seeds, words.quick, words.tune, option)
+        # First the terminal: where a disk is full, that much is left.
+        print(f"\n{self.text(found)}\n")
+        if words.quick:
+            print("A quick run: too small to decide anything.")
+        if not words.kept:
+            write(files[".json"], found)
+            print(f"Results: {files['.json'].resolve()}")
+        if not words.no_figure:
+            require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
+            save_figure(files[".png"], self.size, lambda figure: self.draw(found["results"], figure))
+            print(f"Figure: {files['.png'].resolve()}")
+        print(f"Took {time.perf_counter() - began:.0f} s.")
+
+    def _parser(self) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(prog=f"{self.name}.py", allow_abbrev=False)
+        if self.options:
+            parser.add_argument("--cell", dest="option", choices=self.options, default=self.options[0])
+        parser.add_argument(
+            "--seeds", type=positive, default=len(SEEDS), metavar="N", help="how many, from 5 on"
+        )
+        parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
+        if self.tune is not None:
+            parser.add_argument(
+                "--tune", action="store_true", help="choose the settings first, on seeds 0 to 4"
+            )
+        else:
+            parser.set_defaults(tune=False)
+        parser.add_argument("--kept", action="store_true", help="print and draw the kept results")
+        parser.add_argument("--no-figure", action="store_true", help="draw nothing: needs no matplotlib")
+        parser.add_argument(
+            "--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure"
+        )
+        return parser
+
+
+def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
+    """Draws the kept results of a study, in a page or a notebook. A script draws what it measures, at its
+    end."""
+    if in_page():
+        from matplotlib import pyplot
+
+        kept = read(FOLDER / "results" / f"{name}.json")
+        if kept is None:
+            raise FileNotFoundError(f"results/{name}.json is missing: run {name}.py")
+        draw(as_arrays(kept["results"]), pyplot.figure(figsize=size, layout="constrained"))
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
+def in_page() -> bool:
+    """Whether sphinx-gallery or a notebook runs the file."""
+    return "sphinx_gallery" in sys.modules or "ipykernel" in sys.modules
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A kept file, or None. Raises ValueError if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, delete it to measure anew: {error}") from error
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """One line for each entry of `results`, so that a difference is readable."""
+    found = as_lists(found)
+    entries = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in found.pop("results").items())
+    head = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
+    with replacing(path) as write_to:
+        write_to(f'{{\n{head},\n "results": {{\n{entries}\n }}\n}}\n'.encode())
+
+
+def as_lists(value: Any) -> Any:
+    """For JSON: arrays become lists, and numbers are rounded to seven significant digits."""
+    if isinstance(value, dict):
+        return {str(name): as_lists(entry) for name, entry in value.items()}
+    if isinstance(value, (np.ndarray, list, tuple, range)):
+        return [as_lists(entry) for entry in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.7g}")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_arrays(value: Any) -> Any:
+    """The other direction: lists of numbers become arrays."""
+    if isinstance(value, dict):
+        return {name: as_arrays(entry) for name, entry in value.items()}
+    if isinstance(value, list) and not any(isinstance(entry, (str, dict, type(None))) for entry in value):
+        return np.array(value)
+    return value

@@ -1,0 +1,298 @@
+"""The networks that several studies train: stacks of small feed-forward networks, and a classifier of steps.
+
+One small network alone would spend its time in calls of Python, so M of them run as a stack: activations are
+(B, M, units), and every network has its own parameters, data and learning rate. They do not touch each other.
+
+einsum multiplies rather than ``@``: BLAS may add in another order with another number of threads, and the
+numbers of a study must come out the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from common import CLASSES, PIXELS
+
+import lnrnn
+from lnrnn.speakers import Adam, Classifier, NormName, cross_entropy
+
+Nonlinearity = Literal["relu", "sigmoid"]
+SIZES = (PIXELS, 32, 32, CLASSES)
+EPS = 1e-5
+MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
+
+
+@dataclass(frozen=True)
+class Layer:
+    """weight (M, out, in), bias (M, out), gain (M, out) or None: those of one layer, views of the whole."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    gain: np.ndarray | None
+
+
+class FeedForward:
+    """A stack of M networks: dense layers with a nonlinearity f between them, and a norm before each f.
+
+    A hidden layer is f(gain * norm(W x) + bias), without a norm f(W x + bias); the last layer is W x + bias.
+    Weights are normal with variance 2 / in (He et al. 2015) times ``scale`` squared, gains ``gain``, biases
+    0.
+
+    seeds: one per network; networks of one seed start alike, whatever their norm. scale: one number, one per
+    network, (M,), or one per network and layer, (M, layers): multiplies the weights at the start. momentum:
+    batch norm's, for its running statistics. gain: one number, or one per network.
+
+    ``values``, float32 (M, P), holds everything that is trained. ``running``, under batch norm, is one pair
+    (mean, variance) per hidden layer, each float32 (M * units,): the networks' units are so many channels.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        norm: NormName | None,
+        sizes: Sequence[int] = SIZES,
+        scale: float | np.ndarray = 1.0,
+        momentum: float = MOMENTUM,
+        nonlinearity: Nonlinearity = "relu",
+        gain: float | np.ndarray = 1.0,
+    ) -> None:
+        self.norm, self.sizes, self.momentum = norm, tuple(sizes), momentum
+        self.nonlinearity: Nonlinearity = nonlinearity
+        self.count = len(seeds)
+        self.values = np.zeros((self.count, self._end(len(sizes) - 1)), np.float32)
+        layers = self.layers(self.values)
+        scales = np.asarray(scale, np.float32)
+        scales = scales[:, None] if scales.ndim == 1 else scales
+        scales = np.broadcast_to(scales, (self.count, len(layers)))
+        for index, seed in enumerate(seeds):
+            rng = np.random.default_rng(seed)
+            for place, layer in enumerate(layers):
+                deviation = np.float32((2 / layer.weight.shape[2]) ** 0.5)
+                normal = rng.standard_normal(layer.weight.shape[1:], dtype=np.float32)
+                layer.weight[index] = scales[index, place] * deviation * normal
+        for layer in layers:
+            if layer.gain is not None:
+                layer.gain[...] = np.broadcast_to(np.asarray(gain, np.float32), self.count)[:, None]
+        self.running = [
+            (np.zeros(self.count * units, np.float32), np.ones(self.count * units, np.float32))
+            for units in (sizes[1:-1] if norm == "batch" else ())
+        ]
+
+    def _end(self, layers: int) -> int:
+        """How many parameters of one network the first ``layers`` layers have."""
+        pairs = list(zip(self.sizes, self.sizes[1:], strict=False))
+        gained = len(pairs) - 1 if self.norm else 0
+        return sum(n * (k + 1 + (index < gained)) for index, (k, n) in enumerate(pairs[:layers]))
+
+    def layers(self, values: np.ndarray) -> list[Layer]:
+        """values (M, P), parameters or their gradients -> views by layer."""
+        found = []
+        for index, (k, n) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            start, end = self._end(index), self._end(index + 1)
+            weight = values[:, start : start + n * k].reshape(-1, n, k)
+            bias = values[:, start + n * k : start + n * (k + 1)]
+            gain = values[:, start + n * (k + 1) : end] if end > start + n * (k + 1) else None
+            found.append(Layer(weight, bias, gain))
+        return found
+
+    def logits(self, x: np.ndarray, *, training: bool = False) -> np.ndarray:
+        """x (B, M, in), or (B, in) for all networks alike -> (B, M, classes).
+
+        training: batch norm takes the statistics of this batch and leaves the running ones alone. Raises
+        ValueError where B is 1 then: the statistics of one value are no statistics.
+        """
+        h = _for_all(x, self.count)
+        *hidden, last = self.layers(self.values)
+        for index, layer in enumerate(hidden):
+            h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, training, 0.0)
+        return np.asarray(np.einsum("bmi,moi->bmo", h, last.weight) + last.bias)
+
+    def part(self, chosen: Sequence[int] | np.ndarray) -> FeedForward:
+        """Copies of some of the networks, as a stack of their own."""
+        stack = FeedForward(
+            [0] * len(chosen), self.norm, self.sizes, momentum=self.momentum, nonlinearity=self.nonlinearity
+        )
+        stack.values[...] = self.values[chosen]
+        for old, new in zip(self.running, stack.running, strict=True):
+            for statistic, copy in zip(old, new, strict=True):
+                copy[...] = statistic.reshape(self.count, -1)[chosen].ravel()
+        return stack
+
+    def calibrate(self, x: np.ndarray) -> None:
+        """Batch norm's running statistics become those of x (B, M, in), all of it as one batch."""
+        h = _for_all(x, self.count)
+        for index, layer in enumerate(self.layers(self.values)[:-1]):
+            h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
+
+    def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """x (B, M, in), or (B, in) for all networks alike -> for each hidden layer W h, and what f is taken
+        of, gain * norm(W h) + bias: (B, M, units) each. Batch norm takes the statistics of this batch, and
+        leaves the running ones alone."""
+        h, found = _for_all(x, self.count), []
+        for index, layer in enumerate(self.layers(self.values)[:-1]):
+            z = np.einsum("bmi,moi->bmo", h, layer.weight)
+            normalised = self._normalised(layer, z, index, True, 0.0)
+            found.append((z, normalised))
+            h = _apply(self.nonlinearity, normalised)
+        return found
+
+    def _activated(
+        self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
+    ) -> np.ndarray:
+        """z = W x (B, M, units) -> the hidden layer's output."""
+        return _apply(self.nonlinearity, self._normalised(layer, z, index, training, momentum))
+
+    def _normalised(
+        self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
+    ) -> np.ndarray:
+        """z = W x (B, M, units) -> gain * norm(z) + bias. momentum: how far the running statistics move."""
+        if self.norm is None:
+            return np.asarray(z + layer.bias)
+        if self.norm == "layer":
+            # A gain of its own for every network, which the library's function has none for.
+            return np.asarray(lnrnn.layer_norm(z, z.shape[2], eps=EPS) * layer.gain + layer.bias)
+        assert layer.gain is not None
+        mean, var = self.running[index] if not training or momentum else (None, None)
+        flat = lnrnn.batch_norm(
+            z.reshape(len(z), -1), mean, var, layer.gain.ravel(), layer.bias.ravel(), training, momentum, EPS
+        )
+        return flat.reshape(z.shape)
+
+    def losses_and_gradients(
+        self, x: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """x (B, M, in), labels (B, M) -> each network's mean cross-entropy over the batch in nats (M,), its
+        gradient by ``values`` (M, P), and the logits (B, M, classes).
+
+        Under batch norm this moves the running statistics, and raises ValueError where B is 1.
+        """
+        *hidden, last = self.layers(self.values)
+        inputs, products = [x], []
+        for index, layer in enumerate(hidden):
+            z = np.einsum("bmi,moi->bmo", inputs[-1], layer.weight)
+            products.append(z)
+            inputs.append(self._activated(layer, z, index, True, self.momentum))
+        logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
+
+        losses, g = cross_entropy(logits, labels)
+        g /= np.float32(len(x))
+
+        gradients = np.empty_like(self.values)
+        *ghidden, glast = self.layers(gradients)
+        np.einsum("bmo,bmi->moi", g, inputs[-1], out=glast.weight)
+        np.sum(g, axis=0, out=glast.bias)
+        weight = last.weight
+        for layer, glayer, x_in, z, h in zip(
+            hidden[::-1], ghidden[::-1], inputs[-2::-1], products[::-1], inputs[:0:-1], strict=True
+        ):
+            g = np.einsum("bmo,moi->bmi", g, weight) * _slope(self.nonlinearity, h)
+            g = self._through_norm(layer, glayer, z, g)
+            np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
+            weight = layer.weight
+        return losses.mean(axis=0), gradients, logits
+
+    def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to
+        ``glayer``."""
+        np.sum(g, axis=0, out=glayer.bias)
+        if layer.gain is None or glayer.gain is None:
+            return g
+        if self.norm == "layer":
+            units = z.shape[2]
+            np.sum(g * lnrnn.layer_norm(z, units, eps=EPS), axis=0, out=glayer.gain)
+            return lnrnn.layer_norm_backward(g * layer.gain, z, units, eps=EPS)[0]
+        flat = len(z), -1
+        gz, ggain, _ = lnrnn.batch_norm_backward(
+            g.reshape(flat), z.reshape(flat), weight=layer.gain.ravel(), training=True, eps=EPS
+        )
+        assert ggain is not None
+        glayer.gain[...] = ggain.reshape(glayer.gain.shape)
+        return gz.reshape(z.shape)
+
+
+def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
+    if nonlinearity == "relu":
+        return np.asarray(np.maximum(x, 0))
+    # exp(-x) overflows where x is far below zero; tanh does not.
+    return np.asarray(0.5 * np.tanh(0.5 * x) + 0.5)
+
+
+def _slope(nonlinearity: Nonlinearity, h: np.ndarray) -> np.ndarray:
+    """The derivative of f where f is h."""
+    return np.asarray(h > 0 if nonlinearity == "relu" else h * (1 - h))
+
+
+def _for_all(x: np.ndarray, count: int) -> np.ndarray:
+    return np.broadcast_to(x[:, None], (len(x), count, x.shape[1])) if x.ndim == 2 else x
+
+
+def train(
+    networks: FeedForward,
+    x: np.ndarray,
+    labels: np.ndarray,
+    chosen: Sequence[np.ndarray],
+    seeds: Sequence[int],
+    learning_rates: Sequence[float],
+    batch_size: int,
+    epochs: int,
+    on_epoch: Callable[[], object] = lambda: None,
+    on_update: Callable[[], object] = lambda: None,
+) -> np.ndarray:
+    """Trains the stack in place with Adam, in epochs of full batches: what is left over is left out, anew in
+    every epoch.
+
+    x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
+    many for all. seeds: for each network what its order of images follows from. learning_rates: one each.
+    on_update: called after every update, which makes ``networks.values`` a new array.
+    Returns what the networks said of every image just before they learnt from it: bool (images seen, M), True
+    where it was right.
+    """
+    adam = Adam(np.asarray(learning_rates, np.float32)[:, None])
+    orders = [np.random.default_rng([1, seed]) for seed in seeds]
+    told = []
+    for _ in range(epochs):
+        order = np.stack([rng.permutation(own) for rng, own in zip(orders, chosen, strict=True)], axis=1)
+        for start in range(0, len(order) - batch_size + 1, batch_size):
+            batch = order[start : start + batch_size]
+            _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
+            told.append(logits.argmax(axis=2) == labels[batch])
+            networks.values = adam.step({"values": networks.values}, {"values": gradients})["values"]
+            on_update()
+        on_epoch()
+    return np.concatenate(told)
+
+
+class StepClassifier(Classifier):
+    """A recurrent network whose state at every step gives logits: a class per step, as the next character.
+
+    The head is a stack of products, one per step: so small (N x H x classes up to a few 100,000) each is
+    computed by one thread of BLAS, and in one order, and yet several times faster than with einsum.
+    """
+
+    def logits(self, y: np.ndarray) -> np.ndarray:
+        """y (T, N, H), the states -> logits (T, N, classes)."""
+        return np.asarray(np.matmul(y, self.head_weight.T) + self.head_bias)
+
+    def losses(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Cross-entropy in nats at every step, at inference: x (T, N, I), labels (T, N) -> (T, N)."""
+        return cross_entropy(self.logits(self.rnn(x)[0]), labels)[0]
+
+    def loss_and_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """Mean cross-entropy in nats over all steps of all sequences, and its gradient by parameter name.
+
+        x (T, N, I), lengths (N,), labels (T, N): what lies past a length does not count, but has to be a
+        class. Under batch norm this also moves the running statistics.
+        """
+        y, _, tape = self.rnn.forward_train(x, lengths=lengths)
+        losses, glogits = cross_entropy(self.logits(y), labels)
+        alive = np.arange(len(x))[:, None] < lengths
+        glogits *= (alive / np.float32(alive.sum()))[..., None]
+        _, _, gradients = self.rnn.backward(tape, np.matmul(glogits, self.head_weight))
+        gradients["head_weight"] = np.matmul(glogits.transpose(0, 2, 1), y).sum(axis=0)
+        gradients["head_bias"] = glogits.sum(axis=(0, 1))
+        return float(losses[alive].mean()), gradients

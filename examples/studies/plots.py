@@ -1,0 +1,82 @@
+"""What the studies' figures share: colours, and three kinds of plots.
+
+The colours are of Okabe and Ito, which differ for all kinds of colour vision; so do the markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from common import interval
+
+from lnrnn.demo import label_places
+
+# what is drawn -> colour, marker, line width
+STYLES: dict[str, tuple[str, str, float]] = {
+    "no norm": ("#777777", "s", 1.6),
+    "BN": ("#D55E00", "^", 2.2),
+    "BN last": ("#D55E00", "^", 2.2),
+    "BN mean": ("#E69F00", "D", 1.8),
+    "BN batch": ("#CC79A7", "v", 1.6),
+    "LN": ("#0072B2", "o", 2.6),
+}
+OTHER = "#009E73"
+SHADE = "#f1efe9"
+
+
+def tidy(axes: Any, title: str = "", **labels: Any) -> None:
+    """A title on the left, which states what was found; axes below and on the left only. labels: as for
+    Axes.set."""
+    axes.set(**labels)
+    axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def lines(
+    axes: Any, x: Sequence[float] | np.ndarray, by_method: Mapping[str, np.ndarray], band: bool = True
+) -> None:
+    """by_method: name -> (S, X), one row per seed: the means, the 95 % intervals as bands, names at the end.
+    Call it after the limits of y are set, for the names keep apart."""
+    low, high = axes.get_ylim()
+    wanted = [float(values.mean(axis=0)[-1]) for values in by_method.values()]
+    ends = label_places(wanted, 0.055 * (high - low))
+    for (name, values), end in zip(by_method.items(), ends, strict=True):
+        colour, marker, width = STYLES.get(name, (OTHER, "P", 1.8))
+        mean = values.mean(axis=0)
+        axes.plot(x, mean, color=colour, marker=marker if len(x) <= 20 else "", ms=5, lw=width)
+        if band and len(values) > 1:
+            low, high = np.transpose([interval(column) for column in values.T])
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+        axes.annotate(
+            name, (x[-1], end), xytext=(6, 0), textcoords="offset points", color=colour, va="center",
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comparisons: int = 1) -> None:
+    """rows: label -> (S,), one per seed: means and 95 % intervals, one below the other, and a line at 0. A
+    label that begins with a name of STYLES, up to a comma, has its colour."""
+    for place, (label, values) in enumerate(rows.items()):
+        colour, marker, _ = STYLES.get(label.split(",")[0], (OTHER, "P", 1.8))
+        low, high = (scale * end for end in interval(values, comparisons))
+        axes.plot([low, high], [place, place], color=colour, lw=2)
+        axes.plot([scale * values.mean()], [place], marker, color=colour, ms=7)
+    axes.axvline(0, color="#999999", lw=1, zorder=0)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def heat(axes: Any, values: np.ndarray, x: Sequence[str], y: Sequence[str], number: str = "{:.0f}") -> None:
+    """values (Y, X) between 0 and 1, as colours with their percentages written in."""
+    axes.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        axes.text(
+            column, row, number.format(100 * value), ha="center", va="center",
+            color="black" if value > 0.55 else "white",
+        )  # fmt: skip
+    axes.set_xticks(range(len(x)), list(x))
+    axes.set_yticks(range(len(y)), list(y))
+    axes.tick_params(length=0)

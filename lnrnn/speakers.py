@@ -1,0 +1,368 @@
+"""Recurrent classifiers and their training loop, with NumPy alone: for ``lnrnn demo`` and examples/studies.
+
+The loop: mini-batches in random order, Gaussian noise on the input, clipped gradients, Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+
+import lnrnn
+from lnrnn.data import Utterances, pad_sequence
+from lnrnn.rnn.models import CLASSES, Model
+from lnrnn.rnn.specs import Overrun
+
+MODELS: dict[str, type[Model]] = {name.lower(): model for name, model in CLASSES.items()}
+CELLS = tuple(MODELS)
+NormName = Literal["layer", "batch"]
+NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
+SPEAKERS = 9
+REFUSED = -1
+# The answers do not depend on the batch (but under overrun="batch"), and few sequences take little memory.
+AT_A_TIME = 40
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+# x (T, N, I), lengths (N,), and labels (N,), or (T, N) of a model that answers at every step.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """epochs: passes over all sequences. batch_size: sequences per update. learning_rate: Adam's.
+
+    largest_norm: gradients are scaled down to this joint Euclidean norm.
+    noise: standard deviation of the Gaussian noise added to the input, drawn anew for every batch.
+    """
+
+    epochs: int = 200
+    batch_size: int = 45
+    learning_rate: float = 1e-3
+    largest_norm: float = 1.0
+    noise: float = 0.6
+
+
+class Trainable(Protocol):
+    """What `updates` and `train` ask of a model."""
+
+    def parameters(self) -> dict[str, np.ndarray]: ...
+
+    def set_parameters(self, values: dict[str, np.ndarray], /) -> None: ...
+
+    def loss_and_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray, /
+    ) -> tuple[float, dict[str, np.ndarray]]: ...
+
+
+class Adam:
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name.
+
+    learning_rate: one number, or an array that broadcasts against every parameter.
+    """
+
+    def __init__(
+        self, learning_rate: float | np.ndarray, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
+        self.learning_rate, self.beta1, self.beta2, self.eps = learning_rate, beta1, beta2, eps
+        self.updates = 0
+        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def step(
+        self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The parameters after one update, as new arrays."""
+        self.updates += 1
+        first_scale = 1 - self.beta1**self.updates
+        second_scale = 1 - self.beta2**self.updates
+        updated = {}
+        for name, value in parameters.items():
+            gradient = gradients[name]
+            first, second = self._moments.get(name) or (np.zeros_like(value), np.zeros_like(value))
+            first = self.beta1 * first + (1 - self.beta1) * gradient
+            second = self.beta2 * second + (1 - self.beta2) * gradient**2
+            self._moments[name] = first, second
+            change = (first / first_scale) / (np.sqrt(second / second_scale) + self.eps)
+            updated[name] = value - self.learning_rate * change
+        return updated
+
+
+def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.ndarray]:
+    """Scales all gradients by one factor so that their joint Euclidean norm is at most ``largest_norm``."""
+    norm = sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()) ** 0.5
+    if norm <= largest_norm:
+        return gradients
+    return {name: gradient * np.float32(largest_norm / norm) for name, gradient in gradients.items()}
+
+
+def updates(
+    model: Trainable, batches: Iterable[Batch], optimiser: Adam, largest_norm: float
+) -> Iterator[tuple[float, int]]:
+    """Trains ``model`` in place, one update per batch: yields each batch's loss, from before its update, and
+    its number of sequences. A batch is taken from ``batches`` after the update by the one before."""
+    for x, lengths, labels in batches:
+        loss, gradients = model.loss_and_gradients(x, lengths, labels)
+        model.set_parameters(optimiser.step(model.parameters(), clip(gradients, largest_norm)))
+        yield loss, len(lengths)
+
+
+def shuffled(
+    x: np.ndarray,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainingSettings,
+    rng: np.random.Generator,
+) -> Iterator[Batch]:
+    """One epoch of `train`: all sequences in a random order, in batches, with noise."""
+    order = rng.permutation(len(labels))
+    for start in range(0, len(order), settings.batch_size):
+        chosen = order[start : start + settings.batch_size]
+        batch = x[: lengths[chosen].max(), chosen]
+        batch = batch + np.float32(settings.noise) * rng.standard_normal(batch.shape, dtype=np.float32)
+        yield batch, lengths[chosen], labels[chosen]
+
+
+def train(
+    model: Trainable,
+    x: np.ndarray,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainingSettings,
+    rng: np.random.Generator,
+    on_epoch: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """Trains ``model`` in place; returns the mean loss of every epoch.
+
+    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded; a batch is cut to its own longest
+    sequence. rng: draws the order of the sequences, anew for every epoch, and the noise.
+    """
+    optimiser = Adam(settings.learning_rate)
+    losses = []
+    for _ in range(settings.epochs):
+        total = 0.0
+        batches = shuffled(x, lengths, labels, settings, rng)
+        for loss, count in updates(model, batches, optimiser, settings.largest_norm):
+            total += loss * count
+        losses.append(total / len(labels))
+        on_epoch()
+    return losses
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The negative logarithm of the probability of the right class, in nats, and its gradient by the logits.
+
+    logits (..., classes), labels (...): integers. -> losses (...), gradients (..., classes), each of its own
+    loss: where the loss of a batch is a mean, divide them as it does.
+    """
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    right = labels[..., None]
+    gradients = np.exp(log_probability)
+    np.put_along_axis(gradients, right, np.take_along_axis(gradients, right, -1) - 1, -1)
+    return -np.take_along_axis(log_probability, right, -1)[..., 0], gradients
+
+
+# --- classifiers --------------------------------------------------------------------------------------------
+
+
+class Classifier:
+    """A recurrent model and a linear layer, the head, that makes logits of its states, one per class.
+
+    rnn: a recurrent model with one layer and one direction. Of a state (h, c) the head reads h.
+    The head's parameters are ``head_weight`` (classes, H), uniform in +-1/sqrt(H), and ``head_bias``
+    (classes), zero.
+    """
+
+    def __init__(self, rnn: lnrnn.Network[Any], classes: int, rng: np.random.Generator) -> None:
+        hidden_size = rnn.parameters()["weight_hh_l0"].shape[1]
+        bound = hidden_size**-0.5
+        self.rnn = rnn
+        self.head_weight = rng.uniform(-bound, bound, (classes, hidden_size)).astype(np.float32)
+        self.head_bias = np.zeros(classes, np.float32)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Everything that is trained, by name."""
+        return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
+
+    def set_parameters(self, values: dict[str, np.ndarray]) -> None:
+        """Takes what ``parameters()`` gives."""
+        for name, value in values.items():
+            setattr(self if name.startswith("head_") else self.rnn, name, value)
+
+
+class SequenceClassifier(Classifier):
+    """The state at a sequence's own end gives the logits.
+
+    The head multiplies with einsum rather than ``@``: BLAS may add in another order with another number of
+    threads, and the numbers of a study must come out the same bit for bit.
+    """
+
+    def logits(self, state: np.ndarray) -> np.ndarray:
+        """state (..., H) -> logits (..., classes)."""
+        return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
+
+    def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """x (T, N, I), lengths (N,) -> the class of each sequence, (N,)."""
+        _, state = self.rnn(x, lengths=lengths)
+        return np.asarray(self.logits(last_layer(state)).argmax(axis=-1))
+
+    def loss_and_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """Mean cross-entropy in nats over the N sequences of a batch, and its gradient by parameter name.
+
+        x (T, N, I), lengths (N,), labels (N,). Under batch norm this also moves the running statistics.
+        """
+        return self.loss_and_all_gradients(x, lengths, labels)[:2]
+
+    def loss_and_all_gradients(
+        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
+        """As ``loss_and_gradients``, and the loss's gradient by x, (T, N, I)."""
+        y, state, tape = self.rnn.forward_train(x, lengths=lengths)
+        h = last_layer(state)
+        losses, glogits = cross_entropy(self.logits(h), labels)
+        glogits /= len(labels)
+        gh: Any = np.einsum("nc,ch->nh", glogits, self.head_weight)[None]
+        if isinstance(state, tuple):
+            gh = gh, None
+        gx, _, gradients = self.rnn.backward(tape, np.zeros_like(y), gh)
+        gradients["head_weight"] = np.einsum("nc,nh->ch", glogits, h)
+        gradients["head_bias"] = glogits.sum(axis=0)
+        return float(losses.mean()), gradients, gx
+
+
+def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """h of a network with one layer, (N, H); a state is h, or (h, c)."""
+    h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
+    return h
+
+
+@dataclass(frozen=True)
+class SpeakerSettings:
+    """cell: a key of MODELS. gain: the norm's gains at the start; without a norm, the factor of all initial
+    weights."""
+
+    cell: str = "rnn"
+    gain: float = 0.1
+    training: TrainingSettings = TrainingSettings()
+
+    @property
+    def hidden_size(self) -> int:
+        """Gated cells have fewer units: as many weights, about, and as fast."""
+        return 64 if self.cell == "rnn" else 32
+
+
+class SpeakerNetwork:
+    """A network trained on utterances of Japanese Vowels, with the scale of its training input.
+
+    classifier: the SequenceClassifier. mean, deviation: float32 (channels,), of all training steps. losses:
+    mean cross-entropy in nats, one per epoch.
+    """
+
+    def __init__(
+        self,
+        utterances: Utterances,
+        norm: NormName | None,
+        settings: SpeakerSettings,
+        seed: int,
+        max_steps: int | None = None,
+        on_epoch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Trains on the first ``max_steps`` steps of ``utterances`` (None: all of them).
+
+        Under batch norm the population statistics of every step are then recomputed over the same training
+        steps.
+        """
+        x, lengths = pad_sequence(utterances.x, max_steps)
+        heard = x[np.arange(len(x))[:, None] < lengths].astype(np.float64)
+        self.mean = heard.mean(axis=0).astype(np.float32)
+        self.deviation = heard.std(axis=0).astype(np.float32)
+        x, lengths = pad_sequence(self.standardised(utterances.x), max_steps)
+
+        rng = np.random.default_rng(seed)
+        rnn = MODELS[settings.cell](x.shape[2], settings.hidden_size, norm=norm, seed=seed)
+        scaled = "gain" if norm else "weight"
+        for name, value in rnn.parameters().items():
+            if name.startswith(scaled):
+                setattr(rnn, name, np.float32(settings.gain) * value)
+        self.classifier = SequenceClassifier(rnn, SPEAKERS, rng)
+        self.losses = train(self.classifier, x, lengths, utterances.labels, settings.training, rng, on_epoch)
+        if norm == "batch":
+            rnn.calibrate([(x, lengths)])
+
+    @property
+    def rnn(self) -> lnrnn.Network[Any]:
+        return self.classifier.rnn
+
+    def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """As the network reads them: (T_i, channels) each, on the scale of its training."""
+        return [(sequence - self.mean) / self.deviation for sequence in sequences]
+
+    def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
+        """The speaker that the network names for each sequence: int64 (N,).
+
+        sequences: N arrays (T_i, channels). They run as one batch, which matters to ``overrun="batch"``
+        alone.
+        overrun: the policy of batch norm. Under "raise" every sequence runs by itself, and REFUSED stands for
+        each that the network raised SequenceTooLongError for.
+        """
+        sequences = self.standardised(sequences)
+        if overrun is not None:
+            self.rnn.overrun = overrun
+        if overrun != "raise":
+            size = len(sequences) if overrun == "batch" else AT_A_TIME
+            starts = range(0, len(sequences), size)
+            parts = [pad_sequence(sequences[start : start + size]) for start in starts]
+            return np.concatenate([self.classifier.predict(*part) for part in parts])
+        named = np.full(len(sequences), REFUSED)
+        for index, sequence in enumerate(sequences):
+            with suppress(lnrnn.SequenceTooLongError):
+                named[index] = self.classifier.predict(*pad_sequence([sequence]))[0]
+        return named
+
+    def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
+        """x (T, N, channels), not standardised -> the speaker named at each step, int64 (T, N)."""
+        if overrun is not None:
+            self.rnn.overrun = overrun
+        y, _ = self.rnn((x - self.mean) / self.deviation)
+        return np.asarray(self.classifier.logits(y).argmax(axis=-1))
+
+
+# --- several networks at a time -----------------------------------------------------------------------------
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Runs the body with lnrnn on one thread, for so small a batch gains nothing from two. Gives the number
+    of threads from before, for `side_by_side`."""
+    threads = lnrnn.get_num_threads()
+    lnrnn.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        lnrnn.set_num_threads(threads)
+
+
+def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
+    """[function(item) for item in items], ``jobs`` calls at a time, each on a thread of Python.
+
+    Call it within `one_thread`. The calls must not change anything that they share; then the values are the
+    same for any number of jobs. Where a call raises, those not yet begun are dropped, and the exception is
+    raised.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
