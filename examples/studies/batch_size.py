@@ -3,9 +3,9 @@ Small batches
 =============
 
 "Layer normalization is robust to the batch-sizes", and batch norm is not (Ba, Kiros and Hinton 2016, arXiv
-1607.06450, section 6.6). A widely read post adds: in fully connected networks BN beats LN with large batches, and
-LN beats BN with small ones. BN normalises unit :math:`i` with the mean and deviation over the batch, LN sample
-:math:`n` with those over its own units:
+1607.06450, section 6.6). A widely read post adds: in fully connected networks BN beats LN with large batches,
+and LN beats BN with small ones. BN normalises unit :math:`i` with the mean and deviation over the batch, LN
+sample :math:`n` with those over its own units:
 
 .. math::
 
@@ -50,7 +50,7 @@ def draw(results, figure):
     forest(right, {f"LN, {size}": difference(results, "LN", "BN", size) for size in sizes[1:]})
     right.set_yticklabels([str(size) for size in sizes[1:]], color=STYLES["LN"][0])
     tidy(
-        right, "LN is ahead of BN up to batches of 8",
+        right, "LN is ahead at 4 images, BN at 128",
         xlabel="LN less BN, points of accuracy", ylabel="images per batch",
     )  # fmt: skip
 
@@ -60,11 +60,40 @@ show("batch_size", draw, (10, 4))
 # %%
 # Result
 # ------
-# TBD
+# - **LN does not mind small batches: confirmed.** From 128 images a batch to 4 and to 2 it gains 0.7
+#   points. Small batches mean more updates, for all networks see every image equally often. No norm gains
+#   1.3 and 0.8.
+# - **BN does: confirmed.** It loses 1.5 points at 4 and 24 at 2, and refuses a batch of one image. Against
+#   no norm at 4, it is 1.5 points behind, and LN is level.
+# - **BN beats LN with large batches, and LN beats BN with small ones: confirmed.** BN is 0.6 points ahead
+#   at 128. LN is 1.5 ahead at 4. At 8 and 32 the difference is unclear.
+# - **"The noise of batch statistics regularises": unclear.** Without it (statistics of all 800 training
+#   images at each update) BN is as accurate on test images, +0.0 points [-0.2, +0.3]. LN and BN do not
+#   generalise clearly better than no norm: all learn the training images by heart, and reach 96 % on the
+#   others.
+#
+# At 2 images a batch BN's output is +1 or -1 for every unit, whatever the two images are (but for eps). A
+# unit learns only which of the two has the greater value.
+#
+# What to do
+# ----------
+# Below 16 images a batch use LN. Above 64 try both. Do not judge BN by its accuracy in training mode: with
+# batches of 8 it is 5.5 points below that in inference mode.
+#
+# Try it yourself
+# ---------------
+# Set ``EPOCHS = 10``: fewer updates, and large batches fall behind. Set ``BATCHES = (128, 3, 2)``: is the
+# step between 3 and 2?
 #
 # How it was measured
 # -------------------
-# TBD
+# scikit-learn's digits (64 pixels; 800 images to train on, 797 to test with), a network of 64-32-32-10 with
+# ReLU, the norm before each ReLU, Adam, 30 passes. The learning rate is the best of five for each norm and
+# batch size on held-out training images, seeds 0 to 4. Results are of seeds 5 to 24. A loss of more than 1
+# point counts (the margin is ours). The first five parts of the claim are not corrected for several
+# comparisons, as their rule was fixed before; corrected for all five, BN's loss at 4 is 1.0 to 1.9 points.
+# One test set of 797 images adds an uncertainty of 0.7 points that all seeds share. The paper trained
+# larger networks on MNIST and compared whole curves.
 
 
 def parts():
@@ -185,25 +214,29 @@ def gap(results, name):
 
 
 def clauses(results):
-    family = {"comparisons": 2 * len(SMALL) + 1}
-    found = [Clause(f"LN keeps its accuracy, {LARGE} to {size}", change(results, "LN", size), -MARGIN, **family)
-             for size in (*SMALL, 1)]  # fmt: skip
-    for size in SMALL:
-        found.append(Clause(f"BN loses accuracy, {LARGE} to {size}", -change(results, "BN", size), MARGIN, **family))
+    found = [
+        Clause(f"LN keeps its accuracy, {LARGE} to {size}", change(results, "LN", size), -MARGIN)
+        for size in (*SMALL, 1)
+    ]
+    found += [
+        Clause(f"BN loses accuracy, {LARGE} to {size}", -change(results, "BN", size), MARGIN)
+        for size in SMALL
+    ]
     found += [
         Clause(f"LN is above BN at {size}", difference(results, "LN", "BN", size), 0.0, comparisons=4)
         for size in (8, *SMALL)
     ]
-    found.append(Clause(f"BN is above LN at {LARGE}", -difference(results, "LN", "BN", LARGE), 0.0, comparisons=4))
+    found.append(
+        Clause(f"BN is above LN at {LARGE}", -difference(results, "LN", "BN", LARGE), 0.0, comparisons=4)
+    )
+    plain = gap(results, "no norm")
+    noise = gap(results, "BN without noise") - gap(results, "BN")
     found += [
-        Clause("BN generalises better than no norm", gap(results, "no norm") - gap(results, "BN"), 0.0, comparisons=3),
-        Clause("LN generalises better than no norm", gap(results, "no norm") - gap(results, "LN"), 0.0, comparisons=3),
-        Clause(
-            "The noise of BN's statistics regularises", gap(results, "BN without noise") - gap(results, "BN"), 0.0,
-            comparisons=3,
-        ),
+        Clause("BN generalises better than no norm", plain - gap(results, "BN"), 0.0, comparisons=3),
+        Clause("LN generalises better than no norm", plain - gap(results, "LN"), 0.0, comparisons=3),
+        Clause("The noise of BN's statistics regularises", noise, 0.0, comparisons=3),
         Check("BN refuses a batch of one image", results["refusal"].startswith("ValueError")),
-    ]  # fmt: skip
+    ]
     return found
 
 
@@ -214,14 +247,13 @@ def tables(results):
         rows.append([name, *("-" if v is None else percent(v) for v in values)])
     values = [results["own statistics"].get(f"BN, {size}") for size in BATCHES]
     rows.append(["BN, the test batch's statistics", *("-" if v is None else percent(v) for v in values)])
-    changes = [
-        [name, *(points(change(results, name, size)) for size in SMALL), points(difference(results, name, "no norm", 4))]
-        for name in NORMS
-    ]  # fmt: skip
-    gaps = [
-        [name, percent(results["training"][f"{name}, {NOISY}"]), percent(results["accuracy"][f"{name}, {NOISY}"])]
-        for name in (*NORMS, "BN without noise")
-    ]  # fmt: skip
+    changes, gaps = [], []
+    for name in NORMS:
+        row = [*(points(change(results, name, size)) for size in SMALL)]
+        changes.append([name, *row, points(difference(results, name, "no norm", 4))])
+    for name in (*NORMS, "BN without noise"):
+        both = results["training"], results["accuracy"]
+        gaps.append([name, *(percent(values[f"{name}, {NOISY}"]) for values in both)])
     return "\n\n".join(
         [
             "Accuracy on the test images in %, mean and standard deviation over the seeds",
