@@ -6,6 +6,7 @@ import ast
 import difflib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -28,7 +29,7 @@ FLAGS = {
 def folder() -> Path:
     """Where the studies are: beside the package of an editable install, else below the current folder. Raises
     FileNotFoundError, which says where to get them."""
-    for root in (Path(lnrnn.__file__).parents[1], Path.cwd()):
+    for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
             return root / WHERE
     raise FileNotFoundError(
@@ -68,33 +69,33 @@ def run(name: str, words: list[str]) -> int:
     found = studies()
     name = name.replace("_", "-")
     if name not in found:
-        near = difflib.get_close_matches(name, [*found, ALL], 1, 0.4)
-        hint = f" did you mean {near[0]}?" if near else ""
-        raise ValueError(f"there is no study {name!r};{hint} There are: {', '.join([*found, ALL])}")
+        names = [*found, ALL]
+        near = [known for known in names if known.startswith(name)]
+        near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
     # The same lnrnn as here, wherever it is.
     paths = [str(Path(lnrnn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
-    if code == 130:
+    if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
     return code if code >= 0 else 128 - code
 
 
 def run_all(output_dir: Path, words: list[str]) -> int:
     """Runs every study, and prints what came out of all. Goes on after one that fails, and returns its code.
+    words: for each of them; they name output_dir, unless it is the current folder.
 
     What output_dir has of an earlier run is not measured again, so that an interrupted run goes on.
     """
     worst, found = 0, studies()
     for place, name in enumerate(found, 1):
         print(f"--- {place} of {len(found)}: {name} ".ljust(60, "-"), flush=True)
-        worst = run(name, [*words, f"--output-dir={output_dir}", "--resume"]) or worst
-    for path in found.values():
-        for kept in (
-            output_dir / f"{path.stem}{cell}.json" for cell in ("", *(f"_{cell}" for cell in CELLS))
-        ):
-            if not kept.exists():
-                continue
+        worst = run(name, [*words, "--resume"]) or worst
+    stems = [path.stem + cell for path in found.values() for cell in ("", *(f"_{cell}" for cell in CELLS))]
+    for kept in (output_dir / f"{stem}.json" for stem in stems):
+        if kept.exists():
             print(f"\n{kept.stem}")
             for text, number, _, verdict, _ in json.loads(kept.read_text("utf-8"))["clauses"]:
                 print(f"  {text}\n      {number}: {verdict}")
