@@ -5,5 +5,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch):
-    """The demos' text is as wide as the terminal: here 80 columns, wherever the tests run."""
+    """Text is as wide as the terminal: here 80 columns, wherever the tests run."""
     monkeypatch.setenv("COLUMNS", "80")

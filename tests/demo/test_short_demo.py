@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn import cli, demo
+from lnrnn import cli, demo, speakers
 from lnrnn.data import Utterances, japanese_vowels
-from lnrnn.demos import choose_settings, speakers
-from lnrnn.demos.parallel import one_thread
+from lnrnn.speakers import one_thread
 
 EPOCHS = 40
 
@@ -22,8 +21,7 @@ EPOCHS = 40
 def few_epochs():
     """Settings that train in a fifth of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        full = choose_settings.settings_for
-        patch.setattr(demo, "settings_for", lambda *kind: full(*kind).with_epochs(EPOCHS))
+        patch.setattr(demo, "EPOCHS", EPOCHS)
         patch.setattr(demo, "PAUSE", 0)
         yield
 
@@ -31,7 +29,7 @@ def few_epochs():
 @pytest.fixture(scope="module")
 def networks(few_epochs):
     with one_thread():
-        return demo.Networks.trained(japanese_vowels(), "rnn")
+        return demo.trained(japanese_vowels(), "rnn")
 
 
 @pytest.fixture(scope="module")
@@ -60,50 +58,62 @@ def test_a_speaker_with_one_short_utterance_is_heard_again():
     assert (joined.x[:, 0] == 1).all()
 
 
-def test_the_shares_are_those_of_whole_sequences(networks, joined):
-    found, test = demo.measured(networks, joined), japanese_vowels().test
-    known = networks.known_steps
-    assert known == japanese_vowels().train.lengths.max()
+@pytest.fixture(scope="module")
+def right(networks, joined):
+    return demo.right_answers(networks, joined)
+
+
+def test_the_shares_are_those_of_whole_sequences(networks, joined, right, capsys):
+    test, known = japanese_vowels().test, demo.known_steps(networks)
+    assert known == japanese_vowels().train.lengths.max() and right.keys() == demo.METHODS.keys()
+    demo.report(right, joined, known)
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
     last = [sequence[: ends[-1]] for sequence, ends in zip(joined.x.swapaxes(0, 1), joined.ends, strict=True)]
-    for method, network, policy in (
-        ("layer norm", networks.layer, None), ("no norm", networks.none, None),
-        ("strict", networks.batch, "raise"), ("last", networks.batch, "last"),
-        ("mean", networks.batch, "mean"),
+    for row, norm, policy in (
+        (0, "layer", None), (1, None, None), (2, "batch", "raise"), (3, "batch", "last"),
+        (4, "batch", "mean"),
     ):  # fmt: skip
-        assert found.alone[method] == (network.name_speakers(test.x, policy) == test.labels).mean()
-        assert found.joined[method] == (network.name_speakers(last, policy) == test.labels).mean()
-    assert found.joined["strict"] == 0 < found.alone["strict"] < 1
-    assert (found.by_step["strict"][known:] == 0).all()
-    np.testing.assert_array_equal(found.by_step["last"][:known], found.by_step["mean"][:known])
+        alone, long = (
+            (networks[norm].name_speakers(x, policy) == test.labels).mean() for x in (test.x, last)
+        )
+        assert told[row - 5][-4:] == [f"{100 * alone:.0f}", "->", f"{100 * long:.0f}", "%"]
+        assert alone > 0.2 and (policy == "raise") == (long == 0)
+    assert not right["strict"][known:].any()
+    np.testing.assert_array_equal(right["last"][:known], right["mean"][:known])
 
 
-def test_steps_of_streams_answer_as_whole_sequences(networks, joined):
-    place, known = demo.first_right(networks, joined), networks.known_steps
+def test_steps_of_streams_answer_as_whole_sequences(networks, joined, right):
+    place, known = demo.first_right(joined, right), demo.known_steps(networks)
     x = joined.x[:, place]
     rows = list(demo.steps(networks, x))
     assert [step for step, _, _ in rows] == list(range(1, demo.STEPS + 1))
-    assert [own for _, own, _ in rows] == demo.answers(networks.layer, joined.x)[:, place].tolist()
-    last, mean = (demo.answers(networks.batch, joined.x, policy)[:, place] for policy in ("last", "mean"))
+    own = networks["layer"].name_at_each_step(joined.x)[:, place]
+    assert [answer for _, answer, _ in rows] == own.tolist()
+    last, mean = (
+        networks["batch"].name_at_each_step(joined.x, policy)[:, place] for policy in ("last", "mean")
+    )
     for step, _, batch in rows:
         if step <= known:
-            assert batch == [f"speaker {last[step - 1]}"]
+            assert batch == f"speaker {last[step - 1]}"
         else:
-            assert batch == [f"last: {last[step - 1]}", f"mean: {mean[step - 1]}"]
-    assert joined.labels[place] == last[joined.ends[place][0] - 1]
+            assert batch == f"last: {last[step - 1]}, mean: {mean[step - 1]}"
+    ends = [ends[0] - 1 for ends in joined.ends]
+    assert joined.labels[place] == last[ends[place]] == own[ends[place]]
+    for before in range(place):
+        assert not (right["layer norm"] & right["last"])[ends[before], before]
 
 
 def test_the_refusal_is_the_networks_own(networks, joined):
-    known = networks.known_steps
-    rnn = networks.batch.classifier.rnn
-    said = demo.refusal(networks, joined.x[: known + 1, 0])
-    assert rnn.overrun == "raise"
-    stream = rnn.stream()
+    known, network = demo.known_steps(networks), networks["batch"]
+    said = demo.refusal(network, joined.x[: known + 1, 0])
+    assert network.rnn.overrun == "raise"
+    stream = network.rnn.stream()
     stream.step = known
     with pytest.raises(lnrnn.SequenceTooLongError) as raised:
         stream(joined.x[known, 0])
     assert said == f"SequenceTooLongError: {raised.value}"
     with pytest.raises(AssertionError):
-        demo.refusal(networks, joined.x[:known, 0])
+        demo.refusal(network, joined.x[:known, 0])
 
 
 class Terminal(io.StringIO):

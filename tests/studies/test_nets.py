@@ -1,14 +1,16 @@
 """Stacks of feed-forward networks: their gradients are the slopes, the networks of a stack do not touch each
-other, batch norm's two modes are what it says; and the digits and their split."""
+other, batch norm's two modes are what it says; the classifier of steps; and the digits and their split."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from common import load_digits
+from nets import FeedForward, StepClassifier, train
 
 import lnrnn
-from lnrnn.demos.digits import load_digits
-from lnrnn.demos.feed_forward import FeedForward, train
+from lnrnn.speakers import MODELS, cross_entropy
+from slopes import assert_slopes, mild
 
 NORMS = pytest.mark.parametrize("norm", ["layer", "batch", None])
 SIZES = (5, 8, 7, 3)
@@ -184,6 +186,41 @@ def test_training_learns_and_repeats_itself(norm):
     again = run([1e-2, 0.0])
     np.testing.assert_array_equal(stack.values, again[0].values)
     np.testing.assert_array_equal(told, again[1])
+
+
+# --- a class per step ---------------------------------------------------------------------------------------
+
+
+def step_model(cell, norm):
+    return StepClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("cell", MODELS)
+@NORMS
+def test_the_gradient_of_steps_is_the_slope_of_the_loss(cell, norm):
+    rng = np.random.default_rng(5)
+    lengths = np.repeat([5, 4, 2], 10)
+    x, labels = rng.standard_normal((5, 30, 3), dtype=np.float32), rng.integers(0, 4, (5, 30))
+    assert_slopes(step_model(cell, norm), (x, lengths, labels), rel=3e-3)
+
+
+def test_the_loss_of_steps_is_the_mean_over_all_that_live():
+    model = step_model("gru", "layer")
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((6, 3, 3), dtype=np.float32), rng.integers(0, 4, (6, 3))
+    each = model.losses(x, labels)
+    np.testing.assert_array_equal(each, cross_entropy(model.logits(model.rnn(x)[0]), labels)[0])
+    loss, gradients = model.loss_and_gradients(x, np.array([6, 6, 6]), labels)
+    assert loss == pytest.approx(each.mean(), rel=1e-6)
+    alive = np.arange(6)[:, None] < [6, 1, 3]
+    loss, gradients = model.loss_and_gradients(x, np.array([6, 1, 3]), labels)
+    assert loss == pytest.approx(each[alive].mean(), rel=1e-6)
+    # What lies past a length does not count.
+    other, same = model.loss_and_gradients(x, np.array([6, 1, 3]), np.where(alive, labels, 0))
+    assert other == loss and all(np.array_equal(same[name], gradients[name]) for name in same)
+
+
+# --- the digits ---------------------------------------------------------------------------------------------
 
 
 def test_the_split_of_the_digits():
