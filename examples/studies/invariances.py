@@ -2,9 +2,9 @@ r"""
 What each norm is invariant to
 ==============================
 
-Table 1 of the layer norm paper (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.1) lists six changes of
-weights and data, and says which leave the output of a normalised layer as it was. LN subtracts the mean of one
-sample's summed inputs:
+Table 1 of the layer norm paper (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.1) lists six changes
+of weights and data, and says which leave the output of a normalised layer as it was. LN subtracts the mean of
+one sample's summed inputs:
 
 .. math::
 
@@ -90,7 +90,7 @@ def draw_eps(axes, results):
     axes.text(1.3 * scale_at(0.01, EPS), 45, "1 % at 0.022", fontsize=9)
     axes.legend(frameon=False, fontsize=9, loc="upper right")
     tidy(
-        axes, "eps ends it below 0.02", xlabel="s, what the norm divides by",
+        axes, "Below 0.02, eps changes the output", xlabel="s, what the norm divides by",
         ylabel="output off by, % (float32, eps = 1e-5)",
     )  # fmt: skip
 
@@ -110,14 +110,48 @@ show("invariances", draw, FIGURE)
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# Blue is an output that stays the same, to rounding. The number is the largest deviation (same) or the
+# smallest (moves) over 20 seeds; 1 is as large as the output itself. The first three rows are the paper's
+# Table 1.
+#
+# - All 18 entries of Table 1 are as the paper says.
+# - LN ignores one vector added to the weights of every unit. It does not ignore one vector added to every
+#   sample: the output moves by 0.84 and more. The post is right about the weights and wrong about the input.
+# - LN does ignore one number added to all summed inputs of a sample, which may be what the post means.
+# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W: times 100, W moves the output
+#   by 99 times its size, against 6e-16 for LN after W. The paper is right.
+# - With stored statistics, as at inference, BN is invariant to none of the six. Its four invariances are
+#   those of training.
+# - The paper's text contradicts its table: "all the normalization methods are invariant to re-scaling the
+#   dataset". The table is right: weight norm multiplies its output by the factor.
+#
+# What to do
+# ----------
+# Place the norm after W if the scale of the weights shall not matter. Keep the standard deviation of summed
+# inputs well above 0.02: eps = 1e-5 shrinks the output by :math:`1 - s / \sqrt{s^2 + \epsilon}`, 1 % at s =
+# 0.022, half of it at 0.0018. Data that drift by a shift need their mean removed, LN does not do it.
+#
+# Try it yourself
+# ---------------
+# ``EPS = 1e-3``: the limit of 1 % moves from 0.022 to 0.22. ``SHIFTS``: at 1e6, float32 no longer ignores a
+# shift (it does to 1 % up to 2e4 times the size of what is shifted), and float64 still does. A factor of -1
+# in ``FACTORS`` turns the sign of the output, so the entry is no longer "same".
+#
+# How it was measured
+# -------------------
+# 64 units with normal weights, 128 frames of 12 channels of Japanese Vowels, 20 seeds. Factors are 0.01, 0.3,
+# 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as what they are added to. The deviation
+# is the root mean square of the output's change over that of the output, in the worst sample or unit, in
+# float64 with eps = 0. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868) is ``rms_norm`` of the rows
+# of W. An invariance is a statement about every input, so extremes over the seeds decide, not means with
+# intervals. These are checks: they can only fail if the library does.
 
 # --- the six changes ----------------------------------------------------------------------------------------
 
 
 def make_layer(frames, seed):
-    """Weights W (UNITS, I), cases D (CASES, I) drawn from frames, and what the changes need: shifts of the size
-    of each, the unit and the case that are changed alone."""
+    """Weights W (UNITS, I), data D (CASES, I) drawn from frames, and what the changes need: shifts of the
+    size of each, the unit and the case that are changed alone."""
     rng = np.random.default_rng(seed)
     inputs = frames.shape[1]
     cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
@@ -150,7 +184,7 @@ def changed(layer, change, amount):
     return new["W"], new["D"]
 
 
-# --- the norms: W, D, eps -> y (CASES, UNITS), in the dtype of W and D ---------------------------------------
+# --- the norms: W, D, eps -> y (CASES, UNITS), in the dtype of W and D --------------------------------------
 
 
 def summed_inputs(W, D):
@@ -216,10 +250,12 @@ def crossing(scales, deviations, level):
 
 
 def measure_one(layer, factors):
-    """Of one seed: `entries`, the deviation by norm, change and amount, in float64 at eps 0; `turned`, that of
-    the output under the factor -1 from -y, where Table 1 says that a factor leaves it; `one number`, LN's where
-    one number is added to all summed inputs of a case; `scales` and `scaled`, what a norm divides by, and how
-    far the float32 kernel at EPS is off; `harmless`, the largest shift that moves them by 1 % at most."""
+    """What one layer gives.
+
+    entries: the deviation by norm, change and amount, in float64 at eps 0. turned: that of the output under
+    the factor -1 from -y, where Table 1 says that a factor leaves it. scales, scaled: what a norm divides by
+    after W is scaled, and how far the float32 kernel at EPS is off. harmless: the largest shift that moves
+    that kernel by 1 % at most. one number: LN's deviation where a number is added to all summed inputs."""
     W, D, entries, turned, scales, scaled, harmless = layer["W"], layer["D"], {}, {}, {}, {}, {}
     for name, norm in {**NORMS, STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}.items():
         y = output(norm, W, D)
@@ -237,13 +273,12 @@ def measure_one(layer, factors):
             scaled[name] = np.array(
                 [deviation(output(norm, W * factor, D, np.float32, EPS), y) for factor in factors]
             )
-        change = {"LN": "W shifted", "BN": "D shifted"}.get(name)
-        if change:
+        if change := {"LN": "W shifted", "BN": "D shifted"}.get(name):
             sizes = np.logspace(-1, 6, 29)
             off = [
                 deviation(output(norm, *changed(layer, change, size), np.float32, EPS), y) for size in sizes
             ]
-            harmless[key] = sizes[np.array(off) <= 0.01].max()
+            harmless[f"{name}, {change}"] = sizes[np.array(off) <= 0.01].max()
     a = summed_inputs(W, D)
     one = lnrnn.layer_norm(a + 100 * a.std(), UNITS, eps=0)
     return entries, turned, scales, scaled, harmless, deviation(one, output(layer_norm, W, D))
@@ -295,7 +330,12 @@ def clauses(results):
             "LN does not ignore one vector added to all data (the post says it does)",
             decided(entries["LN, D shifted"]) is False,
         ),
+        Check("LN ignores one number added to a sample's summed inputs", results["one number"].max() <= SAME),
         Check("a norm before W loses the invariance to W", all(as_in_table(results, BEFORE))),
+        Check(
+            "a factor below 0 turns the sign of the output",
+            max(values.max() for values in results["turned"].values()) <= SAME,
+        ),
         Check(
             "weight norm passes on the scale of the data (Table 1 is right, the paper's text wrong)",
             np.allclose(entries["weight norm, D scaled"], np.abs(np.array(FACTORS) - 1)),
