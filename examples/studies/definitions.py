@@ -64,11 +64,11 @@ def draw(results, figure):
 
 
 def draw_momentum(axes, found):
-    looks = {
+    styles = {
         "1.0": (STYLES["BN"][0], 1), "0.1": (STYLES["LN"][0], 2), "None": (OTHER, 2.5),
         "0.0": (STYLES["no norm"][0], 1.5),
     }  # fmt: skip
-    for name, (colour, width) in looks.items():
+    for name, (colour, width) in styles.items():
         curve = found["torch"][name]
         axes.plot(np.arange(1, len(curve) + 1), curve, color=colour, lw=width, label=f"momentum = {name}")
     axes.axhline(found["all"], color="black", lw=1, ls=":", label="mean of all batches")
@@ -192,10 +192,12 @@ def exponent(error):
 
 
 def shapes(networks, x, seeds):
-    """How far trained networks' normalised summed inputs of x are from Gaussian: the mean absolute skewness
-    of their units, that of as many Gaussian numbers, the share of units that a test of normality rejects at 1 %,
-    and by how much BN changes skewness and kurtosis, (S,) each. And a histogram of the unit, of the first
-    network's second layer, whose skewness is the median."""
+    """How far trained networks' normalised summed inputs of x are from Gaussian, (S,) each.
+
+    skewness: the mean absolute one of their units. of Gaussian numbers: that of as many of these. rejected:
+    the share of units that a test of normality rejects at 1 %. change: by how much BN changes skewness and
+    kurtosis at most. share, edges: a histogram of the unit, of the first network's second layer, whose
+    skewness is the median."""
     stats = require("scipy.stats", "this study", "demo")
     layers = networks.summed_inputs(x)
     before, after = (np.concatenate(part, axis=2).astype(np.float64) for part in zip(*layers, strict=True))
@@ -386,7 +388,8 @@ def tables(results):
     ]  # fmt: skip
     return "\n\n".join([
         f"Running mean after {len(found['torch']['1.0'])} batches: starts at 0, last batch "
-        f"{found['last']:.3f}, all batches {found['all']:.3f}\n" + table(["momentum", *map(str, MOMENTA)], rows),
+        f"{found['last']:.3f}, all batches {found['all']:.3f}\n"
+        + table(["momentum", *map(str, MOMENTA)], rows),
         "Error of a batch's statistics times sqrt(batch)\n"
         + table(["batch", *map(str, SIZES)], [[name, *(f"{value:.2f}" for value in values.mean(axis=0))]
                                              for name, values in error.items()]),
