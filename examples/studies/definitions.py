@@ -226,8 +226,8 @@ def shapes(networks, x, seeds):
 class Fixed(FeedForward):
     """The hidden layers' gains stay 1, their biases 0."""
 
-    def losses_and_gradients(self, x, labels):
-        losses, gradients, logits = super().losses_and_gradients(x, labels)
+    def losses_and_gradients(self, *batch):
+        losses, gradients, logits = super().losses_and_gradients(*batch)
         for layer in self.layers(gradients)[:-1]:
             layer.gain[...] = layer.bias[...] = 0
         return losses, gradients, logits
