@@ -70,3 +70,36 @@ def test_multiply_adds():
     networks = study.FeedForward([0], "batch")
     weights = [layer.weight.size for layer in networks.layers(networks.values)]
     assert study.multiply_adds(8, 100) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))
+
+
+def test_what_the_page_says():
+    results = study.STUDY.results()
+    found = study.clauses(results)
+    checks = [part for part in found if isinstance(part, study.Check)]
+    assert len(checks) == 9 and all(check.holds for check in checks)
+    by_text = {part.text: part for part in found if isinstance(part, study.Clause)}
+    assert {text: (part.verdict(), part.verdict(0.0)) for text, part in by_text.items()} == {
+        "BN makes a Gaussian: its |skewness| is as of Gaussian numbers": ("refuted", "refuted"),
+        **{
+            f"a larger batch estimates the {name} better: error falls as batch^-k, k": ("confirmed",) * 2
+            for name in ("mean", "variance")
+        },
+        **{
+            f"{norm}, {width} units: {text} without gain and bias": verdicts
+            for text, of_eight in (("test accuracy lower", "unclear"), ("fits less", "refuted"))
+            for width, by_norm in (
+                (32, [("refuted", "unclear")] * 2),
+                (8, [(of_eight, "unclear")] * 2),
+                (4, [("unclear", "unclear"), ("confirmed", "confirmed")]),
+            )
+            for norm, verdicts in zip(("LN", "BN"), by_norm, strict=True)
+        },
+    }
+    assert round(100 * results["shape"]["rejected"].mean()) == 82
+    assert np.abs(results["error"]["mean"].mean(axis=0) * np.sqrt(study.SIZES) - 1).max() < 0.015
+    assert round(results["cost"]["multiply-adds"][1], 1) == 8.5
+    update, statistics = study.multiply_adds(32, 60000)
+    assert round(1 + statistics / update, -1) == 570
+    assert round(100 * study.change(results, "accuracy", "BN", 4).mean(), 1) == 4.7
+    stuck = results["accuracy"]["LN, 4, trained"]
+    assert (stuck < 0.12).sum() == 2
