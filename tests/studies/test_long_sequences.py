@@ -47,7 +47,8 @@ def test_accuracies_are_those_of_one_sequence_at_a_time(results, training):
     too_long = [[len(x) > known for x in test] for test in tests]
     assert results["refused"][training].tolist() == 2 * [np.sum(too_long, axis=1).tolist()]
     for method, norm, policy in (
-        ("LN", "LN", None), ("no norm", "no norm", None), ("BN last", "BN", "last"), ("BN mean", "BN", "mean"),
+        ("LN", "LN", None), ("no norm", "no norm", None),
+        ("BN last", "BN", "last"), ("BN mean", "BN", "mean"),
     ):  # fmt: skip
         network = study.trained("rnn", training, norm, (0.01, 0.3), SEED, 5, data.train)
         if policy:
