@@ -104,9 +104,9 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
     """For each of METHODS at which steps it is right, bool (STEPS, N). A refusal is no right answer."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
-        return networks[norm].name_at_each_step(joined.x, policy) == joined.labels
+        return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
-    found = {policy: right("batch", policy) for policy in POLICIES}
+    found = {str(policy): right("batch", policy) for policy in POLICIES}
     # Within the steps that it knows, strict batch norm answers as with any policy.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}

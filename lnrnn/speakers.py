@@ -334,12 +334,10 @@ def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs:
 
     Call it within `one_thread`. The calls must not change anything that they share; then the values are the
     same for any number of jobs. Where a call raises, those not yet begun are dropped, and the exception is
-    raised.
+    raised at once.
     """
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(function, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        return [future.result() for future in [pool.submit(function, item) for item in items]]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
