@@ -30,46 +30,53 @@ SIZE = (10.0, 6.0)
 def draw(results, figure):
     """States above, gradients below; a column for each setting."""
     panels = figure.subplots(2, len(SETTINGS), sharex=True, sharey=True)
-    for row, quantity in zip(panels, QUANTITIES, strict=True):
-        for axes, setting in zip(row, SETTINGS, strict=True):
-            draw_setting(axes, results, quantity, setting)
-    for axes, setting in zip(panels[0], SETTINGS, strict=True):
-        tidy(axes, setting)
-    for axes in panels[1]:
-        tidy(axes, xlabel="steps back")
-    for axes in panels[0, :3]:
-        axes.set_xlabel("steps")
+    for (quantity, setting), axes in zip(product(QUANTITIES, SETTINGS), panels.flat, strict=True):
+        draw_setting(axes, results, quantity, setting)
+        nonlinearity, source = setting.split(", ")
+        tidy(axes, f"{nonlinearity} units,\n{source}" if quantity == "state" else "")
+        axes.set_xlabel("steps" if quantity == "state" else "steps back")
         axes.tick_params(labelbottom=True)
-    panels[0, 0].set_ylabel("state, decades")
-    panels[1, 0].set_ylabel("gradient, decades")
-    # With noise tanh units keep their states with and without LN: the panel's place is the legend's.
-    handles = [line for line in panels[0, 3].lines if not line.get_label().startswith("_")]
-    panels[0, 3].clear()
+    panels[0, 0].set_ylabel("size of the state, decades")
+    panels[1, 0].set_ylabel("size of the gradient, decades")
+    # The states of tanh units with noise all stay at 0: the legend takes their panel.
+    for artist in [*panels[0, 3].lines, *panels[0, 3].patches]:
+        artist.remove()
     panels[0, 3].axis("off")
-    panels[0, 3].legend(handles=handles, loc="upper left", frameon=False, title="states: all stay at 0")
-    figure.suptitle(TITLE, x=0.01, ha="left", fontsize=10.5, fontweight="bold")
-
-
-TITLE = "TO BE WRITTEN"
+    handles, names = panels[1, 3].get_legend_handles_labels()
+    panels[0, 3].legend(handles, names, loc="center left", frameon=False)
+    figure.suptitle(
+        "TITLE",
+        x=0.01, ha="left", fontsize=10.5, fontweight="bold",
+    )  # fmt: skip
 
 
 def draw_setting(axes, results, quantity, setting):
+    """A line for each radius; two of no norm have it written at them, where the panel has room."""
     axes.set(xscale="log", xlim=(PIECE, STEPS), ylim=(-60, 60))
-    axes.axhspan(LARGEST, 60, color=SHADE)
-    axes.axhspan(-60, SMALLEST, color=SHADE)
+    axes.set_xticks((10, 100, 1000, 10_000), ("10", "100", "1000", ""))
+    axes.minorticks_off()
+    for ends in ((-60, SMALLEST), (LARGEST, 60)):
+        axes.axhspan(*ends, color=SHADE, lw=0)
     for name, radius in product(GAINS, RADII):
-        key = f"{setting}, {radius:g}, {name}"
-        if key not in results["curves"]:
+        if f"{setting}, {radius:g}, {name}" not in results["curves"]:
             continue
-        colour, _, width = STYLES[name.split(",")[0]]
-        steps, curve = results["steps"], results["curves"][key][QUANTITIES.index(quantity)]
+        colour, _, _ = STYLES[name.split(",")[0]]
+        curve = results["curves"][f"{setting}, {radius:g}, {name}"][QUANTITIES.index(quantity)]
         label = name if radius == 1 else None
-        axes.plot(steps, curve, "--" if "," in name else "-", color=colour, lw=width, label=label)
-        far = np.flatnonzero(np.abs(curve) > 25)
-        if name == "no norm" and radius in (0.9, 1.1) and len(far):
-            axes.annotate(
-                f"{radius:g}", (steps[far[0]], curve[far[0]]), (-3, 0), textcoords="offset points", ha="right"
-            )
+        axes.plot(results["steps"], curve, "--" if "," in name else "-", color=colour, lw=1.6, label=label)
+    for radius, where in LABELS.get(f"{quantity}, {setting}", {}).items():
+        axes.annotate(radius, where, color=STYLES["no norm"][0], ha="right", va="center")
+
+
+SHRINK, GROW = {"0.9": (500, -30), "0.99": (5000, -30)}, {"1.1": (500, 30), "1.01": (5000, 30)}
+LABELS = {  # the radius -> where it is written: steps, decades
+    "state, identity, no input": SHRINK | GROW,
+    "state, identity, noise": GROW,
+    "state, tanh, no input": SHRINK,
+    "gradient, identity, no input": SHRINK | GROW,
+    "gradient, identity, noise": GROW | {"1": (5000, 5), "0.99": (5000, -30)},
+    "gradient, tanh, no input": SHRINK,
+}
 
 
 show("dynamics", draw, SIZE)
@@ -160,7 +167,7 @@ def measure(seeds, settings, quick):
     found = side_by_side(lambda seed: measure_seed(seed, 300 if quick else STEPS), seeds, "seeds")
     paths = {key: np.stack([of[key][0] for of in found]) for key in found[0]}
     count = next(iter(paths.values())).shape[2]
-    drawn = np.unique(np.geomspace(1, count, 40).round().astype(int)) - 1
+    drawn = np.unique(np.geomspace(1, count, 60).round().astype(int)) - 1
     return {
         "steps": PIECE * (drawn + 1),
         "drift": {key: path[:, :, -1] - path[:, :, 0] for key, path in paths.items()},

@@ -43,38 +43,44 @@ OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 def draw(results, figure):
     """F by hand; growth of the weights, and the angle of an update, in training."""
     hand, grown, turned = figure.subplots(1, 3)
-    for name, style in (("LN", "-"), ("BN", "--")):
-        colour, marker, width = STYLES[name]
+    for name, line, marker in (("LN", "-", ""), ("BN", "none", "^")):
+        colour, _, width = STYLES[name]
         for what in ("weight", "gain"):
-            hand.loglog(FACTORS, results["curves"][f"{what}, {name}"], style, color=colour, lw=width)
-    hand.set_xticks(FACTORS[::3], [f"{factor:g}" for factor in FACTORS[::3]])
-    hand.annotate("along a gain", (1.1, 2), color="#333333")
-    hand.annotate("along the weights", (0.25, 30), color="#333333")
-    hand.annotate("LN solid, BN dashed", (0.09, 8e-3), color="#333333")
-    tidy(
-        hand,
-        "Ten times longer weights:\nF a hundredth",
-        xlabel="weights times",
-        ylabel="Fisher information F, 1 as trained",
-    )
-    for axes, what in ((grown, "growth"), (turned, "fall")):
-        ends = {}
-        for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
-            colour, _, width = STYLES[key.split(",")[0]]
-            curve = results["curves"][f"{what}, {key}"]
-            axes.semilogy(np.arange(len(curve)), curve, "-" if "SGD" in key else "--", color=colour, lw=width)
-            ends[key] = curve[-1], colour
-        low, high = np.log10(axes.get_ylim())
-        heights = label_places([float(np.log10(end)) for end, _ in ends.values()], 0.06 * (high - low))
-        for (key, (_, colour)), height in zip(ends.items(), heights, strict=True):
-            axes.annotate(key, (len(curve), 10**height), color=colour, va="center", annotation_clip=False)
-    tidy(grown, "The weights grow", xlabel="passes over the images", ylabel="|W|, 1 at the start")
+            curve = results["curves"][f"{what}, {name}"]
+            hand.loglog(FACTORS, curve, line, marker=marker, color=colour, lw=width, label=name)
+    hand.legend(*(found[::2] for found in hand.get_legend_handles_labels()), loc="lower left", frameon=False)
+    hand.annotate("by W", (0.15, 5))
+    hand.annotate("by a gain", (0.12, 0.45))
+    hand.set_xticks((0.1, 1, 10), ("0.1", "1", "10"))
+    hand.set_yticks((0.01, 0.1, 1, 10, 100), ("0.01", "0.1", "1", "10", "100"))
+    tidy(hand, "W 10 times as long:\nF a hundredth", xlabel="W times", ylabel="Fisher information F")
+    in_training(grown, results, "growth", (1, 2, 5, 10, 20))
+    tidy(grown, "W grows in training", xlabel="passes over the images", ylabel="|W| over |W| at the start")
+    in_training(turned, results, "fall", (0.001, 0.01, 0.1, 1))
     tidy(
         turned,
         "A longer W turns less",
         xlabel="passes over the images",
-        ylabel="angle of an update, 1 if |W| is held",
+        ylabel="angle of an update, |W| free / held",
     )
+
+
+def in_training(axes, results, what, ticks):
+    """A line for each norm and optimiser, with its name at the end."""
+    ends, passes = {}, len(results["curves"][f"{what}, LN, SGD"]) - 1
+    for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
+        colour, _, width = STYLES[key.split(",")[0]]
+        curve = results["curves"][f"{what}, {key}"]
+        axes.semilogy(curve, "-" if "SGD" in key else "--", color=colour, lw=width)
+        ends[key] = np.log10(curve[-1]), colour
+    axes.set_ylim(ticks[0] * 0.8, ticks[-1] * 1.2)
+    heights = label_places([float(end) for end, _ in ends.values()], 0.07 * np.log10(ticks[-1] / ticks[0]))
+    for (key, (_, colour)), height in zip(ends.items(), heights, strict=True):
+        axes.annotate(
+            key, (passes, 10**height), (4, 0), textcoords="offset points", color=colour, va="center"
+        )
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
 
 
 show("weight_growth", draw, (10.0, 3.8))
