@@ -18,6 +18,7 @@ from nets import StepClassifier
 from plots import SHADE, STYLES, forest, lines, tidy
 
 import lnrnn
+from lnrnn.demo import label_places
 from lnrnn.speakers import CELLS, MODELS, Adam, updates
 
 # Change these.
@@ -39,35 +40,47 @@ SYMBOLS = 64  # the 63 most frequent characters of the training text, and one fo
 
 
 def draw(results, figure):
-    """Bits by position and while training of one cell, and what is lost of all."""
+    """Of one cell bits by position, and while it trains; of all what is lost."""
     panels = figure.subplot_mosaic([["position", "lost"], ["curve", "lost"]], width_ratios=(1.25, 1))
     draw_position(panels["position"], results)
-    curve, every = panels["curve"], SMOOTH * (np.arange(len(results["curve"]["LN"][0])) + 0.5)
-    curve.set_ylim(2.2, 4.2)
+
+    curve, every = panels["curve"], SMOOTH * (np.arange(results["curve"]["LN"].shape[1]) + 0.5)
+    curve.set_ylim(2.2, 4.6)
     lines(curve, every, results["curve"])
     tidy(
-        curve, f"{SHOWN.upper()}: THE TITLE",
-        xlabel="updates", ylabel="bits per character", xlim=(0, every[-1]),
+        curve, f"{SHOWN.upper()}: LN and BN train faster than no norm", xlabel="updates",
+        ylabel="bits per character, training", xlim=(0, every[-1]),
     )  # fmt: skip
-    names = {"BN last": "BN last", "BN batch": "BN batch", "BN mean": "BN mean", "LN": "LN"}
-    del names
-    rows = {}
-    for method in ("LN", "BN last", "BN mean", "BN batch"):
-        for cell in CELLS:
-            rows[f"{method}, {cell.upper()}"] = results["beyond"][cell][method]
+
+    rows = {
+        f"{method}, {cell.upper()}": results["beyond"][cell][method]
+        for method in ("LN", "BN last", "BN mean", "BN batch")
+        for cell in CELLS
+    }
     forest(panels["lost"], rows, 1.0, len(CELLS))
-    tidy(panels["lost"], "THE TITLE", xlabel=f"bits per character lost beyond step {STEPS}")
+    tidy(
+        panels["lost"], "Only the batch's own statistics lose", xlim=(-0.02, 0.15),
+        xlabel=f"bits per character lost beyond step {STEPS}",
+    )  # fmt: skip
 
 
 def draw_position(axes, results):
-    axes.set(xscale="log", xlim=(1, results["steps"]))
     axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
+    axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
+    middle, ends = np.exp(results["at"]), {}
+    gap = np.searchsorted(middle, STEPS)  # no line rises before what makes it rise
     for method, values in results["position"].items():
         colour, _, width = STYLES[method]
-        # A gap at STEPS: no line rises before what makes it rise.
-        gap = np.searchsorted(results["at"], np.log(STEPS))
-        x, y = np.insert(np.exp(results["at"]), gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
+        x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
         axes.plot(x, y, color=colour, lw=width, ls=(0, (2, 2)) if method == "BN mean" else "-")
+        ends[method] = y[-1]
+    for method, y in zip(ends, label_places(list(ends.values()), 0.075), strict=True):
+        axes.text(1.08 * results["steps"], y, method, color=STYLES[method][0], va="center")
+    tidy(
+        axes, f"{SHOWN.upper()}: BN's last step can be repeated, and averaged", xscale="log",
+        xlim=(1, results["steps"]), ylim=(2.1, 3.0), xlabel="characters since the start",
+        ylabel="bits per character",
+    )  # fmt: skip
 
 
 show("characters", draw, (9.8, 6.6))
@@ -301,7 +314,8 @@ def measure(seeds, settings, quick):
         for norm in NORMS:
             losses, by_method, same, averaged = zip(*(found[cell, norm, seed] for seed in seeds), strict=True)
             same = np.stack(same)
-            of_cell["needed"][norm] = [updates_needed(one, settings["target"][cell]) for one in losses]
+            target = settings["target"][cell]
+            of_cell["needed"][norm] = np.array([updates_needed(one, target) for one in losses])
             of_cell["within"][norm] = same[:, STEPS:].mean(axis=1)
             for method in by_method[0]:
                 lost = np.stack([one[method] for one in by_method]) - same

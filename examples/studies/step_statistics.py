@@ -10,7 +10,7 @@ from common import Clause, Study, interval, join_utterances, points, show, side_
 from plots import OTHER, STYLES, tidy
 
 from lnrnn.data import japanese_vowels, pad_sequence
-from lnrnn.demo import SETTINGS, label_places
+from lnrnn.demo import SETTINGS
 from lnrnn.speakers import AT_A_TIME, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
 # Change these.
@@ -24,45 +24,37 @@ SPLITS = 5  # random halves of the training utterances
 REACH, REPEATED = 18, 12  # long utterances, and the step that is repeated with their statistics
 
 NORMS = {"BN": "batch", "LN": "layer"}
+BN, LN = (STYLES[norm][0] for norm in NORMS)
 
 
 def draw(results, figure):
     """How the statistics change, and what it costs to repeat those of step K."""
-    moves, costs = figure.subplots(1, 2, width_ratios=(1, 1.35))
-    moves.set_ylim(0, 0.5)
+    moves, costs, middle = figure.subplots(1, 3, width_ratios=(1, 1.15, 1.15))
     moves.axhline(SETTLED, color="#999999", lw=1, ls=":")
-    moves.text(1, SETTLED + 0.008, f"{SETTLED:g}: settled below", color="#777777")
-    for name, first, colour, marker, place in (
-        ("change", 2, STYLES["BN"][0], "^", (2.6, 0.4, "change from the step before")),
-        ("error", 1, OTHER, "s", (9, 0.1, "error: two halves of the data differ")),
-    ):
+    moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: settled below", color="#777777", ha="right")
+    for name, first, colour, marker in (("change", 2, BN, "^"), ("error", 1, OTHER, "s")):
         band(moves, np.arange(first, first + results[name].shape[1]), results[name], colour, marker=marker)
-        moves.text(*place, color=colour)
+    moves.text(3, 0.4, "change from the\nstep before", color=BN)
+    moves.text(4, 0.11, "error: halves of\nthe data differ", color=OTHER)
     tidy(
-        moves, "The statistics settle at step 3", xlim=(0.5, 22.5), xticks=(1, 5, 10, 15, 20),
+        moves, "Statistics settle at step 3", xlim=(0.5, 22.5), ylim=(0, 0.5), xticks=(1, 5, 10, 15, 20),
         xlabel="step", ylabel="standard deviations of a unit",
     )  # fmt: skip
 
-    last, ends = len(results["count"]), {}
-    costs.axhline(0, color="#999999", lw=1)
-    for (name, values), style in zip(results["joined"].items(), ("-", (0, (4, 1.5))), strict=True):
-        steps = f"{results['steps'][name]:,.0f} steps"
-        band(costs, np.arange(1, last + 1), 100 * values, STYLES["BN"][0], ls=style)
-        layer = np.repeat(results["LN"][name][:, None], 2, axis=1)
-        band(costs, np.array([1, last]), 100 * layer, STYLES["LN"][0], ls=style)
-        ends[f"BN, {steps}"] = values[:, -1], STYLES["BN"][0]
-        ends[f"LN, {steps}"] = layer, STYLES["LN"][0]
-    alone = results["alone"]
+    last, alone = len(results["count"]), results["alone"]
+    for axes in (costs, middle):
+        axes.axhline(0, color="#999999", lw=1)
+        for (name, values), style in zip(results["joined"].items(), ("-", (0, (4, 1.5))), strict=True):
+            band(axes, np.arange(1, last + 1), 100 * values, BN, ls=style)
+            layer = np.repeat(results["LN"][name][:, None], 2, axis=1)
+            band(axes, np.array([1, last]), 100 * layer, LN, ls=style)
     band(costs, np.arange(1, alone.shape[1] + 1), 100 * alone, OTHER)
-    ends["BN, one utterance\nlonger than K"] = alone[:, -1] + 0.06, OTHER
-    places = label_places([100 * float(values.mean()) for values, _ in ends.values()], 6)
-    for (text, (_, colour)), y in zip(ends.items(), places, strict=True):
-        costs.text(last + 0.6, y, text, color=colour, va="center")
+    label = "step K, repeated for all later ones"
     tidy(
-        costs, "Late steps fail; the last one fails worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
-        xlabel="step K, repeated for all later ones", ylabel="accuracy gained or lost, points",
-        xticks=(1, 5, 10, 15, 20, last),
+        costs, "Late steps fail, the last one worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
+        xlabel=label, ylabel="accuracy gained or lost, points", xticks=(1, 5, 10, 15, 20, last),
     )  # fmt: skip
+    tidy(middle, "THE MIDDLE", xlim=(6.5, 14.5), ylim=(-7, 3), xlabel=label)
 
 
 def band(axes, x, values, colour, **style):
