@@ -26,6 +26,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import cli, speakers
+from lnrnn.data import Utterances
 from lnrnn.demo import save_figure
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
@@ -74,6 +75,18 @@ def load_digits() -> Digits:
     part = np.arange(len(x)) % 9
     trained = part < FOLDS
     return Digits(x[trained], labels[trained], part[trained], x[~trained], labels[~trained])
+
+
+def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Longer speech of the same speakers: before every utterance ``count - 1`` others of its speaker, drawn
+    with replacement. Each utterance is the last of one sequence, so the labels stay those of ``utterances``.
+    """
+    joined = []
+    for index, label in enumerate(utterances.labels):
+        same = np.flatnonzero(utterances.labels == label)
+        before = rng.choice(same[same != index], count - 1)
+        joined.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
+    return joined
 
 
 # --- intervals and verdicts ---------------------------------------------------------------------------------
