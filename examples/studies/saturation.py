@@ -42,7 +42,7 @@ def draw(results, figure):
         axes.set_ylim(-13.5, 1.5)
         lines(axes, places, {name: results[f"{net}, {name}"]["gradient"] for name in NORMS})
         for name in NORMS:
-            start = results[f"{net}, {name}"]["start gradient"].mean(axis=0)
+            start = results[f"{net}, {name}, usual"]["start gradient"].mean(axis=0)
             axes.plot(places, start, ":", color=STYLES[name][0], marker=STYLES[name][1], ms=4)
         axes.plot([], [], "-", color="#333333", label="tuned, in training")
         axes.plot([], [], ":", color="#333333", label="usual scale, before training")
@@ -112,8 +112,8 @@ def examined(before, after, gradient):
     }
 
 
-def summary(course, start):
-    """course: `examined` before training and after each pass; start: at the usual scale."""
+def summary(course):
+    """course: `examined` before training and after each pass."""
     gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
 
     def drifts(which):
@@ -123,9 +123,9 @@ def summary(course, start):
         "saturated": np.mean([found["saturated"] for found in course[1:]]),
         "decades": np.abs(gradient[:, 0]).mean(),
         "gradient": gradient.mean(axis=0),
-        "start gradient": start["gradient"] - start["gradient"][-1],
-        "start spread": start["spread"],
-        "start saturated": start["saturated"].mean(),
+        "start gradient": gradient[0],
+        "start spread": course[0]["spread"][[0, -1]],
+        "start saturated": course[0]["saturated"].mean(),
         "drift": drifts("after").mean(axis=0),
         "drift before": drifts("before").mean(),
     }
@@ -196,21 +196,24 @@ def gradient_shift(networks, old, x, labels):
     return np.array(found)
 
 
-def from_below(networks, old, x):
-    """How much the changes of a layer's units by those of the layers below are alike, mean over the layers.
-    old: the stack before them."""
-    apply = {"sigmoid": lambda a: 1 / (1 + np.exp(-a)), "relu": lambda a: np.maximum(a, 0)}[old.nonlinearity]
+def correlation_from_below(old, new, x):
+    """`correlation` of how the summed inputs W h move when h moves as from stack ``old`` to ``new`` and W
+    stays, mean over the hidden layers from the second on."""
     found = []
-    pairs = zip(old.summed_inputs(x), networks.summed_inputs(x), strict=True)
-    for (_, a), (_, b), layer in zip(*zip(*pairs, strict=True), old.layers(old.values)[1:-1], strict=False):
-        found.append((a, b, layer))
-    return apply, found
+    inputs = zip(old.summed_inputs(x), new.summed_inputs(x), strict=True)
+    for layer, ((_, before), (_, after)) in zip(old.layers(old.values)[1:-1], inputs, strict=False):
+        moved = activated(old.nonlinearity, after[:, 0]) - activated(old.nonlinearity, before[:, 0])
+        found.append(correlation(np.einsum("bi,oi->bo", moved, layer.weight[0])))
+    return np.mean(found)
+
+
+def activated(nonlinearity, a):
+    return np.maximum(a, 0) if nonlinearity == "relu" else 0.5 * np.tanh(0.5 * a) + 0.5
 
 
 def follow_deep(data, net, name, seed, setting, passes):
     networks = make_deep(net, name, seed, [setting])
     x, labels = probe_images(data, seed)
-    start = examine_deep(make_deep(net, name, seed, [(1, 0.0)]), x, labels)
     course, accuracies, shifts, alike = [examine_deep(networks, x, labels)], [], [], []
     updates, old, last = 0, networks.values, networks.part([0])
 
@@ -225,8 +228,253 @@ def follow_deep(data, net, name, seed, setting, passes):
         course.append(examine_deep(networks, x, labels))
         alike.append(correlation_from_below(last, networks, x))
         last = networks.part([0])
-        accuracies.append(float((networks.logits(data.test_x)[:, 0].argmax(axis=1) == data.test_labels).mean()))
+        named = networks.logits(data.test_x)[:, 0].argmax(axis=1)
+        accuracies.append(float((named == data.test_labels).mean()))
 
     train_deep(data, networks, seed, [setting], passes, on_pass, on_update)
     more = {"accuracy": accuracies, "shift": np.mean(shifts), "alike": np.mean(alike)}
-    return {**summary(course, start), **more}
+    return {**summary(course), **more}
+
+
+def probe_images(data, seed):
+    """The first images that ``seed`` trains on, and their labels."""
+    chosen = data.without_fold(seed % FOLDS)[:PROBED]
+    return data.train_x[chosen], data.train_labels[chosen]
+
+
+# --- the recurrent network ---
+
+
+def make_recurrent(name, seed, factor):
+    rnn = lnrnn.RNN(PIXELS // STEPS, UNITS, nonlinearity="sigmoid", norm=NORMS[name], seed=seed)
+    for parameter, value in rnn.parameters().items():
+        if parameter.startswith("gain") or (parameter.startswith("weight") and NORMS[name] is None):
+            setattr(rnn, parameter, value * np.float32(factor))
+    return SequenceClassifier(rnn, CLASSES, np.random.default_rng([2, seed]))
+
+
+def as_sequences(x):
+    """Images (N, PIXELS) as STEPS pieces of their rows, (STEPS, N, PIXELS / STEPS), and the lengths (N,)."""
+    steps = np.ascontiguousarray(x.reshape(len(x), STEPS, -1).transpose(1, 0, 2))
+    return steps, np.full(len(x), STEPS)
+
+
+def summed_inputs(parameters, norm, x, y):
+    """W_ih x_t + W_hh h_{t-1}, and what the sigmoid is taken of, in training mode: (B, units) at each step.
+
+    parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units): its inputs and outputs.
+    """
+    gain = parameters.get("gain_l0")
+    # Without norm there are two, as in torch.nn: of the input and of the state.
+    bias = np.sum([value for name, value in parameters.items() if name.startswith("bias")], axis=0)
+    before, after = [], []
+    for x_t, h_t in zip(x, np.concatenate([np.zeros_like(y[:1]), y[:-1]]), strict=True):
+        z = np.einsum("bi,oi->bo", x_t, parameters["weight_ih_l0"])
+        z += np.einsum("bi,oi->bo", h_t, parameters["weight_hh_l0"])
+        before.append(z)
+        if norm is None:
+            after.append(z + bias)
+        elif norm == "layer":
+            after.append(lnrnn.layer_norm(z, z.shape[1], gain, bias, EPS))
+        else:
+            after.append(lnrnn.batch_norm(z, None, None, gain, bias, True, 0.0, EPS))
+    return before, after
+
+
+def examine_recurrent(network, name, x, labels):
+    own = make_recurrent(name, 0, 1)  # a copy: the running statistics stay as they are
+    own.set_parameters(network.parameters())
+    steps, lengths = as_sequences(x)
+    y = own.rnn.forward_train(steps)[0]
+    gx = own.loss_and_all_gradients(steps, lengths, labels)[2]
+    before, after = summed_inputs(own.rnn.parameters(), NORMS[name], steps, y)
+    return examined(before, after, [length(g) for g in gx])
+
+
+def accuracy_of(network, x, labels):
+    return float((network.predict(*as_sequences(x)) == labels).mean())
+
+
+def train_recurrent(data, network, seed, rate, passes, on_pass):
+    chosen = data.without_fold(seed % FOLDS)
+    settings = TrainingSettings(passes, BATCH, rate, LARGEST_NORM, noise=0.0)
+    rng = np.random.default_rng([1, seed])
+    steps, lengths = as_sequences(data.train_x[chosen])
+    train(network, steps, lengths, data.train_labels[chosen], settings, rng, on_pass)
+
+
+def try_recurrent(data, net, name, seed, grid, passes):
+    held = data.fold == seed % FOLDS
+    x, labels, scores = data.train_x[held], data.train_labels[held], []
+    for factor, rate in grid:
+        network, found = make_recurrent(name, seed, factor), []
+
+        def on_pass(network=network, found=found):
+            found.append(accuracy_of(network, x, labels))
+
+        train_recurrent(data, network, seed, rate, passes, on_pass)
+        scores.append(np.mean(found))
+    return np.array(scores)
+
+
+def follow_recurrent(data, net, name, seed, setting, passes):
+    network, accuracies = make_recurrent(name, seed, setting[0]), []
+    x, labels = probe_images(data, seed)
+    course = [examine_recurrent(network, name, x, labels)]
+
+    def on_pass():
+        course.append(examine_recurrent(network, name, x, labels))
+        accuracies.append(accuracy_of(network, data.test_x, data.test_labels))
+
+    train_recurrent(data, network, seed, setting[1], passes, on_pass)
+    return {**summary(course), "accuracy": accuracies}
+
+
+# --- all of it ---
+
+USUAL = ", usual"  # ends the name of what is at factor 1, if that is one of several
+START = ("start gradient", "start spread", "start saturated", "accuracy")  # all that is kept of it
+
+CASES = [(net, name) for net in NETS for name in NORMS]
+
+
+def grid_of(net, quick):
+    factors = FACTORS[net][:3:2] if quick else FACTORS[net]
+    return [(factor, rate) for factor in factors for rate in (RATES[2:3] if quick else RATES)]
+
+
+def tune(seeds, quick):
+    """For each network and norm the factor and rate with the best held-out accuracy, mean over the passes
+    and the seeds, and the best rate at factor 1, the usual scale."""
+    data, settings = load_digits(), {}
+
+    def one(run):
+        net, name, seed = run
+        attempt = try_recurrent if net == "recurrent" else try_deep
+        return attempt(data, net, name, seed, grid_of(net, quick), 2 if quick else PASSES)
+
+    scores = iter(side_by_side(one, [(*case, seed) for case in CASES for seed in seeds], "settings"))
+    for net, name in CASES:
+        grid, means = grid_of(net, quick), np.mean([next(scores) for _ in seeds], axis=0)
+        settings[f"{net}, {name}"] = best(grid, means)
+        usual = len(grid) // len({factor for factor, _ in grid})
+        if usual < len(grid):
+            settings[f"{net}, {name}{USUAL}"] = best(grid[:usual], means[:usual])
+    return settings
+
+
+def measure(seeds, settings, quick):
+    """results: by network and norm, and the same with ", usual" at the usual scale."""
+    data, results = load_digits(), {}
+
+    def one(run):
+        case, seed = run
+        net, name = case.split(", ")[:2]
+        follow = follow_recurrent if net == "recurrent" else follow_deep
+        return follow(data, net, name, seed, settings[case], 2 if quick else PASSES)
+
+    found = iter(side_by_side(one, [(case, seed) for case in settings for seed in seeds], "networks"))
+    for case in settings:
+        own = [next(found) for _ in seeds]
+        kept = [what for what in own[0] if what in START or not case.endswith(USUAL)]
+        results[case] = {what: np.round([each[what] for each in own], 4) for what in kept}
+    return results
+
+
+def passes_to(accuracy, level=REACHED):
+    """accuracy (S, passes): passes until it is first ``level``, (S,), interpolated, from chance at the start;
+    all passes if it never is."""
+    found = []
+    for own in accuracy:
+        own = np.concatenate([[1 / CLASSES], own])
+        above = np.flatnonzero(own >= level)
+        end = int(above[0]) if len(above) else len(own) - 1
+        found.append(end - (own[end] - level) / (own[end] - own[end - 1]) if len(above) else end)
+    return np.array(found, float)
+
+
+# question -> of which less is better, (S,); margin; unit
+QUESTIONS = {
+    "saturates less": (lambda own: own["saturated"], 0.05, "points"),
+    "gradients reach further": (lambda own: own["decades"], 0.5, "decades"),
+    "trains faster": (lambda own: np.log2(passes_to(own["accuracy"])), math.log2(1.25), "times"),
+    "inputs drift less": (lambda own: doublings(own["drift"].mean(axis=1)), math.log2(1.25), "times"),
+    "W h drifts less": (lambda own: doublings(own["drift before"]), math.log2(1.25), "times"),
+    "gradients shift less": (lambda own: doublings(own["shift"]), math.log2(1.25), "times"),
+}
+
+
+def doublings(decades):
+    return math.log2(10) * decades
+
+
+def less(results, question, name, net, other="no norm"):
+    """What norm ``name`` gains on no norm."""
+    what = QUESTIONS[question.split(" at ")[0]][0]
+    usual = USUAL if "usual" in question else ""
+    return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])
+
+
+def clauses(results):
+    found, sigmoid, relu = [], results["deep, no norm"], results["ReLU, no norm"]
+
+    def gains(questions, nets):
+        cases = [(question, net, name) for question in questions for net in nets for name in ("LN", "BN")]
+        for question, net, name in cases:
+            _, margin, unit = QUESTIONS[question.split(" at ")[0]]
+            values = less(results, question, name, net)
+            found.append(Clause(f"{net}, {name}: {question}", values, margin, unit, 4))
+
+    both = "deep", "recurrent"
+    gains(["trains faster at the usual scale", *list(QUESTIONS)[:4]], both)
+    gains(list(QUESTIONS)[4:], ["deep"])
+    for net, own in (("deep", sigmoid), ("ReLU", relu)):
+        values = own["drift"][:, DEPTH // 2 :].mean(axis=1) - own["drift"][:, : DEPTH // 2].mean(axis=1)
+        text = f"{net}, no norm: the upper layers drift more than the lower"
+        found.append(Clause(text, doublings(values), math.log2(1.25), "times", 2))
+    drifts = [less(results, "inputs drift less", "LN", net) for net in ("ReLU", "deep")]
+    found += [
+        Clause("ReLU, LN: inputs drift less", drifts[0], math.log2(1.25), "times", 3),
+        Clause("LN lessens drift more with ReLU than with sigmoids", drifts[0] - drifts[1], 0.0, "times", 3),
+        Clause("changes are more alike with ReLU", relu["alike"] - sigmoid["alike"], 0.05, "points", 3),
+    ]
+    for net in NETS:
+        values = results[f"{net}, BN"]["accuracy"][:, -1] - results[f"{net}, LN"]["accuracy"][:, -1]
+        found.append(Clause(f"{net}: BN ends better than LN", values, 0.005, "points", 4))
+    spread = {name: results[f"deep, {name}, usual"]["start spread"] for name in ("LN", "BN")}
+    lost = spread["LN"][:, 0] - spread["LN"][:, -1]
+    found.append(Clause("deep, LN: units lose what tells images apart", lost, 0.5, "decades", 4))
+    return [*found, Check("deep, BN: units keep it", bool(np.abs(spread["BN"]).max() < 0.01))]
+
+
+def tables(results):
+    cells = {
+        "saturated, %": lambda own: percent(own["saturated"]),
+        "gradient, first to last, decades": lambda own: plus_minus(own["decades"]),
+        "  at the usual scale, before training": lambda own: plus_minus(own["start gradient"][:, 0]),
+        f"passes to {100 * REACHED:.0f} %": lambda own: plus_minus(passes_to(own["accuracy"]), 1),
+        "right at the end, %": lambda own: percent(own["accuracy"][:, -1]),
+        "  at the usual scale": lambda own: percent(own["accuracy"][:, -1]),
+        "drift of f's inputs, log10": lambda own: plus_minus(own["drift"].mean(axis=1)),
+        "drift of W h, log10": lambda own: plus_minus(own["drift before"]),
+        "shift of gradients, log10": lambda own: plus_minus(own["shift"]) if "shift" in own else "-",
+        "alike, %": lambda own: percent(own["alike"]) if "alike" in own else "-",
+    }
+
+    def rows(net):
+        for row, cell in cells.items():
+            usual = USUAL if "usual" in row and net != "ReLU" else ""
+            yield [row, *(cell(results[f"{net}, {name}{usual}"]) for name in NORMS)]
+
+    return "\n\n".join(table([net, *NORMS], rows(net)) for net in NETS)
+
+
+def plus_minus(values, digits=2):
+    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{deviation}"
+
+
+STUDY = Study("saturation", measure, clauses, tables, draw, tune, SIZE)
+
+if __name__ == "__main__":
+    STUDY.main()
