@@ -302,7 +302,15 @@ def clauses(results):
 
 
 def tables(results):
-    header = ["", "images to 95 %", "never", "test, %", "converged, % of rates", "on at border, %", "inside, %"]
+    header = [
+        "",
+        "images to 95 %",
+        "never",
+        "test, %",
+        "converged, % of rates",
+        "on at border, %",
+        "inside, %",
+    ]
     rows = []
     for name in NORMS:
         until = results["until"][name]

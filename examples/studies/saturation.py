@@ -9,7 +9,18 @@ import math
 
 import numpy as np
 from common import (
-    CLASSES, FOLDS, PIXELS, Check, Clause, Study, best, load_digits, percent, show, side_by_side, table,
+    CLASSES,
+    FOLDS,
+    PIXELS,
+    Check,
+    Clause,
+    Study,
+    best,
+    load_digits,
+    percent,
+    show,
+    side_by_side,
+    table,
 )  # fmt: skip
 from nets import EPS, FeedForward
 from nets import train as train_stack
@@ -174,7 +185,9 @@ def examine_deep(networks, x, labels):
     own = networks.part([0])
     before, after = zip(*own.summed_inputs(x), strict=True)
     gradients = own.layers(own.losses_and_gradients(x[:, None], labels[:, None])[1])[:-1]
-    return examined([z[:, 0] for z in before], [a[:, 0] for a in after], [length(g.weight) for g in gradients])
+    return examined(
+        [z[:, 0] for z in before], [a[:, 0] for a in after], [length(g.weight) for g in gradients]
+    )
 
 
 def gradient_shift(networks, old, x, labels):
