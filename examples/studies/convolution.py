@@ -293,9 +293,9 @@ def clauses(results):
         ("LN ends better than no norm", better(results, "LN", "no norm"), MARGIN, "points"),
         ("BN learns faster than LN", faster(results, "BN", "LN"), FASTER, "times"),
         ("BN ends better than LN", better(results, "BN", "LN"), MARGIN, "points"),
-        ("units at the border are on less often", border, 0.05, "points"),
+        ("units at the border are on less", border, 0.05, "points"),
         ("posts: LN does not converge", CONVERGED - results["accuracy"]["LN"], 0.0, "points"),
-        ("posts: LN converges at fewer rates than no norm", fewer, 0.05, "points"),
+        ("posts: LN converges at fewer rates", fewer, 0.05, "points"),
     ]
     assert len(parts) == COMPARISONS
     return [Clause(*part, comparisons=COMPARISONS) for part in parts]

@@ -31,10 +31,10 @@ from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 
 # Change these.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
-NETS = {"deep": "sigmoid", "recurrent": "sigmoid", "ReLU": "relu"}  # ReLU is deep too
+NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # ReLU is deep too
 DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one
 # Where gains start; without a norm, what multiplies the usual weights of the hidden layers.
-FACTORS = {"deep": (1, 2, 4, 8, 16), "recurrent": (1, 2, 4, 8, 16), "ReLU": (1,)}
+FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20
 LARGEST_NORM = 1.0  # to which gradients of the recurrent network are clipped
@@ -48,7 +48,7 @@ SIZE = (10.0, 10.0)
 def draw(results, figure):
     """Gradients, speed, and drift by layer."""
     rows = figure.subplots(3, 2)
-    for axes, net in zip(rows[0], ("deep", "recurrent"), strict=True):
+    for axes, net in zip(rows[0], ("deep", "RNN"), strict=True):
         places = range(1, (DEPTH if net == "deep" else STEPS) + 1)
         axes.set_ylim(-13.5, 1.5)
         lines(axes, places, {name: results[f"{net}, {name}"]["gradient"] for name in NORMS})
@@ -61,7 +61,7 @@ def draw(results, figure):
     labels = {"ylabel": "gradient over that at the end, log10"}
     tidy(rows[0][0], "TITLE", xlabel="hidden layer (8: next to the loss)", **labels)
     tidy(rows[0][1], "TITLE", xlabel="time step (16: next to the loss)", **labels)
-    for axes, net in zip(rows[1], ("deep", "recurrent"), strict=True):
+    for axes, net in zip(rows[1], ("deep", "RNN"), strict=True):
         axes.set_ylim(0, 100)
         right = {name: 100 * results[f"{net}, {name}"]["accuracy"] for name in NORMS}
         lines(axes, range(1, right["LN"].shape[1] + 1), right)
@@ -363,7 +363,7 @@ def tune(seeds, quick):
 
     def one(run):
         net, name, seed = run
-        attempt = try_recurrent if net == "recurrent" else try_deep
+        attempt = try_recurrent if net == "RNN" else try_deep
         return attempt(data, net, name, seed, grid_of(net, quick), 2 if quick else PASSES)
 
     scores = iter(side_by_side(one, [(*case, seed) for case in CASES for seed in seeds], "settings"))
@@ -383,7 +383,7 @@ def measure(seeds, settings, quick):
     def one(run):
         case, seed = run
         net, name = case.split(", ")[:2]
-        follow = follow_recurrent if net == "recurrent" else follow_deep
+        follow = follow_recurrent if net == "RNN" else follow_deep
         return follow(data, net, name, seed, settings[case], 2 if quick else PASSES)
 
     found = iter(side_by_side(one, [(case, seed) for case in settings for seed in seeds], "networks"))
@@ -406,19 +406,19 @@ def passes_to(accuracy, level=REACHED):
     return np.array(found, float)
 
 
+def doublings(decades):
+    return math.log2(10) * decades
+
+
 # question -> of which less is better, (S,); margin; unit
 QUESTIONS = {
     "saturates less": (lambda own: own["saturated"], 0.05, "points"),
-    "gradients reach further": (lambda own: own["decades"], 0.5, "decades"),
+    "gradients reach further": (lambda own: doublings(own["decades"]), doublings(0.5), "times"),
     "trains faster": (lambda own: np.log2(passes_to(own["accuracy"])), math.log2(1.25), "times"),
     "inputs drift less": (lambda own: doublings(own["drift"].mean(axis=1)), math.log2(1.25), "times"),
     "W h drifts less": (lambda own: doublings(own["drift before"]), math.log2(1.25), "times"),
     "gradients shift less": (lambda own: doublings(own["shift"]), math.log2(1.25), "times"),
 }
-
-
-def doublings(decades):
-    return math.log2(10) * decades
 
 
 def less(results, question, name, net, other="no norm"):
@@ -438,26 +438,26 @@ def clauses(results):
             values = less(results, question, name, net)
             found.append(Clause(f"{net}, {name}: {question}", values, margin, unit, 4))
 
-    both = "deep", "recurrent"
-    gains(["trains faster at the usual scale", *list(QUESTIONS)[:4]], both)
+    both = "deep", "RNN"
+    gains(["trains faster at usual scale", *list(QUESTIONS)[:4]], both)
     gains(list(QUESTIONS)[4:], ["deep"])
     for net, own in (("deep", sigmoid), ("ReLU", relu)):
         values = own["drift"][:, DEPTH // 2 :].mean(axis=1) - own["drift"][:, : DEPTH // 2].mean(axis=1)
-        text = f"{net}, no norm: the upper layers drift more than the lower"
+        text = f"{net}, no norm: deeper drifts more"
         found.append(Clause(text, doublings(values), math.log2(1.25), "times", 2))
     drifts = [less(results, "inputs drift less", "LN", net) for net in ("ReLU", "deep")]
     found += [
         Clause("ReLU, LN: inputs drift less", drifts[0], math.log2(1.25), "times", 3),
-        Clause("LN lessens drift more with ReLU than with sigmoids", drifts[0] - drifts[1], 0.0, "times", 3),
-        Clause("changes are more alike with ReLU", relu["alike"] - sigmoid["alike"], 0.05, "points", 3),
+        Clause("LN helps drift more with ReLU", drifts[0] - drifts[1], 0.0, "times", 3),
+        Clause("changes more alike with ReLU", relu["alike"] - sigmoid["alike"], 0.05, "points", 3),
     ]
     for net in NETS:
         values = results[f"{net}, BN"]["accuracy"][:, -1] - results[f"{net}, LN"]["accuracy"][:, -1]
         found.append(Clause(f"{net}: BN ends better than LN", values, 0.005, "points", 4))
     spread = {name: results[f"deep, {name}, usual"]["start spread"] for name in ("LN", "BN")}
     lost = spread["LN"][:, 0] - spread["LN"][:, -1]
-    found.append(Clause("deep, LN: units lose what tells images apart", lost, 0.5, "decades", 4))
-    return [*found, Check("deep, BN: units keep it", bool(np.abs(spread["BN"]).max() < 0.01))]
+    found.append(Clause("deep, LN: spread over images lost", doublings(lost), doublings(0.5), "times", 4))
+    return [*found, Check("deep, BN: spread over images kept", bool(np.abs(spread["BN"]).max() < 0.01))]
 
 
 def tables(results):

@@ -60,10 +60,11 @@ def test_examining_changes_nothing(name):
     x, labels = images()
     deep = saturation.make_deep("deep", name, 0, [(1, 0.1), (4, 0.1)])
     deep.losses_and_gradients(np.repeat(x[:, None], 2, 1), np.repeat(labels[:, None], 2, 1))
-    before, own = deep.logits(x), deep.part([0])
+    before, own, other = deep.logits(x), deep.part([0]), deep.part([0])
+    other.values *= 1.01
     saturation.examine_deep(deep, x, labels)
     saturation.gradient_shift(own, deep.values[:1].copy(), x, labels)
-    saturation.correlation_from_below(own, own, x)
+    saturation.correlation_from_below(own, other, x)
     np.testing.assert_array_equal(deep.logits(x), before)
     np.testing.assert_array_equal(own.logits(x), before[:, :1])
 
