@@ -1,0 +1,191 @@
+r"""
+Two digits in a row
+===================
+
+Batch norm (BN) at every step t of a sequence knows the steps of training, 1 to T. "Generalizing the model to
+sequences longer than those seen during training is straightforward": repeat the statistics of step T
+(Cooijmans et al. 2016, arXiv 1603.09025, section 3):
+
+.. math::
+
+   (\mu_t, \sigma_t) = (\mu_T, \sigma_T), \qquad t > T
+
+In :doc:`long_sequences` this fails. There the last step was reached by one training sequence alone, so one
+may think that counts decide: repeat a step that *most* sequences reach, and all is well. Here all of them
+reach every step.
+"""
+
+import itertools
+
+import numpy as np
+import pixels
+from common import (
+    FOLDS,
+    PIXELS,
+    Check,
+    Clause,
+    Study,
+    interval,
+    load_digits,
+    percent,
+    points,
+    show,
+    side_by_side,
+    table,
+)
+from pixels import IN_ORDER, NORMS, accuracy, extent, sequences, trained
+from plots import STYLES, tidy
+
+# Change these. The network and its training are those of pixels.py.
+MARGIN = 0.03  # three points of accuracy count as nothing
+REPEATED = tuple(range(8, PIXELS + 1, 8))  # one of these steps is repeated past step 64
+# Whose mean and deviation BN takes past step 64.
+FIRST = np.arange(PIXELS)
+LAST, AGAIN = "BN, last step repeated", "BN, steps 1 to 64 again"
+MEAN, BATCH, PAIRS = "BN, mean of the steps", "BN, of the test batch", "BN, of training pairs"
+WAYS = ("LN", "no norm", LAST, MEAN, AGAIN, BATCH, PAIRS)
+
+
+def draw(results, figure):
+    """Accuracy on an image alone, and on the same image after another one."""
+    axes = figure.subplots()
+    for place, way in enumerate(WAYS):
+        name = way.split(",")[0]
+        colour, marker, _ = STYLES[name]
+        alone, after = (100 * results[key].mean() for key in (f"{name}, alone", way))
+        low, high = (100 * end for end in interval(results[way]))
+        axes.plot([after, alone], [place, place], color=colour, lw=1, ls=":")
+        axes.plot([low, high], [place, place], color=colour, lw=4, alpha=0.5)
+        axes.plot(alone, place, marker, color=colour, mfc="white", ms=9)
+        axes.plot(after, place, marker, color=colour, ms=9)
+        axes.annotate(
+            f"{after:.0f}",
+            (after, place),
+            xytext=(0, 8),
+            textcoords="offset points",
+            color=colour,
+            ha="center",
+        )
+    axes.axvline(10, color="#333333", lw=0.8, ls=":")
+    axes.set_yticks(range(len(WAYS)), WAYS)
+    axes.set_ylim(len(WAYS) - 0.5, -0.7)
+    tidy(axes, "TITLE", xlabel="right on the test images, %", xlim=(0, 100))
+
+
+show("two_digits", draw)
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN
+
+
+def tune(seeds, quick):
+    """Those of pixels.py, in order."""
+    return pixels.tune(seeds, quick, (IN_ORDER,))
+
+
+def after_another(images, seed):
+    """images (N, 64) -> pairs (128, N, 1): pixel by pixel each image, after another one."""
+    order = np.random.default_rng([4, seed]).permutation(len(images))
+    earlier = np.empty_like(order)
+    earlier[order] = np.roll(order, 1)
+    return np.concatenate([sequences(images[earlier]), sequences(images)])
+
+
+def use_statistics_of(rnn, steps):
+    """Step i takes the statistics of what was step steps[i]."""
+    state = rnn.state_dict()
+    of_steps = {name: value[steps] for name, value in state.items() if name.startswith(("running", "count"))}
+    rnn.load_state_dict({**state, **of_steps})
+
+
+def by_statistics(network, learnt, pairs, labels, seed):
+    """Accuracy of batch norm on pairs, by where it takes the statistics past step 64 from; in "repeated" one
+    for each of REPEATED. learnt: the training images."""
+    rnn, found = network.rnn, {}
+    known = rnn.state_dict()
+    for way, overrun in ((LAST, "last"), (MEAN, "mean"), (BATCH, "batch")):
+        rnn.overrun = overrun
+        found[way] = accuracy(network, pairs, labels)
+
+    def with_steps(later):
+        rnn.load_state_dict(known)
+        use_statistics_of(rnn, np.concatenate([FIRST, later]))
+        return accuracy(network, pairs, labels)
+
+    found["repeated"] = [with_steps(np.full(PIXELS, step - 1)) for step in REPEATED]
+    found[AGAIN] = with_steps(FIRST)
+    rnn.calibrate_noisily(after_another(learnt, seed), seed)
+    found[PAIRS] = accuracy(network, pairs, labels)
+    return found
+
+
+def measure(seeds, settings, quick):
+    data, (images, _, epochs) = load_digits(), extent(quick)
+
+    def job(item):
+        name, seed = item
+        setting = settings[f"{name}, {IN_ORDER}"]
+        network, _ = trained(data, name, IN_ORDER, setting, seed, epochs, images, every=epochs)
+        labels, pairs = data.test_labels, after_another(data.test_x, seed)
+        found = {f"{name}, alone": accuracy(network, sequences(data.test_x), labels)}
+        if name != "BN":
+            return found | {name: accuracy(network, pairs, labels)}
+        counts = network.rnn.state_dict()["count_l0"]
+        learnt = data.train_x[data.without_fold(seed % FOLDS)[:images]]
+        ways = by_statistics(network, learnt, pairs, labels, seed)
+        return found | ways | {"known steps": len(counts), "least reached": counts.min() / counts.max()}
+
+    found = iter(side_by_side(job, itertools.product(NORMS, seeds), "two digits"))
+    results = {}
+    for mine in zip(*[found] * len(seeds), strict=True):
+        results |= {key: np.array([one[key] for one in mine]) for key in mine[0]}
+    return results
+
+
+def change(results, way):
+    """Accuracy after another image less that alone, (S,)."""
+    return results[way] - results[f"{way.split(',')[0]}, alone"]
+
+
+def clauses(results):
+    change_of_last = change(results, LAST)
+    return [
+        Check(
+            "all training images reach all of the 64 steps",
+            bool((results["least reached"] == 1).all() and (results["known steps"] == PIXELS).all()),
+        ),
+        Clause("BN loses, last step repeated", -change_of_last, MARGIN),
+        Clause("BN loses, mean of the steps", -change(results, MEAN), MARGIN),
+        Clause("BN loses, statistics of the test batch", -change(results, BATCH), MARGIN),
+        Clause("steps 1 to 64 again beat the last one", results[AGAIN] - results[LAST], MARGIN),
+        Clause("LN keeps its accuracy", change(results, "LN"), -MARGIN),
+        Clause("no norm keeps its accuracy", change(results, "no norm"), -MARGIN),
+        Clause("LN loses less than BN, last step repeated", change(results, "LN") - change_of_last, MARGIN),
+    ]
+
+
+def tables(results):
+    rows = [
+        [
+            way,
+            percent(results[f"{way.split(',')[0]}, alone"]),
+            percent(results[way]),
+            points(change(results, way)),
+        ]
+        for way in WAYS
+    ]
+    repeated = [
+        [str(step), percent(right)] for step, right in zip(REPEATED, results["repeated"].T, strict=True)
+    ]
+    return "\n\n".join([
+        table(["test images, %", "alone", "after another", "change, points"], rows),
+        table(["BN, this step repeated", "after another, %"], repeated),
+    ])  # fmt: skip
+
+
+STUDY = Study("two_digits", measure, clauses, tables, draw, tune)
+
+if __name__ == "__main__":
+    STUDY.main()
