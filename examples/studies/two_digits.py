@@ -38,11 +38,11 @@ from plots import STYLES, tidy
 
 # Change these. The network and its training are those of pixels.py.
 MARGIN = 0.03  # three points of accuracy count as nothing
-REPEATED = tuple(range(8, PIXELS + 1, 8))  # one of these steps is repeated past step 64
+REPEATED = range(1, PIXELS + 1)  # one of these steps is repeated past step 64
 # Whose mean and deviation BN takes past step 64.
 FIRST = np.arange(PIXELS)
-LAST, AGAIN = "BN, last step repeated", "BN, steps 1 to 64 again"
-MEAN, BATCH, PAIRS = "BN, mean of the steps", "BN, of the test batch", "BN, of training pairs"
+LAST, AGAIN = "BN, step 64 repeated", "BN, steps 1 to 64 again"
+MEAN, BATCH, PAIRS = "BN, mean of the 64 steps", "BN, from the test batch", "BN, from training pairs"
 WAYS = ("LN", "no norm", LAST, MEAN, AGAIN, BATCH, PAIRS)
 
 
@@ -66,9 +66,12 @@ def draw(results, figure):
             color=colour,
             ha="center",
         )
+    for text, at in (("after another image", results["LN"]), ("alone", results["LN, alone"])):
+        axes.annotate(text, (100 * at.mean(), -0.12), xytext=(0, 20), textcoords="offset points", ha="center")
     axes.axvline(10, color="#333333", lw=0.8, ls=":")
+    axes.annotate("chance", (10, 0), xytext=(4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(WAYS)), WAYS)
-    axes.set_ylim(len(WAYS) - 0.5, -0.7)
+    axes.set_ylim(len(WAYS) - 0.5, -0.9)
     tidy(axes, "TITLE", xlabel="right on the test images, %", xlim=(0, 100))
 
 
@@ -150,19 +153,20 @@ def change(results, way):
 
 
 def clauses(results):
-    change_of_last = change(results, LAST)
+    change_of_last, best_step = change(results, LAST), results["repeated"].max(axis=1)
     return [
         Check(
             "all training images reach all of the 64 steps",
             bool((results["least reached"] == 1).all() and (results["known steps"] == PIXELS).all()),
         ),
-        Clause("BN loses, last step repeated", -change_of_last, MARGIN),
-        Clause("BN loses, mean of the steps", -change(results, MEAN), MARGIN),
-        Clause("BN loses, statistics of the test batch", -change(results, BATCH), MARGIN),
-        Clause("steps 1 to 64 again beat the last one", results[AGAIN] - results[LAST], MARGIN),
+        Clause("BN loses, step 64 repeated", -change_of_last, MARGIN),
+        Clause("BN loses, whichever step is repeated", results["BN, alone"] - best_step, MARGIN),
+        Clause("BN loses, mean of the 64 steps", -change(results, MEAN), MARGIN),
+        Clause("BN loses, statistics from the test batch", -change(results, BATCH), MARGIN),
+        Clause("BN gains by steps 1 to 64 again, over step 64", results[AGAIN] - results[LAST], MARGIN),
         Clause("LN keeps its accuracy", change(results, "LN"), -MARGIN),
         Clause("no norm keeps its accuracy", change(results, "no norm"), -MARGIN),
-        Clause("LN loses less than BN, last step repeated", change(results, "LN") - change_of_last, MARGIN),
+        Clause("LN loses less than BN, step 64 repeated", change(results, "LN") - change_of_last, MARGIN),
     ]
 
 
@@ -176,12 +180,12 @@ def tables(results):
         ]
         for way in WAYS
     ]
-    repeated = [
-        [str(step), percent(right)] for step, right in zip(REPEATED, results["repeated"].T, strict=True)
-    ]
+    by_step = results["repeated"].mean(axis=0)
+    at = sorted({*range(7, len(by_step), 8), by_step.argmax()})
+    steps = [["accuracy, %", *(f"{100 * by_step[k]:.0f}" for k in at)]]
     return "\n\n".join([
         table(["test images, %", "alone", "after another", "change, points"], rows),
-        table(["BN, this step repeated", "after another, %"], repeated),
+        table(["BN, this step repeated", *(str(REPEATED[k]) for k in at)], steps),
     ])  # fmt: skip
 
 
