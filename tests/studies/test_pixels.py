@@ -10,7 +10,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("tqdm")
 
 import pixels
-from common import PIXELS, load_digits
+from common import PIXELS, SEEDS, load_digits, points
 from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, STUDY, PixelLSTM, sequences, trained, updates_to
 
 UPDATES = np.array([64, 128, 192, 256])
@@ -91,3 +91,33 @@ def test_a_training_says_how_right_it_is_as_often_as_wanted_and_gives_the_same_a
     assert curve.shape == (2,)
     x = sequences(data.test_x[:50])
     np.testing.assert_array_equal(network.rnn(x)[0], again.rnn(x)[0])
+
+
+def test_what_the_page_says():
+    results = STUDY.results()
+    verdicts = {clause.text: (clause.verdict(), clause.verdict(0.0)) for clause in STUDY.clauses(results)}
+    assert verdicts == {
+        "BN is faster, in order": ("unclear", "confirmed"),
+        "BN is faster, permuted": ("confirmed", "confirmed"),
+        "BN is no worse, in order": ("confirmed", "confirmed"),
+        "BN is better, permuted": ("confirmed", "confirmed"),
+        "LN beats BN, in order": ("refuted", "refuted"),
+        "LN is faster, in order": ("refuted", "refuted"),
+        "LN beats BN, permuted": ("refuted", "refuted"),
+        "LN is faster, permuted": ("refuted", "unclear"),
+    }
+    told = {
+        ("BN", IN_ORDER): ("+4.0 [+2.2, +5.7]", "1.11 [1.01, 1.23]"),
+        ("BN", PERMUTED): ("+7.6 [+4.9, +10.3]", "1.58 [1.36, 1.83]"),
+        ("LN", IN_ORDER): ("-0.8 [-3.2, +1.6]", "0.76 [0.65, 0.88]"),
+        ("LN", PERMUTED): ("+0.8 [-2.0, +3.5]", "0.89 [0.77, 1.03]"),
+    }
+    for part, (gained, as_fast) in told.items():
+        assert points(pixels.gain(results, *part)) == gained
+        assert pixels.times(pixels.faster(results, *part)) == as_fast
+    below = [pixels.gain(results, "LN", order, "BN").mean() for order in (IN_ORDER, PERMUTED)]
+    np.testing.assert_allclose(below, [-0.048, -0.068], atol=0.0005)
+    kept = STUDY.kept()
+    assert kept["seeds"] == list(SEEDS)
+    assert kept["settings"]["BN, permuted"][0] == 0.003
+    assert max(rate for rate, _ in kept["settings"].values()) == max(pixels.RATES)

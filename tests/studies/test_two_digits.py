@@ -11,7 +11,7 @@ pytest.importorskip("tqdm")
 
 import pixels
 import two_digits
-from common import PIXELS
+from common import PIXELS, SEEDS
 from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, after_another, use_statistics_of
 
 
@@ -68,6 +68,9 @@ def test_ways_to_go_on_do_not_touch_each_other(lstm, rng):
         lstm.load_state_dict(known)
         lstm.overrun = overrun
         assert pixels.accuracy(network, pairs, labels) == found[way]
+    lstm.load_state_dict(known)
+    use_statistics_of(lstm, np.concatenate([FIRST, FIRST]))
+    assert pixels.accuracy(network, pairs, labels) == found[AGAIN]
 
 
 def test_a_change_is_against_the_image_alone():
@@ -79,3 +82,33 @@ def test_a_change_is_against_the_image_alone():
     }
     np.testing.assert_allclose(two_digits.change(results, LAST), -0.8)
     np.testing.assert_allclose(two_digits.change(results, "LN"), -0.1)
+
+
+def test_what_the_page_says():
+    results, kept = STUDY.results(), STUDY.kept()
+    check, *measured = STUDY.clauses(results)
+    assert check.holds
+    refuted = {"LN keeps its accuracy", "no norm keeps its accuracy"}
+    for clause in measured:
+        expected = "refuted" if clause.text in refuted else "confirmed"
+        assert clause.verdict() == clause.verdict(0.0) == expected, clause.text
+    percents = {
+        "BN, alone": 92.6, "LN, alone": 87.8, "no norm, alone": 88.6, "LN": 73.9, "no norm": 73.3,
+        LAST: 12.5, AGAIN: 85.6, BATCH: 87.9, PAIRS: 88.4,
+    }  # fmt: skip
+    assert {name: round(100 * results[name].mean(), 1) for name in percents} == percents
+    assert round(100 * (results["BN, alone"] - results["repeated"].max(axis=1)).mean()) == 54
+    assert round(100 * two_digits.change(results, MEAN).mean()) == -66
+    assert round(100 * (two_digits.change(results, "LN") - two_digits.change(results, LAST)).mean()) == 66
+    by_step = results["repeated"].mean(axis=0)
+    assert by_step.argmax() == 30
+    np.testing.assert_allclose(by_step[[30, 31]], [0.33, 0.11], atol=0.005)
+    assert kept["seeds"] == list(SEEDS)
+
+
+def test_settings_and_networks_are_those_of_pixels():
+    kept, of_pixels = STUDY.kept(), pixels.STUDY.kept()
+    for name in pixels.NORMS:
+        part = f"{name}, {pixels.IN_ORDER}"
+        assert kept["settings"][part] == of_pixels["settings"][part]
+        assert kept["results"][f"{name}, alone"] == of_pixels["results"]["test"][part]
