@@ -117,6 +117,9 @@ def test_what_the_page_says():
         assert pixels.times(pixels.faster(results, *part)) == as_fast
     below = [pixels.gain(results, "LN", order, "BN").mean() for order in (IN_ORDER, PERMUTED)]
     np.testing.assert_allclose(below, [-0.048, -0.068], atol=0.0005)
+    ends = {part: curves[:, -1].mean() for part, curves in results["curves"].items()}  # as the figure says
+    assert round(100 * (ends["BN, permuted"] - ends["no norm, permuted"])) == 8
+    assert 4 <= 100 * (ends["BN, in order"] - ends["no norm, in order"]) < 5
     kept = STUDY.kept()
     assert kept["seeds"] == list(SEEDS)
     assert kept["settings"]["BN, permuted"][0] == 0.003
