@@ -95,8 +95,8 @@ class Clause:
     """One part of a claim: that a mean over the seeds is above a threshold.
 
     text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
-    what they are printed in; "points" and "%" are hundredths, "times" is a ratio of which the values are the
-    log2. margin: the project's threshold. comparisons: see `interval`.
+    what they are printed in; "points" and "%" are hundredths. margin: the project's threshold. comparisons:
+    see `interval`.
     """
 
     text: str
@@ -112,14 +112,11 @@ class Clause:
         return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
 
     def row(self) -> list[str]:
-        low, high = interval(np.asarray(self.values), self.comparisons)
-        mean, low, high, margin = map(self._number, (float(np.mean(self.values)), low, high, self.margin))
-        return [self.text, f"{mean} [{low}, {high}] {self.unit}", margin, self.verdict(), self.verdict(0.0)]
-
-    def _number(self, value: float) -> str:
-        if self.unit == "times":
-            return f"{2.0**value:.3g}"
-        return f"{(100 if self.unit in ('points', '%') else 1) * value:+.3g}"
+        scale = 100 if self.unit in ("points", "%") else 1
+        low, high = (scale * end for end in interval(np.asarray(self.values), self.comparisons))
+        mean = scale * float(np.mean(self.values))
+        number = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}] {self.unit}"
+        return [self.text, number, f"{scale * self.margin:+g}", self.verdict(), self.verdict(0.0)]
 
 
 @dataclass(frozen=True)
