@@ -162,11 +162,13 @@ class FeedForward:
         return flat.reshape(z.shape)
 
     def losses_and_gradients(
-        self, x: np.ndarray, labels: np.ndarray
+        self, x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """x (B, M, in), labels (B, M) -> each network's mean cross-entropy over the batch in nats (M,), its
         gradient by ``values`` (M, P), and the logits (B, M, classes).
 
+        weights: (B, M), of each image in the mean; None: 1 / B. Images of weight 0 still take part in the
+        statistics of batch norm.
         Under batch norm this moves the running statistics, and raises ValueError where B is 1.
         """
         *hidden, last = self.layers(self.values)
@@ -178,7 +180,10 @@ class FeedForward:
         logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
 
         losses, g = cross_entropy(logits, labels)
-        g /= np.float32(len(x))
+        if weights is None:
+            g /= np.float32(len(x))
+        else:
+            g *= weights[..., None]
 
         gradients = np.empty_like(self.values)
         *ghidden, glast = self.layers(gradients)
@@ -192,7 +197,8 @@ class FeedForward:
             g = self._through_norm(layer, glayer, z, g)
             np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
             weight = layer.weight
-        return losses.mean(axis=0), gradients, logits
+        mean = losses.mean(axis=0) if weights is None else (losses * weights).sum(axis=0)
+        return mean, gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
         """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to
@@ -229,6 +235,18 @@ def _for_all(x: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(x[:, None], (len(x), count, x.shape[1])) if x.ndim == 2 else x
 
 
+class Sgd:
+    """Plain stochastic gradient descent, with the interface of Adam."""
+
+    def __init__(self, learning_rate: float | np.ndarray) -> None:
+        self.learning_rate = learning_rate
+
+    def step(
+        self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        return {name: value - self.learning_rate * gradients[name] for name, value in parameters.items()}
+
+
 def train(
     networks: FeedForward,
     x: np.ndarray,
@@ -240,9 +258,10 @@ def train(
     epochs: int,
     on_epoch: Callable[[], object] = lambda: None,
     on_update: Callable[[], object] = lambda: None,
+    optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place with Adam, in epochs of full batches: what is left over is left out, anew in
-    every epoch.
+    """Trains the stack in place, in epochs of full batches: what is left over is left out, anew in every
+    epoch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
     many for all. seeds: for each network what its order of images follows from. learning_rates: one each.
@@ -250,7 +269,7 @@ def train(
     Returns what the networks said of every image just before they learnt from it: bool (images seen, M), True
     where it was right.
     """
-    adam = Adam(np.asarray(learning_rates, np.float32)[:, None])
+    steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
     orders = [np.random.default_rng([1, seed]) for seed in seeds]
     told = []
     for _ in range(epochs):
@@ -259,7 +278,7 @@ def train(
             batch = order[start : start + batch_size]
             _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
             told.append(logits.argmax(axis=2) == labels[batch])
-            networks.values = adam.step({"values": networks.values}, {"values": gradients})["values"]
+            networks.values = steps.step({"values": networks.values}, {"values": gradients})["values"]
             on_update()
         on_epoch()
     return np.concatenate(told)
