@@ -46,7 +46,7 @@ GAINS = (0.1, 1.0)  # where a norm's gains start
 SCALES = (1.0, 3.0)  # without a norm: what the initial weights are multiplied by
 LEVEL = 0.75  # updates are counted up to this accuracy
 MARGIN = 0.01  # one point of accuracy counts as nothing,
-FASTER = -np.log2(0.9)  # and so do a tenth fewer updates
+FASTER = -np.log(0.9)  # and so do a tenth fewer updates
 NORMS = {
     "no norm": None,
     "BN": lnrnn.BatchNormSpec(momentum=1.0),
@@ -246,8 +246,8 @@ def needed(results, name, order):
 
 
 def faster(results, name, order):
-    """How many times as fast as without a norm, by the updates to LEVEL: the log2, (S,)."""
-    return np.log2(needed(results, "no norm", order) / needed(results, name, order))
+    """How many times as fast as without a norm, by the updates to LEVEL: the logarithm, (S,)."""
+    return np.log(needed(results, "no norm", order) / needed(results, name, order))
 
 
 def gain(results, name, order, over="no norm"):
@@ -257,25 +257,22 @@ def gain(results, name, order, over="no norm"):
 
 def clauses(results):
     found = [
-        *(
-            Clause(f"BN is faster, {order}", faster(results, "BN", order), FASTER, "times")
-            for order in ORDERS
-        ),
+        *(Clause(f"BN is faster, {order}", faster(results, "BN", order), FASTER, "x") for order in ORDERS),
         Clause("BN is no worse, in order", gain(results, "BN", IN_ORDER), -MARGIN),
         Clause("BN is better, permuted", gain(results, "BN", PERMUTED), MARGIN),
     ]
     for order in ORDERS:
         found += [
             Clause(f"LN beats BN, {order}", gain(results, "LN", order, "BN"), MARGIN),
-            Clause(f"LN is faster, {order}", faster(results, "LN", order), FASTER, "times"),
+            Clause(f"LN is faster, {order}", faster(results, "LN", order), FASTER, "x"),
         ]
     return found
 
 
 def times(logs):
-    """log2 of ratios, (S,): "1.52 [1.40, 1.70]"."""
-    low, high = interval(logs)
-    return f"{2 ** logs.mean():.2f} [{2**low:.2f}, {2**high:.2f}]"
+    """Logarithms of ratios, (S,): "1.52 [1.40, 1.70]"."""
+    mean, (low, high) = np.exp(logs.mean()), np.exp(interval(logs))
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def tables(results):

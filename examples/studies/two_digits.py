@@ -87,8 +87,8 @@ show("two_digits", draw)
 # Result
 # ------
 # BN is right on 92.6 % of the test images alone. After another image, with the statistics of step 64
-# repeated, it is right on 12.5 %; chance is 10 %. All 800 training images reach step 64, so a small count is not the
-# cause.
+# repeated, it is right on 12.5 %; chance is 10 %. All 800 training images reach step 64, so a small count
+# is not the cause.
 #
 # No other step can be repeated either. Take for each seed the step that is best on the test images: BN
 # still loses 54 points. The mean of the 64 steps loses 66.
