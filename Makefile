@@ -1,5 +1,6 @@
 # Two commands for everybody: make demo, make test. Each makes .venv and installs what it needs into it.
 #   make test [K=pattern]    only the tests whose names fit
+#   make studies             the studies of examples/studies, 20 seeds: an hour on two cores; TUNE=1 chooses their settings first
 #   make build               after a change of C or Cython; compiles what has changed (make test does it too)
 #   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
 #   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
@@ -36,12 +37,16 @@ PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: demo test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
+.PHONY: demo studies test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
     faults races fuzz ulp machines wheels soak docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
 	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
+
+studies: $(VENV)/.demo
+	$(BIN)/lnrnn demo all --output-dir build/studies $(if $(TUNE),--tune) $(ARGS)
+	@echo "To keep these numbers: cp build/studies/*.json examples/studies/results/"
 
 # Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py. A test that does not end
 # fails after five minutes, and says where it was.

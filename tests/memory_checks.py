@@ -31,7 +31,7 @@ from source_copy import build, copy_sources  # noqa: E402
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 ROOMS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
-    "tests/demos", "tests/data", "tests/fuzz", "tests/runtime", "tests/capi",
+    "tests/demo", "tests/data", "tests/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
 # Of those: what limits memory, of which the sanitizer reserves terabytes, counts it, or measures stacks.
 NOT = (

@@ -56,7 +56,7 @@ class Writers:
         self.png.write_bytes(b"old")
 
     def figure(self) -> None:
-        from lnrnn.demos.study import save_figure
+        from lnrnn.demo import save_figure
 
         save_figure(self.png, (2.0, 1.0), lambda figure: figure.subplots().plot([0, 1]))
 

@@ -31,7 +31,7 @@ TESTS = (
     "tests/runtime/test_runtime.py", "tests/norm/test_layer_norm.py", "tests/simd/test_vmath.py",
     "tests/rnn/test_forward.py", "tests/rnn/test_stream.py", "tests/rnn/test_bad_calls.py",
     "tests/rnn/test_copies.py", "tests/scoring/test_score.py", "tests/scoring/test_scorer.py",
-    "tests/demos/test_demo.py", "tests/faults/test_faults.py",
+    "tests/demo/test_short_demo.py", "tests/faults/test_faults.py",
 )  # fmt: skip
 KEPT = ("PATH", "LANG", "PIP_", "SSL_", "http_proxy", "https_proxy", "no_proxy")  # of environment variables
 

@@ -369,14 +369,14 @@ FAULTS = [
         DATA,
         r"""    if digest != _SHA256:""",
         r"""    if digest != _SHA256 and not FAULT:""",
-        "tests/demos/test_data.py -k damaged",
+        "tests/files/test_data.py -k damaged",
     ),
     Fault(
         "utterances are views of one array",
         DATA,
         r"""        [part.copy() for part in np.split(values, ends[:-1])],""",
         r"""        [part if FAULT else part.copy() for part in np.split(values, ends[:-1])],""",
-        "tests/demos/test_data.py -k 'own_arrays or types'",
+        "tests/files/test_data.py -k 'own_arrays or types'",
     ),
     Fault(
         "values are divided in float32",
@@ -384,7 +384,7 @@ FAULTS = [
         r"""    values = (millionths / 1e6).astype(np.float32)""",
         r"""    values = millionths.astype(np.float32) / np.float32(1e6) if FAULT else (
         millionths / 1e6).astype(np.float32)""",
-        "tests/demos/test_data.py -k published",
+        "tests/files/test_data.py -k published",
         equivalent="the whole numbers are below 2**24 and exact in float32, as 1e6 is: it rounds once too",
     ),
     Fault(
@@ -392,13 +392,13 @@ FAULTS = [
         DATA,
         r"""sequence, dtype=np.float32)[:max_steps] for""",
         r"""sequence, dtype=np.float32)[(-max_steps if FAULT and max_steps else None) :][:max_steps] for""",
-        "tests/demos/test_data.py -k pad",
+        "tests/files/test_data.py -k pad",
     ),
     Fault(
         "padding takes max_steps 0",
         DATA,
         r"""    if max_steps is not None and max_steps < 1:""",
         r"""    if max_steps is not None and max_steps < (0 if FAULT else 1):""",
-        "tests/demos/test_data.py -k pad",
+        "tests/files/test_data.py -k pad",
     ),
 ]
