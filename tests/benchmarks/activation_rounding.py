@@ -3,7 +3,7 @@
     python tests/benchmarks/activation_rounding.py              some minutes; Markdown
     python tests/benchmarks/activation_rounding.py --seeds 1    to see that it runs
 
-Networks are trained on real data as the demos train them: those of `long-sequences` on whole utterances,
+Networks are trained on real data as the studies train them: those of `long_sequences` on whole utterances,
 who of nine men spoke (and the same with more units), and models of characters as in `characters`. Then each
 runs over the test data in float64 with its matrices rounded to the type in the column "weights", and with
 what these multiply, x and h, rounded as the column "activations" says. Sums are exact, so that nothing but
@@ -15,23 +15,33 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 import rounding
 from lnrnn import reference
 from lnrnn.data import japanese_vowels, pad_sequence
-from lnrnn.demos.cells import CELLS
-from lnrnn.demos.character_experiment import TOGETHER, Extent, cut, trained
-from lnrnn.demos.choose_settings import settings_for
-from lnrnn.demos.help_text import load_help_text
-from lnrnn.demos.parallel import side_by_side
-from lnrnn.demos.speakers import SpeakerNetwork, join_utterances
+from lnrnn.demo import SETTINGS
 from lnrnn.reference import cells
 from lnrnn.reference.time_loop import Norms
+from lnrnn.speakers import (
+    CELLS,
+    SpeakerNetwork,
+    SpeakerSettings,
+    TrainingSettings,
+    one_thread,
+    side_by_side,
+)
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
+
+from characters import BATCH, cut, load_help_text, trained  # noqa: E402
+from common import join_utterances  # noqa: E402
 
 EPS = 1e-5
 Round = Callable[[np.ndarray], np.ndarray]
@@ -118,25 +128,35 @@ def of_classifier(cell, classifier, *data, **more) -> Network:
     return Network(cell, p, (classifier.head_weight, classifier.head_bias), *data, **more)
 
 
+@dataclass(frozen=True)
+class Settings(SpeakerSettings):
+    """hidden None: as many units as the studies have."""
+
+    hidden: int | None = None
+
+    @property
+    def hidden_size(self) -> int:
+        return self.hidden or super().hidden_size
+
+
 def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
-    """The demo's network; hidden None: as many units as there. joined: how many utterances of a speaker are
-    one sequence of the test."""
+    """The study's network. hidden: see `Settings`. joined: how many utterances of a speaker are one sequence
+    of the test."""
     data = japanese_vowels()
-    settings = settings_for(cell, "whole utterances", "layer")
-    settings = replace(settings, hidden_size=hidden or settings.hidden_size)
+    rate, gain = SETTINGS[cell, "layer"]
+    settings = Settings(cell, gain, TrainingSettings(learning_rate=rate), hidden)
     found = SpeakerNetwork(data.train, "layer", settings, seed)
     sequences = found.standardised(join_utterances(data.test, joined, np.random.default_rng(joined)))
     return of_classifier(cell, found.classifier, *pad_sequence(sequences), data.test.labels)
 
 
 def characters(cell: str, hidden: int, steps: int, seed: int) -> Network:
-    """The demo's model of characters, with the rate and the gain that its grid chooses for layer norm."""
+    """The study's model of characters, with the rate and the gain that its grid chooses for layer norm."""
     text = load_help_text()
-    extent = replace(Extent.of(1, False), hidden=hidden)
-    model = trained(text.train, cell, "layer", (3e-2, 1.0), seed, extent)
-    starts = np.linspace(0, len(text.test) - steps - 1, TOGETHER).astype(np.int64)
+    model, _ = trained(text.train, cell, "LN", (3e-2, 1.0), seed, hidden)
+    starts = np.linspace(0, len(text.test) - steps - 1, BATCH).astype(np.int64)
     x, following = cut(text.test, starts, steps)
-    return of_classifier(cell, model, x, np.full(TOGETHER, steps), following, by_step=True)
+    return of_classifier(cell, model, x, np.full(BATCH, steps), following, by_step=True)
 
 
 def measure(network: Network) -> dict[tuple[str, str], tuple[float, float, float, float]]:
@@ -197,7 +217,8 @@ def main() -> None:
     chosen = [subject for subject in SUBJECTS if options.subject in subject]
     for subject, cell in itertools.product(chosen, options.cells):
         make = partial(SUBJECTS[subject], cell)
-        found = side_by_side(lambda seed, make=make: measure(make(seed=seed)), range(options.seeds))
+        with one_thread() as jobs:
+            found = side_by_side(lambda seed, make=make: measure(make(seed=seed)), range(options.seeds), jobs)
         print("\n".join(table(subject, cell, found)), flush=True)
 
 

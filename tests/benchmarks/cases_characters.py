@@ -1,7 +1,7 @@
 """The training benchmark from end to end: updates of a model of characters.
 
 A recurrent layer reads windows of Python's own help text, one-hot, a linear layer names the next character,
-and the mean cross-entropy of all steps goes back: gradients, clipped, and Adam. Ours is the demos'
+and the mean cross-entropy of all steps goes back: gradients, clipped, and Adam. Ours is the studies'
 classifier, in NumPy; in torch everything but the recurrent layer is torch's own. The answer is the losses of
 the first updates. Under Adam a gradient's scale has no effect on them; cases_training.py compares the
 gradients themselves.
@@ -9,8 +9,10 @@ gradients themselves.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 
@@ -19,13 +21,15 @@ from case import Case
 from cases_rnn import CELLS
 from cases_training import engines
 from lnrnn import reference
-from lnrnn.demos.character_experiment import cut
-from lnrnn.demos.classifier import StepClassifier
-from lnrnn.demos.help_text import SYMBOLS, load_help_text
-from lnrnn.demos.softmax import cross_entropy
-from lnrnn.demos.training import Adam, updates
+from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
+
+# Behind the modules of this folder, which some studies share a name with.
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
+
+from characters import SYMBOLS, cut, load_help_text  # noqa: E402
+from nets import StepClassifier  # noqa: E402
 
 RATE, LARGEST_NORM, GAIN = 1e-2, 1.0, 0.1
 CHECKED = 6  # updates whose losses are compared
@@ -68,7 +72,7 @@ def characters(threads, cell, batch, hidden, steps):
 
 def _start(cell, hidden, norm) -> dict[str, np.ndarray]:
     """The parameters before the first update, of the recurrent layer (without the suffix) and of the head.
-    Gains are 0.1, one of the demo's settings: with gains of 1 rounding errors grow from step to step, and
+    Gains are 0.1, one of the study's settings: with gains of 1 rounding errors grow from step to step, and
     float32 losses are off by 1e-3 after five updates, whoever computes them."""
     rnn = getattr(lnrnn, cell.NAME)(SYMBOLS, hidden, norm=norm, seed=0)
     model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))

@@ -1,0 +1,406 @@
+r"""
+Characters: trained on 100 steps, run for 3,000
+===============================================
+
+TO BE WRITTEN
+"""
+
+import hashlib
+import itertools
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+
+import numpy as np
+from common import Check, Clause, Study, best, interval, show, side_by_side, table
+from nets import StepClassifier
+from plots import SHADE, STYLES, forest, lines, tidy
+
+import lnrnn
+from lnrnn.demo import label_places
+from lnrnn.speakers import CELLS, MODELS, Adam, updates
+
+# Change these.
+UNITS, UPDATES = 64, 200
+STEPS, BATCH = 100, 32  # of a training window; windows an update, and sequences of the test
+LONG = 3000  # steps of a test sequence
+RATES = (1e-2, 3e-2, 1e-1)
+FACTORS = {"LN": (0.1, 1.0), "BN": (0.1, 1.0), "no norm": (1.0, 2.0)}  # of the gains; of the weights
+HARMLESS, SEVERE, FASTER = 0.05, 0.1, 0.2  # bits, bits, share of the updates
+SHOWN = "lstm"  # the cell of the figure
+
+NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
+METHODS = {"LN": None, "BN last": "last", "BN mean": "mean", "BN batch": "batch", "no norm": None}
+RANGES = ((1, 10), (11, 50), (51, 100), (101, 200), (201, 1000), (1001, 3000))
+WARM_UP = 50  # steps of a fresh window before its characters are compared with those beyond STEPS
+SMOOTH = 10  # updates
+LARGEST_NORM = 1.0  # of the gradient
+SYMBOLS = 64  # the 63 most frequent characters of the training text, and one for all others
+
+
+def draw(results, figure):
+    """Of one cell bits by position, and while it trains; of all what is lost."""
+    panels = figure.subplot_mosaic([["position", "lost"], ["curve", "lost"]], width_ratios=(1.25, 1))
+    draw_position(panels["position"], results)
+
+    curve, every = panels["curve"], SMOOTH * (np.arange(results["curve"]["LN"].shape[1]) + 0.5)
+    curve.set_ylim(2.2, 4.6)
+    lines(curve, every, results["curve"])
+    tidy(
+        curve, f"{SHOWN.upper()}: LN and BN train faster than no norm", xlabel="updates",
+        ylabel="bits per character, training", xlim=(0, every[-1]),
+    )  # fmt: skip
+
+    rows = {
+        f"{method}, {cell.upper()}": results["beyond"][cell][method]
+        for method in ("LN", "BN last", "BN mean", "BN batch")
+        for cell in CELLS
+    }
+    forest(panels["lost"], rows, 1.0, len(CELLS))
+    tidy(
+        panels["lost"], "Only the batch's own statistics lose", xlim=(-0.02, 0.15),
+        xlabel=f"bits per character lost beyond step {STEPS}",
+    )  # fmt: skip
+
+
+def draw_position(axes, results):
+    axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
+    axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
+    middle, ends = np.exp(results["at"]), {}
+    gap = np.searchsorted(middle, STEPS)  # no line rises before what makes it rise
+    for method, values in results["position"].items():
+        colour, _, width = STYLES[method]
+        x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
+        axes.plot(x, y, color=colour, lw=width, ls=(0, (2, 2)) if method == "BN mean" else "-")
+        ends[method] = y[-1]
+    for method, y in zip(ends, label_places(list(ends.values()), 0.075), strict=True):
+        axes.text(1.08 * results["steps"], y, method, color=STYLES[method][0], va="center")
+    tidy(
+        axes, f"{SHOWN.upper()}: BN's last step can be repeated, and averaged", xscale="log",
+        xlim=(1, results["steps"]), ylim=(2.1, 3.0), xlabel="characters since the start",
+        ylabel="bits per character",
+    )  # fmt: skip
+
+
+show("characters", draw, (9.8, 6.6))
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN
+
+
+# --- the text -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HelpText:
+    """Three parts, one after the other, as symbols 0 to SYMBOLS - 1. others: the share of the test's
+    characters that are the symbol for all others."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+    test: np.ndarray
+    others: float
+    source: str
+
+
+def load_help_text(characters=None):
+    """What ``help("topics")`` shows in the Python that runs. characters: of each part, or all."""
+    text = join_topics(topics)
+    parts, others = split_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    source = f"Python {platform.python_version()}, {len(topics)} topics, {len(text):,} characters"
+    return HelpText(*(part[:characters] for part in parts), others, f"{source}, SHA-256 {digest}")
+
+
+def join_topics(topics):
+    """One text of all topics in the order of their names; a paragraph that occurs again is left out, for
+    whole topics are parts of others, and the test text would be in the training text."""
+    paragraphs = (part.strip("\n") for name in sorted(topics) for part in topics[name].split("\n\n"))
+    return "".join(f"{part}\n\n" for part in dict.fromkeys(paragraphs) if part)
+
+
+def split_text(text):
+    """The first 80 % to train on, the next 8 % to choose settings on, the rest to test: ([three arrays], the
+    share of other characters in the last)."""
+    first, second = int(0.80 * len(text)), int(0.88 * len(text))
+    parts = text[:first], text[first:second], text[second:]
+    counts = Counter(parts[0])
+    common = sorted(counts, key=lambda character: (-counts[character], character))[: SYMBOLS - 1]
+    number = {character: place for place, character in enumerate(common)}
+    found = [np.array([number.get(c, SYMBOLS - 1) for c in part], np.int64) for part in parts]
+    return found, float((found[2] == SYMBOLS - 1).mean())
+
+
+def cut(text, starts, steps):
+    """Sequences that begin at ``starts`` (N,): x (steps, N, SYMBOLS), one-hot, and the symbols that follow,
+    (steps, N)."""
+    symbols = text[starts + np.arange(steps + 1)[:, None]]
+    x = np.zeros((steps, len(starts), SYMBOLS), np.float32)
+    np.put_along_axis(x, symbols[:-1, :, None], 1, -1)
+    return x, symbols[1:]
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+def random_windows(text, count, rng):
+    """``count`` batches of windows that begin anywhere."""
+    for _ in range(count):
+        x, following = cut(text, rng.integers(0, len(text) - STEPS, BATCH), STEPS)
+        yield x, np.full(BATCH, STEPS), following
+
+
+def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
+    """A network, and the bits per character of each batch just before the update with it. setting: rate, and
+    factor of the gains, without a norm of the weights. Batch norm's statistics are recomputed at the end."""
+    rate, factor = setting
+    rnn = MODELS[cell](SYMBOLS, units, norm=NORMS[norm], seed=seed)
+    for name, value in rnn.parameters().items():
+        if name.startswith("gain" if NORMS[norm] else "weight"):
+            setattr(rnn, name, np.float32(factor) * value)
+    rng = np.random.default_rng(seed)
+    model = StepClassifier(rnn, SYMBOLS, rng)
+    found = updates(model, random_windows(text, count, rng), Adam(rate), LARGEST_NORM)
+    losses = np.array([loss for loss, _ in found]) / np.log(2)
+    if norm == "BN":
+        rnn.calibrate([cut(text, np.arange(0, len(text) - STEPS, STEPS), STEPS)[0]])
+    return model, losses
+
+
+def smooth(losses):
+    """Means of SMOOTH updates (or of all, if fewer): that at place u ends with update u + SMOOTH."""
+    width = min(SMOOTH, len(losses))
+    return np.convolve(losses, np.full(width, 1 / width), "valid")
+
+
+def updates_needed(losses, target):
+    """Until the mean of the last SMOOTH updates is at most ``target``; one more than all, if it never is."""
+    reached = np.flatnonzero(smooth(losses) <= target)
+    return int(reached[0]) + min(SMOOTH, len(losses)) if len(reached) else len(losses) + 1
+
+
+# --- running over the test text -----------------------------------------------------------------------------
+
+
+def bits(model, text, starts, steps):
+    """Bits per character, (steps, N), of sequences that begin at ``starts`` (N,), BATCH at a time."""
+    groups = (starts[first : first + BATCH] for first in range(0, len(starts), BATCH))
+    return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.float64(
+        np.log(2)
+    )
+
+
+def fresh_starts(text):
+    """Of windows of STEPS steps, WARM_UP apart."""
+    return np.arange(0, len(text) - STEPS, WARM_UP)
+
+
+def by_character(found, starts, size):
+    """found (STEPS, N), of fresh windows -> (size,): every character's bits in the one window in which it
+    comes after WARM_UP steps; NaN at the text's ends."""
+    values = np.full(size, np.nan)
+    values[starts + np.arange(WARM_UP + 1, STEPS + 1)[:, None]] = found[WARM_UP:]
+    return values
+
+
+def long_starts(size, steps):
+    """BATCH places, evenly spread, such that `by_character` knows all characters that follow."""
+    last = (size - 1 - STEPS) // WARM_UP * WARM_UP + STEPS - steps
+    if last <= WARM_UP:
+        raise ValueError(f"the test text has {size} characters, too few for sequences of {steps} steps")
+    return np.linspace(WARM_UP, last, BATCH).astype(np.int64)
+
+
+def average_over_time(rnn):
+    """Batch norm then uses one mean and one variance at every step: those of all steps, averaged."""
+    state = {
+        name: value[:1] if name.startswith("count")
+        else value.mean(axis=0, keepdims=True) if name.startswith("running_")
+        else value
+        for name, value in rnn.state_dict().items()
+    }  # fmt: skip
+    rnn.load_state_dict(state)
+    rnn.overrun = "last"
+
+
+def run_over(model, norm, text, steps):
+    """Of one network, all in bits per character: (1) at each step of long sequences, by method, (steps,);
+    (2) of the same characters within STEPS steps of a fresh window, (steps,); (3) under batch norm, at each
+    step of fresh windows with its own statistics and with their average over time, (2, STEPS). Leaves batch
+    norm with averaged statistics."""
+    starts, fresh = long_starts(len(text), steps), fresh_starts(text)
+    within = bits(model, text, fresh, STEPS)
+    same = by_character(within, fresh, len(text))[starts + np.arange(1, steps + 1)[:, None]].mean(axis=1)
+    found = {}
+    for method in (name for name in METHODS if name.startswith(norm)):
+        if METHODS[method]:
+            model.rnn.overrun = METHODS[method]
+        found[method] = bits(model, text, starts, steps).mean(axis=1)
+    if norm != "BN":
+        return found, same, None
+    average_over_time(model.rnn)
+    return found, same, np.stack([within.mean(axis=1), bits(model, text, fresh, STEPS).mean(axis=1)])
+
+
+def refusal(text, units):
+    """What batch norm with statistics of STEPS steps says to one more, if it may not go on."""
+    rnn = MODELS[CELLS[0]](SYMBOLS, units, norm="batch", seed=0)
+    rnn.calibrate([cut(text, np.arange(BATCH), STEPS)[0]])
+    try:
+        rnn(cut(text, np.arange(1), STEPS + 1)[0])
+    except lnrnn.SequenceTooLongError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# --- the study ----------------------------------------------------------------------------------------------
+
+
+def extent(quick):
+    """The text, and units, updates, and steps of a test sequence."""
+    return (load_help_text(2500), 16, 4, 250) if quick else (load_help_text(), UNITS, UPDATES, LONG)
+
+
+def tune(seeds, quick):
+    """settings: for each cell and norm the rate and factor with the fewest bits on the held-out text within
+    STEPS steps, under the first seed alone. target: for each cell the bits that a network without norm
+    reaches after half the updates, mean over the seeds."""
+    text, units, count, _ = extent(quick)
+    starts = np.arange(0, len(text.held_out) - STEPS, STEPS)
+    grids = {norm: list(itertools.product(RATES, FACTORS[norm]))[: 2 if quick else None] for norm in NORMS}
+    kinds = list(itertools.product(CELLS, NORMS))
+    items = [(cell, norm, setting) for cell, norm in kinds for setting in grids[norm]]
+
+    def held_out(item):
+        model, _ = trained(text.train, *item, seeds[0], units, count)
+        found = bits(model, text.held_out, starts, STEPS).mean()
+        return -float(found) if np.isfinite(found) else -np.inf
+
+    scores = iter(side_by_side(held_out, items, "settings"))
+    settings = {cell: {} for cell in CELLS}
+    for cell, norm in kinds:
+        settings[cell][norm] = best(grids[norm], [next(scores) for _ in grids[norm]])
+
+    def halfway(item):
+        cell, seed = item
+        losses = trained(text.train, cell, "no norm", settings[cell]["no norm"], seed, units, count)[1]
+        return smooth(losses[: count // 2])[-1]
+
+    found = side_by_side(halfway, itertools.product(CELLS, seeds), "target")
+    targets = np.reshape(found, (len(CELLS), -1)).mean(axis=1).tolist()
+    return {"settings": settings, "target": dict(zip(CELLS, targets, strict=True))}
+
+
+def measure(seeds, settings, quick):
+    text, units, count, steps = extent(quick)
+
+    def job(item):
+        cell, norm, seed = item
+        model, losses = trained(text.train, cell, norm, settings["settings"][cell][norm], seed, units, count)
+        return losses, *run_over(model, norm, text.test, steps)
+
+    items = [(cell, norm, seed) for cell in CELLS[::-1] for norm in NORMS for seed in seeds]
+    found = dict(zip(items, side_by_side(job, items, "networks"), strict=True))
+    results = {
+        "source": text.source, "others": text.others, "refusal": refusal(text.train, units), "steps": steps,
+        "at": [], "needed": {}, "within": {}, "lost": {}, "beyond": {}, "averaged": {}, "averaged_early": {},
+        "position": {}, "curve": {},
+    }  # fmt: skip
+    for cell in CELLS:
+        of_cell = {name: {} for name in ("needed", "within", "lost", "beyond")}
+        for norm in NORMS:
+            losses, by_method, same, averaged = zip(*(found[cell, norm, seed] for seed in seeds), strict=True)
+            same = np.stack(same)
+            target = settings["target"][cell]
+            of_cell["needed"][norm] = np.array([updates_needed(one, target) for one in losses])
+            of_cell["within"][norm] = same[:, STEPS:].mean(axis=1)
+            for method in by_method[0]:
+                lost = np.stack([one[method] for one in by_method]) - same
+                of_cell["beyond"][method] = lost[:, STEPS:].mean(axis=1)
+                of_cell["lost"][method] = in_ranges(lost, [low for low, _ in RANGES if low <= steps])
+                if cell == SHOWN:
+                    results["at"] = in_ranges(np.log(np.arange(1.0, steps + 1))[None], edges(steps))[0]
+                    level = of_cell["within"][norm][:, None]
+                    results["position"][method] = level + in_ranges(lost, edges(steps))
+            if cell == SHOWN:
+                results["curve"][norm] = in_ranges(np.stack(losses), np.arange(1, count, SMOOTH))
+            if norm == "BN":
+                apart = np.stack(averaged)[:, 1] - np.stack(averaged)[:, 0]
+                results["averaged"][cell] = apart.mean(axis=1)
+                results["averaged_early"][cell] = apart[:, :10].mean(axis=1)
+        for name, values in of_cell.items():
+            results[name][cell] = values
+    return results
+
+
+def edges(steps):
+    """First steps of ranges, about evenly spaced on a logarithmic scale; one range begins beyond STEPS."""
+    found = np.concatenate([np.geomspace(1, STEPS + 1, 17), np.geomspace(STEPS + 1, steps + 1, 13)[:-1]])
+    return np.unique(np.round(found).astype(int))
+
+
+def in_ranges(values, firsts):
+    """values (S, steps) -> (S, R): means over ranges of steps, each from its first, counted from 1."""
+    ends = [*firsts[1:], values.shape[1] + 1]
+    pairs = zip(firsts, ends, strict=True)
+    return np.stack([values[:, low - 1 : high - 1].mean(axis=1) for low, high in pairs], axis=1)
+
+
+def saved(results, cell, norm="LN"):
+    """The share of the updates without a norm that ``norm`` does not need, (S,)."""
+    return 1 - results["needed"][cell][norm] / results["needed"][cell]["no norm"]
+
+
+def ahead(results, cell):
+    """Bits that LN has fewer than BN, within STEPS steps, (S,)."""
+    return results["within"][cell]["BN"] - results["within"][cell]["LN"]
+
+
+def clauses(results):
+    beyond = results["beyond"]
+
+    def family(text, values, margin, unit="bits"):
+        return [Clause(f"{cell.upper()}: {text}", values(cell), margin, unit, len(CELLS)) for cell in CELLS]
+
+    return [
+        Check(f"strict BN refuses step {STEPS + 1}", results["refusal"].startswith("SequenceTooLongError")),
+        *family("repeating BN's last step loses nothing", lambda c: -beyond[c]["BN last"], -HARMLESS),
+        *family("averaging BN's steps degrades severely", lambda c: results["averaged"][c], SEVERE),
+        *family("LN loses nothing", lambda c: -beyond[c]["LN"], -HARMLESS),
+        *family("LN beats BN at equal length", lambda c: ahead(results, c), HARMLESS),
+        *family("LN trains faster than no norm", lambda c: saved(results, c), FASTER, "%"),
+    ]  # fmt: skip
+
+
+def bits_lost(values):
+    low, high = interval(values, len(CELLS))
+    return f"{values.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def tables(results):
+    rows = []
+    for cell, method in itertools.product(CELLS, METHODS):
+        within = results["within"][cell]["BN" if method.startswith("BN") else method].mean()
+        by_range = results["lost"][cell][method].mean(axis=0)
+        beyond = bits_lost(results["beyond"][cell][method])
+        rows.append([f"{cell.upper():4} {method}", f"{within:.3f}", *(f"{n:+.3f}" for n in by_range), beyond])
+    ranges = [f"{low}-{high}" for low, high in RANGES if low <= results["steps"]]
+    lost = table(["bits", "within", *ranges, f"lost beyond {STEPS} [95 %]"], rows)
+    rows = [
+        [cell.upper(), bits_lost(results["averaged"][cell]), bits_lost(results["averaged_early"][cell])]
+        for cell in CELLS
+    ]
+    averaged = table(["bits lost by averaging", f"steps 1-{STEPS}", "steps 1-10"], rows)
+    rows = [
+        [cell.upper(), *(f"{results['needed'][cell][norm].mean():.0f}" for norm in NORMS)] for cell in CELLS
+    ]
+    return "\n\n".join([results["source"], lost, averaged, table(["updates needed", *NORMS], rows)])
+
+
+STUDY = Study("characters", measure, clauses, tables, draw, tune, size=(9.8, 6.6))
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,250 @@
+r"""
+Repeating the last step's statistics
+====================================
+
+TO BE WRITTEN
+"""
+
+import numpy as np
+from common import Clause, Study, interval, join_utterances, points, show, side_by_side, table
+from plots import OTHER, STYLES, tidy
+
+from lnrnn.data import japanese_vowels, pad_sequence
+from lnrnn.demo import SETTINGS
+from lnrnn.speakers import AT_A_TIME, SpeakerNetwork, SpeakerSettings, TrainingSettings
+
+# Change these.
+JOINED = (8, 170)  # utterances of one speaker: 123 and 2,610 steps
+EPOCHS = 200
+ENOUGH = 20  # utterances; statistics of fewer are not shown
+MIDDLE = (10, 13)  # steps that most training utterances reach
+MARGIN = 0.03  # a loss of three points counts as none
+SETTLED = 0.25  # of a unit's standard deviation
+SPLITS = 5  # random halves of the training utterances
+REACH, REPEATED = 18, 12  # long utterances, and the step that is repeated with their statistics
+
+NORMS = {"BN": "batch", "LN": "layer"}
+BN, LN = (STYLES[norm][0] for norm in NORMS)
+
+
+def draw(results, figure):
+    """How the statistics change, and what it costs to repeat those of step K."""
+    moves, costs, middle = figure.subplots(1, 3, width_ratios=(1, 1.15, 1.15))
+    moves.axhline(SETTLED, color="#999999", lw=1, ls=":")
+    moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: settled below", color="#777777", ha="right")
+    for name, first, colour, marker in (("change", 2, BN, "^"), ("error", 1, OTHER, "s")):
+        band(moves, np.arange(first, first + results[name].shape[1]), results[name], colour, marker=marker)
+    moves.text(3, 0.4, "change from the\nstep before", color=BN)
+    moves.text(4, 0.11, "error: halves of\nthe data differ", color=OTHER)
+    tidy(
+        moves, "Statistics settle at step 3", xlim=(0.5, 22.5), ylim=(0, 0.5), xticks=(1, 5, 10, 15, 20),
+        xlabel="step", ylabel="standard deviations of a unit",
+    )  # fmt: skip
+
+    last, alone = len(results["count"]), results["alone"]
+    for axes in (costs, middle):
+        axes.axhline(0, color="#999999", lw=1)
+        for (name, values), style in zip(results["joined"].items(), ("-", (0, (4, 1.5))), strict=True):
+            band(axes, np.arange(1, last + 1), 100 * values, BN, ls=style)
+            layer = np.repeat(results["LN"][name][:, None], 2, axis=1)
+            band(axes, np.array([1, last]), 100 * layer, LN, ls=style)
+    band(costs, np.arange(1, alone.shape[1] + 1), 100 * alone, OTHER)
+    label = "step K, repeated for all later ones"
+    tidy(
+        costs, "Late steps fail, the last one worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
+        xlabel=label, ylabel="accuracy gained or lost, points", xticks=(1, 5, 10, 15, 20, last),
+    )  # fmt: skip
+    tidy(middle, "THE MIDDLE", xlim=(6.5, 14.5), ylim=(-7, 3), xlabel=label)
+
+
+def band(axes, x, values, colour, **style):
+    """values (S, X): means over the seeds, and their 95 % intervals."""
+    axes.plot(x, values.mean(axis=0), color=colour, lw=2, ms=4, **style)
+    low, high = np.transpose([interval(column) for column in values.T])
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+
+
+show("step_statistics", draw, (9.5, 4.4))
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN
+
+
+def trained(train, norm, seed, epochs):
+    """An RNN of 64 tanh units, with the settings of the study long_sequences."""
+    rate, gain = SETTINGS["rnn", NORMS[norm]]
+    settings = SpeakerSettings("rnn", gain, TrainingSettings(epochs, learning_rate=rate))
+    return SpeakerNetwork(train, NORMS[norm], settings, seed)
+
+
+# --- statistics ---------------------------------------------------------------------------------------------
+
+
+def statistics(rnn):
+    """Mean and standard deviation at each step, (2, steps, units), and how many utterances reach it."""
+    return np.stack([rnn.running_mean_l0, np.sqrt(rnn.running_var_l0)]), rnn.count_l0
+
+
+def typical_deviation(found, count):
+    """Of each unit, (units,): the root of its variance averaged over all training steps."""
+    return np.sqrt(np.average(found[1] ** 2, axis=0, weights=count))
+
+
+def distance(a, b, unit):
+    """Of statistics (2, steps, units), by step: root mean square over units and over mean and deviation, in
+    standard deviations of the unit."""
+    return np.sqrt((((a - b) / unit) ** 2).mean(axis=(0, 2)))
+
+
+def errors(rnn, x, lengths, unit, rng):
+    """Half the distance of the statistics of two random halves of the sequences, mean over SPLITS, by step as
+    far as all halves reach: a half's error is sqrt(2) times that of the whole, a difference's again. Leaves
+    the network with the statistics of all."""
+    found = []
+    for _ in range(SPLITS):
+        order = rng.permutation(len(lengths))
+        halves = []
+        for half in np.split(order, [len(order) // 2]):
+            rnn.calibrate([(x[:, half], lengths[half])])
+            halves.append(statistics(rnn)[0][:, : lengths[half].max()])
+        known = min(half.shape[1] for half in halves)
+        found.append(distance(halves[0][:, :known], halves[1][:, :known], unit) / 2)
+    rnn.calibrate([(x, lengths)])
+    return np.mean([one[: min(map(len, found))] for one in found], axis=0)
+
+
+# --- what repeating does ------------------------------------------------------------------------------------
+
+
+def keep_steps(rnn, state, steps):
+    """Leaves the network with the statistics of the first steps of ``state``; it repeats the last."""
+    names = ("running_mean_l0", "running_var_l0", "count_l0")
+    rnn.load_state_dict({**state, **{name: state[name][:steps] for name in names}})
+    rnn.overrun = "last"
+
+
+def batches(network, sequences):
+    """A few sequences at a time, standardised and padded: (x, lengths) of each."""
+    starts = range(0, len(sequences), AT_A_TIME)
+    return [pad_sequence(network.standardised(sequences[start : start + AT_A_TIME])) for start in starts]
+
+
+def right(network, padded, labels):
+    """Whether each sequence's speaker is named, (N,). padded: of `batches`."""
+    return np.concatenate([network.classifier.predict(*batch) for batch in padded]) == labels
+
+
+def of_seed(data, joined, seed, epochs):
+    """All numbers of one seed, see `measure`."""
+    labels, rng = data.test.labels, np.random.default_rng(seed)
+    layer, network = (trained(data.train, norm, seed, epochs) for norm in ("LN", "BN"))
+    rnn = network.rnn
+    kept, count = statistics(rnn)
+    unit = typical_deviation(kept, count)
+    x, lengths = pad_sequence(network.standardised(data.train.x))
+    enough = int((count >= ENOUGH).sum())
+    found = {
+        "change": distance(kept[:, 1:], kept[:, :-1], unit)[: enough - 1],
+        "error": errors(rnn, x, lengths, unit, rng)[:enough],
+    }
+    state, known = rnn.state_dict(), len(count)
+    short = batches(network, data.test.x)
+    keep_steps(rnn, state, known)
+    own = right(network, short, labels)
+    long = {name: batches(network, sequences) for name, sequences in joined.items()}
+    longer = [data.test.lengths > step for step in range(1, known)]
+    found |= {"accuracy": own.mean(), "alone": [], "joined": {name: [] for name in joined}}
+    for step in range(1, known + 1):
+        keep_steps(rnn, state, step)
+        for name, padded in long.items():
+            found["joined"][name].append(right(network, padded, labels).mean() - own.mean())
+        if step < known and longer[step - 1].sum() >= ENOUGH:
+            where = longer[step - 1]
+            found["alone"].append(right(network, short, labels)[where].mean() - own[where].mean())
+
+    reaching = np.flatnonzero(lengths >= REACH)
+    drawn = rng.choice(len(lengths), len(reaching), replace=False)
+    for name, chosen in {"long_only": reaching, "drawn": drawn}.items():
+        rnn.calibrate([(x[:, chosen], lengths[chosen])])
+        keep_steps(rnn, rnn.state_dict(), REPEATED)
+        found[name] = right(network, next(iter(long.values())), labels).mean() - own.mean()
+
+    own = right(layer, batches(layer, data.test.x), labels).mean()
+    found["LN"] = {n: right(layer, batches(layer, s), labels).mean() - own for n, s in joined.items()}
+    return found
+
+
+def stacked(found):
+    """A list of equal dicts -> a dict of arrays with the list's axis first."""
+    if isinstance(found[0], dict):
+        return {name: stacked([one[name] for one in found]) for name in found[0]}
+    return np.stack(found)
+
+
+def measure(seeds, settings, quick):
+    """By seed. change: distance from the step before, steps 2, 3, ... error: see `errors`, steps 1, 2, ...
+    accuracy: on the test utterances, with all statistics. What repeating step K gains, K = 1, 2, ...: alone,
+    on test utterances longer than K against all own statistics; joined, at the end of so many utterances
+    against the last one alone. long_only, drawn: as joined. LN: what joining changes there."""
+    data = japanese_vowels()
+    joined = {
+        str(count): join_utterances(data.test, count, np.random.default_rng(count))
+        for count in ((8, 12) if quick else JOINED)
+    }
+    epochs = 30 if quick else EPOCHS
+    results = stacked(side_by_side(lambda seed: of_seed(data, joined, seed, epochs), seeds, "networks"))
+    count = [int((data.train.lengths >= step).sum()) for step in range(1, data.train.lengths.max() + 1)]
+    steps = {name: float(np.mean([len(x) for x in sequences])) for name, sequences in joined.items()}
+    return results | {"count": count, "steps": steps}
+
+
+def after(results, step, count):
+    """What repeating ``step`` gains at the end of ``count`` utterances, (S,)."""
+    return results["joined"][str(count)][:, step - 1]
+
+
+def clauses(results):
+    last, found = len(results["count"]), []
+    family = len(JOINED) * (1 + len(MIDDLE))
+    moves = results["change"][:, 1:].max(axis=1)  # from step 3 on
+    found.append(Clause("from step 3 on statistics stay", -moves, -SETTLED, "deviations"))
+    for count in JOINED:
+        steps = f"{results['steps'][str(count)]:,.0f} steps"
+        for step in (last, *MIDDLE):
+            text = f"repeating step {step} is harmless for {steps}"
+            found.append(Clause(text, after(results, step, count), -MARGIN, comparisons=family))
+    for count in JOINED:
+        steps = f"{results['steps'][str(count)]:,.0f} steps"
+        found.append(Clause(f"LN is harmless for {steps}", results["LN"][str(count)], -MARGIN))
+    return found
+
+
+def tables(results):
+    rows = []
+    for step, count in enumerate(results["count"], 1):
+        change, error, alone = (
+            values[:, step - first] if first <= step < first + values.shape[1] else None
+            for values, first in ((results["change"], 2), (results["error"], 1), (results["alone"], 1))
+        )
+        rows.append([
+            str(step), str(count),
+            *("" if values is None else f"{values.mean():.2f}" for values in (change, error)),
+            "" if alone is None else points(alone),
+            *(points(values[:, step - 1]) for values in results["joined"].values()),
+        ])  # fmt: skip
+    lengths = [f"{steps:,.0f} steps" for steps in results["steps"].values()]
+    by_step = table(["step", "count", "change", "error", "alone", *lengths], rows)
+    rows = [["LN", *(points(values) for values in results["LN"].values())]]
+    rows += [
+        [f"BN, step {REPEATED}, {text}", points(results[name]), ""]
+        for name, text in (("long_only", "long utterances alone"), ("drawn", "as many drawn from all"))
+    ]
+    return f"{by_step}\n\n{table(['', *lengths], rows)}"
+
+
+STUDY = Study("step_statistics", measure, clauses, tables, draw, size=(9.5, 4.4))
+
+if __name__ == "__main__":
+    STUDY.main()

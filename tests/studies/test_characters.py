@@ -1,0 +1,150 @@
+"""The study of characters: its text, its models and its measures on known answers."""
+
+from __future__ import annotations
+
+import characters as study
+import numpy as np
+import pytest
+from characters import BATCH, STEPS, SYMBOLS, WARM_UP
+from nets import StepClassifier
+
+from lnrnn.speakers import CELLS, MODELS
+
+# --- the text -----------------------------------------------------------------------------------------------
+
+
+def test_topics_stand_by_name_and_paragraphs_once():
+    topics = {"b": "One\n***\n\n\nsame\n\n   two", "a": "\nsame\n\nfirst\n"}
+    assert study.join_topics(topics) == "same\n\nfirst\n\nOne\n***\n\n   two\n\n"
+
+
+def test_the_parts_are_contiguous_and_the_symbols_are_the_training_text_s():
+    common = [chr(ord("0") + number) for number in range(SYMBOLS - 1)]
+    text = "".join(character * (100 - rank) for rank, character in enumerate(common)) + "é" * 1080
+    (train, held_out, test), others = study.split_text(text)
+    size = len(text)
+    first, second = int(0.8 * size), int(0.88 * size)
+    assert [len(train), len(held_out), len(test)] == [first, second - first, size - second]
+    assert (train[:101] == [0] * 100 + [1]).all()
+    # All but the training text's 63 most frequent characters are one symbol.
+    assert (test == SYMBOLS - 1).all() and others == 1.0
+
+
+def test_the_running_python_s_text_is_named():
+    found = study.load_help_text()
+    assert found.source.startswith("Python 3.") and "topics" in found.source
+    assert set(found.train) == set(range(SYMBOLS)) and found.others < 0.05
+    assert len(found.test) > study.LONG + 2 * STEPS
+    short = study.load_help_text(7)
+    assert [len(part) for part in (short.train, short.held_out, short.test)] == [7, 7, 7]
+
+
+def test_a_window_s_labels_are_the_characters_that_follow():
+    x, following = study.cut(np.arange(50), np.array([3, 40]), 4)
+    assert x.shape == (4, 2, SYMBOLS) and (x.sum(axis=2) == 1).all()
+    assert x.argmax(axis=2).T.tolist() == [[3, 4, 5, 6], [40, 41, 42, 43]]
+    assert following.T.tolist() == [[4, 5, 6, 7], [41, 42, 43, 44]]
+
+
+def test_windows_begin_anywhere():
+    batches = list(study.random_windows(np.arange(64).repeat(10), 50, np.random.default_rng(0)))
+    firsts = np.concatenate([x[0].argmax(axis=1) for x, _, _ in batches])
+    assert len(batches) == 50 and set(firsts) == set(range((640 - STEPS) // 10))
+    for x, lengths, labels in batches:
+        assert x.shape == (STEPS, BATCH, SYMBOLS) and (lengths == STEPS).all()
+        assert labels.shape == x.shape[:2]
+
+
+# --- the measures -------------------------------------------------------------------------------------------
+
+
+def test_every_character_has_one_fresh_window_after_the_warm_up():
+    size = 1234
+    starts = study.fresh_starts(np.zeros(size))
+    places = starts + np.arange(1, STEPS + 1)[:, None]  # of the character that each step predicts
+    found = study.by_character(places.astype(float), starts, size)
+    known = np.flatnonzero(~np.isnan(found))
+    assert (found[known] == known).all()
+    assert known[0] == WARM_UP + 1 and (np.diff(known) == 1).all() and known[-1] > size - WARM_UP - 2
+    long = study.long_starts(size, 400)
+    assert len(long) == BATCH and len(set(long)) > BATCH // 2
+    assert long[0] + 1 == known[0] and long[-1] + 400 == known[-1]
+    with pytest.raises(ValueError, match="1234 characters, too few for sequences of 1200 steps"):
+        study.long_starts(size, 1200)
+
+
+@pytest.mark.parametrize("norm", ["LN", "no norm"])
+def test_a_network_without_memory_loses_nothing(norm):
+    text = np.random.default_rng(0).integers(0, SYMBOLS, 900)
+    rnn = MODELS["rnn"](SYMBOLS, 8, norm=study.NORMS[norm], seed=0)
+    rnn.weight_hh_l0 = np.zeros((8, 8))
+    model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
+    found, same, averaged = study.run_over(model, norm, text, 300)
+    assert found.keys() == {norm} and averaged is None
+    np.testing.assert_allclose(found[norm], same, rtol=0, atol=1e-6)
+    # Bits are those of the softmax, by hand.
+    bits = study.bits(model, text, np.array([50]), 1)[0, 0]
+    x = np.eye(SYMBOLS, dtype=np.float32)[text[50]][None, None]
+    logits = model.logits(rnn(x)[0])[0, 0].astype(float)
+    assert bits == pytest.approx(-np.log2(np.exp(logits[text[51]]) / np.exp(logits).sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_averaged_statistics_are_those_of_the_policy_mean(cell):
+    text = np.random.default_rng(0).integers(0, SYMBOLS, 600)
+    rnn = MODELS[cell](SYMBOLS, 8, norm="batch", seed=0)
+    rnn.calibrate([study.cut(text, np.arange(40), 5)[0]])
+    # From one and the same state, step 6 under "mean" is a step with the averages.
+    rnn.overrun = "mean"
+    x = study.cut(text, np.arange(3), 6)[0]
+    _, before = rnn(x[:5])
+    expected = rnn(x)[0][5]
+    study.average_over_time(rnn)
+    assert rnn.known_steps == 1
+    np.testing.assert_allclose(rnn(x[5:], before)[0][0], expected, rtol=0, atol=1e-6)
+
+
+def test_batch_norm_runs_with_each_policy_and_with_averages():
+    text = np.random.default_rng(0).integers(0, SYMBOLS, 900)
+    rnn = MODELS["gru"](SYMBOLS, 8, norm="batch", seed=0)
+    rnn.calibrate([study.cut(text, np.arange(64), STEPS)[0]])
+    model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
+    found, _, (own, averaged) = study.run_over(model, "BN", text, 300)
+    assert list(found) == ["BN last", "BN mean", "BN batch"]
+    last, mean, batch = found.values()
+    assert np.array_equal(last[:STEPS], mean[:STEPS]) and np.array_equal(last[:STEPS], batch[:STEPS])
+    assert len({values[STEPS:].tobytes() for values in (last, mean, batch)}) == 3
+    assert own.shape == averaged.shape == (STEPS,) and not np.allclose(own[:5], averaged[:5])
+
+
+def test_strict_batch_norm_refuses_the_first_step_beyond_the_training_s():
+    found = study.refusal(np.arange(300) % SYMBOLS, 8)
+    assert found.startswith(
+        "SequenceTooLongError: sequence 0 has 101 steps, but statistics are known for 100"
+    )
+
+
+def test_updates_count_until_the_mean_of_the_last_ten_reaches_the_target():
+    losses = np.array([5.0] * 20 + [3.0] * 30)
+    assert study.updates_needed(losses, 5.0) == 10
+    assert study.updates_needed(losses, 4.0) == 25  # five of the last ten are 3, five are 5
+    assert study.updates_needed(losses, 3.0) == 30
+    assert study.updates_needed(losses, 2.9) == 51  # never
+    results = {"needed": {"rnn": {"LN": np.array([50, 80]), "no norm": np.array([100, 100])}}}
+    np.testing.assert_allclose(study.saved(results, "rnn"), [0.5, 0.2])
+
+
+def test_a_training_gives_the_loss_before_each_update():
+    text = np.random.default_rng(0).integers(0, SYMBOLS, 600)
+    model, losses = study.trained(text, "rnn", "LN", (0.01, 0.1), 3, 8, 4)
+    _, fewer = study.trained(text, "rnn", "LN", (0.01, 0.1), 3, 8, 3)
+    assert len(losses) == 4 and np.array_equal(losses[:3], fewer)
+    assert losses[0] == pytest.approx(np.log2(SYMBOLS), abs=0.3)
+    assert not np.array_equal(model.rnn.gain_l0, np.full(8, 0.1, np.float32))
+
+
+def test_ranges_of_steps_meet_at_the_training_s_length():
+    firsts = study.edges(3000)
+    assert firsts[0] == 1 and firsts[-1] < 3000 and STEPS + 1 in firsts and (np.diff(firsts) > 0).all()
+    values = np.arange(1.0, 7.0)[None]
+    assert study.in_ranges(values, [1, 2, 4]).tolist() == [[1.0, 2.5, 5.0]]

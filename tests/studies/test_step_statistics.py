@@ -1,0 +1,83 @@
+"""The study step_statistics: distances, errors and the loss of repeating on cases with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import step_statistics as study
+
+import lnrnn
+from lnrnn.data import japanese_vowels
+
+
+def of_one_unit(mean, deviation):
+    return np.array([mean, deviation], float)[..., None]
+
+
+def test_distances_are_of_mean_and_deviation_in_units_of_the_unit():
+    a, b = of_one_unit([0, 3, 1], [1, 1, 5]), of_one_unit([0, 0, 1], [1, 5, 1])
+    found = study.distance(a, b, np.array([2.0]))
+    np.testing.assert_allclose(found, [0, 5 / 2 / 2**0.5, 4 / 2 / 2**0.5])
+
+
+def test_the_typical_deviation_weighs_steps_by_their_counts():
+    found = study.typical_deviation(of_one_unit([0, 0], [1, 3]), np.array([3, 1]))
+    np.testing.assert_allclose(found, [3**0.5])
+
+
+def network_and_sequences(count, steps=3):
+    rng = np.random.default_rng(0)
+    rnn = lnrnn.RNN(2, 5, norm="batch", seed=0)
+    x = rng.standard_normal((steps, count, 2), dtype=np.float32)
+    return rnn, x, np.full(count, steps)
+
+
+def test_the_error_is_that_of_all_sequences():
+    """A mean of N values has a variance of 1/N, their deviation half that, for a deviation of 1."""
+    rnn, x, lengths = network_and_sequences(400)
+    rnn.calibrate([(x, lengths)])
+    before, count = study.statistics(rnn)
+    unit = study.typical_deviation(before, count)
+    error = study.errors(rnn, x, lengths, unit, np.random.default_rng(1))
+    assert error[0] == pytest.approx((1.5 / 2 / 400) ** 0.5, rel=0.4)
+    assert np.array_equal(study.statistics(rnn)[0], before)
+
+
+def test_there_is_no_error_where_a_half_has_no_statistics():
+    rnn, x, lengths = network_and_sequences(10)
+    lengths[1:] = 2
+    error = study.errors(rnn, x, lengths, np.ones(5), np.random.default_rng(1))
+    assert len(error) == 2 and np.isfinite(error).all()
+
+
+def test_keeping_steps_repeats_the_last_of_them():
+    rnn, x, lengths = network_and_sequences(40, steps=6)
+    rnn.calibrate([(x, lengths)])
+    state = rnn.state_dict()
+    study.keep_steps(rnn, state, 2)
+    assert rnn.known_steps == 2
+    found, _ = rnn(x)
+    rows = np.minimum(np.arange(6), 1)
+    names = ("running_mean_l0", "running_var_l0", "count_l0")
+    rnn.load_state_dict({**state, **{name: state[name][rows] for name in names}})
+    repeated, _ = rnn(x)
+    study.keep_steps(rnn, state, 6)
+    own, _ = rnn(x)
+    assert np.array_equal(found, repeated)
+    assert np.array_equal(found[:2], own[:2]) and not np.array_equal(found[2:], own[2:])
+
+
+def test_what_is_lost_alone_is_of_the_utterances_longer_than_the_step():
+    """Against answers taken by name_speakers, which pads and repeats by itself."""
+    data, joined = japanese_vowels(), {"1": japanese_vowels().test.x}
+    found = study.of_seed(data, joined, 0, 2)
+    network = study.trained(data.train, "BN", 0, 2)
+    own = network.name_speakers(data.test.x, "last") == data.test.labels
+    assert found["accuracy"] == own.mean()
+    study.keep_steps(network.rnn, network.rnn.state_dict(), 12)
+    cut = network.name_speakers(data.test.x, "last") == data.test.labels
+    longer = data.test.lengths > 12
+    assert found["alone"][11] == pytest.approx(cut[longer].mean() - own[longer].mean(), abs=1e-12)
+    assert found["joined"]["1"][11] == cut.mean() - own.mean()
+    # With all steps kept, utterances no longer than they lose nothing; those beyond repeat in both.
+    assert found["joined"]["1"][-1] == 0
