@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sklearn")
 weight_growth = pytest.importorskip("weight_growth")
 from nets import Sgd  # noqa: E402
-from weight_growth import NORMALISED, NORMS, Images, Regression, angles, lengths, train  # noqa: E402
+from weight_growth import NORMALISED, NORMS, STUDY, Images, Regression, angles, lengths, train  # noqa: E402
 
 from lnrnn.speakers import Adam  # noqa: E402
 
