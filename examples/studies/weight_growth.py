@@ -62,7 +62,7 @@ def draw(results, figure):
         colour, _, width = STYLES[name]
         for what in ("weight", "gain"):
             curve = results["curves"][f"{what}, {name}"]
-            hand.loglog(FACTORS, curve, line, marker=marker, color=colour, lw=width, label=name)
+            hand.loglog(FACTORS, curve, ls=line, marker=marker, color=colour, lw=width, label=name)
     hand.legend(*(found[::2] for found in hand.get_legend_handles_labels()), loc="lower left", frameon=False)
     hand.annotate("by W", (0.15, 5))
     hand.annotate("by a gain", (0.12, 0.45))
