@@ -2,7 +2,17 @@ r"""
 States and gradients over many steps
 ====================================
 
-CLAIM
+In a standard RNN "there is a tendency for the average magnitude of the summed inputs to the recurrent
+units to either grow or shrink at every time-step, leading to exploding or vanishing gradients" (Ba, Kiros
+and Hinton 2016, arXiv 1607.06450, section 3.1). With layer norm (LN) the hidden-to-hidden dynamics are
+"much more stable":
+
+.. math::
+
+   h_t = f\!\left( \frac{g}{\sigma_t} (a_t - \mu_t) \right), \qquad a_t = W_{hh} h_{t-1} + W_{ih} x_t
+
+Cooijmans et al. (2016, arXiv 1603.09025, section 4) start the gains g of batch norm at 0.1, so that
+gradients do not vanish.
 """
 
 from itertools import product
@@ -41,11 +51,12 @@ def draw(results, figure):
     # The states of tanh units with noise all stay at 0: the legend takes their panel.
     for artist in [*panels[0, 3].lines, *panels[0, 3].patches]:
         artist.remove()
+    panels[0, 3].set_xlabel("")
     panels[0, 3].axis("off")
     handles, names = panels[1, 3].get_legend_handles_labels()
     panels[0, 3].legend(handles, names, loc="center left", frameon=False)
     figure.suptitle(
-        "TITLE",
+        "LN keeps every state in range (above), but not the gradients (below)",
         x=0.01, ha="left", fontsize=10.5, fontweight="bold",
     )  # fmt: skip
 
@@ -65,7 +76,8 @@ def draw_setting(axes, results, quantity, setting):
         label = name if radius == 1 else None
         axes.plot(results["steps"], curve, "--" if "," in name else "-", color=colour, lw=1.6, label=label)
     for radius, where in LABELS.get(f"{quantity}, {setting}", {}).items():
-        axes.annotate(radius, where, color=STYLES["no norm"][0], ha="right", va="center")
+        if float(radius) in RADII:
+            axes.annotate(radius, where, color=STYLES["no norm"][0], ha="right", va="center")
 
 
 SHRINK, GROW = {"0.9": (500, -30), "0.99": (5000, -30)}, {"1.1": (500, 30), "1.01": (5000, 30)}
@@ -73,9 +85,9 @@ LABELS = {  # the radius -> where it is written: steps, decades
     "state, identity, no input": SHRINK | GROW,
     "state, identity, noise": GROW,
     "state, tanh, no input": SHRINK,
-    "gradient, identity, no input": SHRINK | GROW,
+    "gradient, identity, no input": GROW | {"0.9": (500, -30), "1": (5000, 5)},
     "gradient, identity, noise": GROW | {"1": (5000, 5), "0.99": (5000, -30)},
-    "gradient, tanh, no input": SHRINK,
+    "gradient, tanh, no input": {"0.9": (500, -30)},
 }
 
 
@@ -84,7 +96,45 @@ show("dynamics", draw, SIZE)
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# A case is a setting (one column) at a spectral radius of W_hh other than 1: 16 cases. The *drift* of a
+# state or gradient is how much its size changes in 10,000 steps, in decades (factors of ten). LN is *far
+# more stable* if it drifts at most half as far as no norm, or at most one decade.
+#
+# - **States are far more stable with LN: confirmed, in all 16 cases.** They drift by 0.02 decades at
+#   most.
+# - **Without norm states grow or shrink: refuted as a rule.** Identity units at radius 0.9 or 1.1 leave
+#   the range of float32 (grey) after 1,000 steps. But tanh units with noise as input keep their states.
+# - **Gradients are far more stable with LN: refuted.** They are in 2 of the 16 cases, and are not in 11.
+#   With noise they vanish faster than without norm in all eight cases.
+# - Without input LN's gradients do not depend on the radius, but on the seed: with identity units they
+#   drift by 0 to -472 decades. With tanh units they mostly explode.
+# - **A gain of 0.1 keeps gradients longer than 1.0: refuted for LN.** With tanh units and noise it loses
+#   74 decades more in 100 steps.
+#
+# The reason: LN divides by the deviation of the sum. The input has its share of that, so the recurrent
+# part is made smaller at every step.
+#
+# What to do
+# ----------
+# Use LN to keep states in range over many steps. Do not count on it to carry gradients through hundreds
+# of steps. Start its gains at 1.0 where W_hh h and W_ih x are normalised together, as here.
+#
+# Try it yourself
+# ---------------
+# Set ``GAINS["LN"] = 3.0``: identity units with noise lose fewer decades. Set ``RADII = (0.5, 1.0,
+# 2.0)``: the states of LN are as before.
+#
+# How it was measured
+# -------------------
+# RNNs of 64 units at their initial weights, without biases; W_hh is Gaussian, scaled to a spectral
+# radius. Noise is white and gives W_ih x variance 1. Gradients are those of a random direction at the
+# last step. They are scaled to length 1 after every 10 steps and their logarithm is kept, so float32 does
+# not limit them. States stop at its ends. Seeds 5 to 24, nothing is tuned. Each verdict is that of the
+# case that speaks least for the claim, with intervals that hold together for all 16. The gain is compared
+# for tanh with noise at radius 1.
+#
+# The paper measures no dynamics there. Cooijmans et al. normalise W_hh h and W_ih x apart, so that their
+# small gain does not weaken the recurrent part against the input. Training may change all of this.
 
 
 def recurrent_weights(rng, units=UNITS):
@@ -152,7 +202,7 @@ def measure_seed(seed, steps):
     noise = rng.standard_normal((steps, SEQUENCES, INPUTS), dtype=np.float32)
     found = {}
     for setting, radius, (name, gain) in product(SETTINGS, RADII, GAINS.items()):
-        if gain == 0.1 and radius != 1:
+        if name == "LN, gain 0.1" and radius != 1:
             continue
         nonlinearity, source = setting.split(", ")
         rnn = network(nonlinearity, radius, gain, weights, inputs)
@@ -235,7 +285,7 @@ def tables(results):
             drifts = [drift(results, case, name, quantity) for name in ("no norm", "LN")]
             cells = [f"{d.mean():+.1f}" + (f"±{d.std(ddof=1):.1f}" if len(d) > 1 else "") for d in drifts]
             rows.append([case, *cells, "yes" if case in yes else "no" if case in no else "-"])
-        found.append(table([f"{quantity}s, decades", "no norm", "LN", "LN more stable"], rows))
+        found.append(table([f"{quantity}s, decades", "no norm", "LN", "LN as claimed"], rows))
     shares = ", ".join(f"{name} {100 * np.mean(share):.1f} %" for name, share in results["saturated"].items())
     return "\n\n".join([*found, f"Saturated tanh units, with noise, at radius 1: {shares}"])
 

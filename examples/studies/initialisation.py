@@ -2,7 +2,17 @@ r"""
 Weights at the start
 ====================
 
-CLAIM
+Batch norm (BN) "allows us to use much higher learning rates and be less careful about
+initialization" (Ioffe and Szegedy 2015, arXiv 1502.03167, abstract). Layer norm (LN) is invariant
+to the scale of a weight matrix as well (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section
+5.1):
+
+.. math::
+
+   \mathrm{norm}(c\, W x) = \mathrm{norm}(W x), \qquad c > 0
+
+A post says the opposite: "BN對初始化參數敏感" (BN is sensitive to the initial parameters). A translation
+of the paper says that LN converges faster even with plain SGD: "即使使用简单的SGD也能更快地收敛".
 """
 
 import numpy as np
@@ -34,7 +44,11 @@ def draw(results, figure):
         share = 100 * share_of_grid(results, name).mean()
         tidy(axes, f"{name}: {share:.0f} % of the grid", xlabel="weights at the start, times He's")
     maps[0].set_ylabel("learning rate of Adam")
-    figure.colorbar(image, ax=list(maps), label="right on the test images, %; line: 90 %", pad=0.01)
+    figure.suptitle(
+        "Inside the line 90 % are right: with a norm that is from far more starts",
+        x=0.01, ha="left", fontsize=10.5, fontweight="bold",
+    )  # fmt: skip
+    figure.colorbar(image, ax=list(maps), label="right on the test images, %", pad=0.01)
 
 
 def share_of_grid(results, name):
@@ -47,7 +61,43 @@ show("initialisation", draw, (10.0, 3.8))
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# - **Normalised networks train from more scales and rates: confirmed.** Without norm 9 % of the grid
+#   trains, with LN 44 % and with BN 54 %. LN is 36 points ahead [34, 38], BN 45 points [43, 47].
+# - **"BN is sensitive to the initial parameters": refuted.** BN trains from 9 points more of the grid
+#   than LN does, and is the least sensitive of the three.
+# - **LN converges faster even with plain SGD: refuted at our margin of 1.25 times, unclear at none.** LN
+#   reaches 90 % after 1.08 times fewer updates [0.98, 1.19]. BN needs 20 updates, LN 53, no norm 57.
+# - **With Adam: LN is faster, by 1.32 times [1.16, 1.50].** Whether that exceeds 1.25 is unclear.
+#
+# Without norm only He's scale trains, and a third of it. There plain networks are as good as normalised
+# ones. Normalised networks have an edge on the right: ten times the weights need about ten times the
+# rate. The output does not depend on the scale of W, but the gradient does. From 100 times He's scale
+# nothing trains. The last layer, which has no norm, starts 100 times too large as well.
+#
+# What to do
+# ----------
+# Where you cannot choose the weights at the start, use a norm. With a norm weights may be too small; if
+# they are too large, raise the rate. At high rates (0.1 with Adam) BN trains from 72 % of the scales, LN
+# from 17 %. Do not choose LN for its speed with SGD alone.
+#
+# Try it yourself
+# ---------------
+# Set ``EPOCHS = 45``: is what fails at low rates only slow? Set ``DEEP = (64, 32, 10)``: with fewer
+# layers plain networks train from more scales.
+#
+# How it was measured
+# -------------------
+# scikit-learn's digits (64 pixels; 800 images to train on, 797 to test with), batches of 32, 15 passes.
+# Weights are normal with He's deviation, sqrt(2 / inputs), times a scale. The grid has networks of four
+# hidden layers of 32 with ReLU, the norm before each ReLU, and Adam. A network has trained if it is right
+# on 90 % of the test images. Nothing is chosen there. The share depends on how far the grid reaches, so
+# its margin (10 points) is ours. Ioffe and Szegedy train with SGD, which does not adapt its steps to the
+# size of the gradient.
+#
+# Speed is measured in networks of two hidden layers from He's scale: updates until 90 % of the test
+# images are right, checked after each update. Rates are those with the fewest updates on held-out images,
+# seeds 0 to 4, for each norm and optimiser. In the end all are right on 95 to 96 %. Results are of seeds
+# 5 to 24, and the five intervals are not corrected for their number.
 
 
 def from_scale(name, scale, seed, quick):

@@ -181,9 +181,7 @@ def clauses(results):
     for training in TRAININGS:
         refused = results["refused"][training][:, -1]
         found += [
-            Check(
-                f"BN refuses all, {training}", bool((refused == results["sequences"]).all())
-            ),
+            Check(f"BN refuses all, {training}", bool((refused == results["sequences"]).all())),
             Clause(f"LN keeps accuracy, {training}", change(results, training, "LN"), -MARGIN, **family),
             Clause(f"BN last loses, {training}", -change(results, training, "BN last"), MARGIN, **family),
             Clause(f"BN mean loses, {training}", -change(results, training, "BN mean"), MARGIN, **family),

@@ -2,7 +2,22 @@ r"""
 Growing weights
 ===============
 
-CLAIM
+In a normalised model "the norm of the weight vector effectively controls the learning rate for the weight
+vector" (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.2). Weights grow in training, so the
+effective learning rate falls: "implicit early stopping". The paper argues with the Fisher information F,
+the curvature of the Kullback-Leibler divergence (KL). For softmax regression with probabilities p, and
+with a norm of deviation :math:`\sigma_i` and gain :math:`g_i`, the block of rows i and j is as follows;
+:math:`\chi_i` is the derivative of the normalised sum i by its row, times :math:`\sigma_i`:
+
+.. math::
+
+   F_{ij} = \mathbb{E}_x\!\left[ \mathrm{Cov}(y_i, y_j)\, \frac{g_i g_j}{\sigma_i \sigma_j}\,
+   \chi_i \chi_j^\top \right], \qquad
+   \mathrm{KL}(\theta \,\|\, \theta + \delta) \approx \tfrac{1}{2} \delta^\top F \delta
+
+Without norm this is a mean of Kronecker products, :math:`(\mathrm{diag}(p) - p p^\top) \otimes x x^\top`.
+If :math:`w_i` doubles, so does :math:`\sigma_i`: the paper says that the curvature along it changes "by a
+factor of 1/2".
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +62,7 @@ def draw(results, figure):
         colour, _, width = STYLES[name]
         for what in ("weight", "gain"):
             curve = results["curves"][f"{what}, {name}"]
-            hand.loglog(FACTORS, curve, line, marker=marker, color=colour, lw=width, label=name)
+            hand.loglog(FACTORS, curve, ls=line, marker=marker, color=colour, lw=width, label=name)
     hand.legend(*(found[::2] for found in hand.get_legend_handles_labels()), loc="lower left", frameon=False)
     hand.annotate("by W", (0.15, 5))
     hand.annotate("by a gain", (0.12, 0.45))
@@ -88,7 +103,41 @@ show("weight_growth", draw, (10.0, 3.8))
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# - **Longer weights are less curved: this follows, and holds.** With W times 0.1 to 10 the outputs stay,
+#   and F by W goes as 1 / \|W\|². That is so for LN, BN and weight norm (WN). F along W itself is 0, and
+#   F by a gain stays.
+# - **The factor 1/2 is right for the wrong block.** Double one row of W (BN, WN). Its own block of F
+#   becomes 1/4, and its block with another row becomes 1/2.
+# - **Weights grow in training: confirmed.** They grow with SGD (LN 14 times, BN 1.2 times) and with Adam
+#   (LN 2.1 times, BN 3.1 times).
+# - **So an update turns them less: confirmed.** We compare it with a training in which \|W\| is held.
+#   With SGD an update of LN turns W 900 times less, one of BN 1.5 times. With Adam it is 3.4 and 3.8
+#   times.
+# - The optimiser decides how fast the rate falls: as 1 / \|W\|² with SGD, as 1 / \|W\| with Adam.
+#
+# What to do
+# ----------
+# Expect the effective rate of a normalised layer to fall without any schedule. Growth can make a high
+# rate usable. LN with SGD at rate 10 is right on 96 % of the held-out images. With \|W\| held it is right
+# on 13 %, hardly more than chance. So do not rescale trained weights to their first length.
+#
+# Try it yourself
+# ---------------
+# Set ``RATES = {"SGD": (0.01,), "Adam": (1e-4,)}`` and run with ``--tune``: the weights hardly grow, as
+# at all low rates.
+#
+# How it was measured
+# -------------------
+# Softmax regression on scikit-learn's digits (64 pixels, 10 classes) in float64, 40 passes over 800
+# images in batches of 32. WN divides W x by the length of each row of W. LN does not depend on the length
+# of all of W, BN and WN not on that of any row. Rates are the best of four on 200 held-out images, seeds
+# 0 to 4. LN with SGD and no norm with Adam chose the highest. Results are of seeds 5 to 24; growth below
+# 1.1 and a rate above 0.9 do not count. The eight intervals are corrected for their number.
+#
+# F is an exact sum over the classes, on held-out images, at eps 0. For no norm and for LN it is also
+# built from Kronecker products, with the derivative of LN on both sides of the covariance. It agrees with
+# second differences of the KL. The paper derives all this and measures none of it. This is one layer;
+# nothing here says what deep networks do.
 
 
 @dataclass(frozen=True)
@@ -328,7 +377,7 @@ def by_hand(model, images, rates):
             a = model.scaled(first).root(x)
             values["own"] = size(a[:, :, 0]) / PIXELS
             values["cross"] = size(np.einsum("nki,nkj->ij", a[:, :, 0], a[:, :, 1])) ** 0.5
-        for name, rate in rates.items():  # small, so that the angle is proportional to the rate
+        for name, rate in rates.items():  # small steps, so that the angle is proportional to the rate
             values[f"turn, {name}"] = turned_at_once(longer, images, OPTIMISERS[name](1e-3 * rate))
         found.append(values)
     return {name: np.array([values[name] for values in found]) for name in found[0]}
@@ -382,7 +431,7 @@ def measure_seed(seed, settings, quick):
                 found["curves"][f"fall, {key}"] = fall
                 found["training"][key] |= {"fall": fall[-1], "accuracy, held": held.accuracy(*held_out)}
             if name == "SGD":
-                rates = {other: settings[f"{norm}, {other}"] for other in RATES}
+                rates = {other: settings[f"{norm}, {other}"] for other in RATES if norm in NORMALISED}
                 hand = by_hand(free, images, rates)
                 found["hand"][norm] = {
                     "moved": hand.pop("moved").max(), "itself": (hand.pop("itself") / hand["weight"]).max(),
@@ -426,7 +475,10 @@ def clauses(results):
     turns = [near(results, NORMALISED, f"turn, {name}", power) for name, power in (("SGD", -2), ("Adam", -1))]
     own, cross = (near(results, ("BN", "WN"), *what) for what in (("own", -2), ("cross", -1)))
     found = [
-        Check("F of KL is a mean of Kronecker products", max(p.max() for p in product.values()) < 1e-4),
+        Check(
+            "F (by KL) is a mean of Kronecker products: no norm, LN",
+            max(p.max() for p in product.values()) < 1e-4,
+        ),
         Check("a normalised W times 0.1 to 10 gives the same outputs", moved < 1e-10),
         Check("F by W goes as 1 / |W|^2", near(results, NORMALISED, "weight", -2)),
         Check("F along W itself is 0", itself < 1e-9),
@@ -451,14 +503,14 @@ def tables(results):
         [norm, *(f"{np.mean(hand[name]).round(2) + 0.0:.2f}" if name in hand else "-" for name in names)]
         for norm, hand in results["hand"].items()
     ]
-    header = ["exponent of |W| in", "F by W", "by gain", "(images)", "own", "cross", "turn, SGD", "Adam"]
+    header = ["exponents", "F by W", "by gain", "(images)", "own", "cross", "turn, SGD", "Adam"]
     found = table(header, rows) + "\n\n"
     rows, accuracies = [], ("accuracy", "accuracy, held")
     for key, of in results["training"].items():
         logs = [of.get(name) for name in ("growth", "fall", "curvature")]
         cells = ["-" if log is None else f"{np.exp(np.mean(log)):.2g}" for log in logs]
         rows.append([key, *cells, *(percent(of[name]) if name in of else "-" for name in accuracies)])
-    header = ["in training", "|W|, end/start", "turn, free/held", "F, end/start", "right, %", "|W| held"]
+    header = ["training", "|W| grows", "turn", "F by W", "right, %", "|W| held"]
     return found + table(header, rows)
 
 

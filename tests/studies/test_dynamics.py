@@ -109,3 +109,28 @@ def test_layer_norm_may_drift_half_as_far_or_a_decade(plain, layer, verdict):
     # One case that fails is enough.
     results["drift"]["tanh, noise, 1.1, LN"] = np.full((3, 2), 100) + np.arange(3)[:, None]
     assert dynamics.clauses(results)[1].verdict() == "refuted"
+
+
+def test_what_the_page_says():
+    results = dynamics.STUDY.results()
+    no_states, states, no_gradients, gradients, gain = dynamics.clauses(results)
+    verdicts = [c.verdict() for c in (no_states, states, no_gradients, gradients, gain)]
+    assert verdicts == ["refuted", "confirmed", "unclear", "refuted", "refuted"]
+    assert len(dynamics.CASES) == 16
+    assert [len(cases) for cases in dynamics.steadier(results, "state")] == [16, 0]
+    assert [len(cases) for cases in dynamics.steadier(results, "gradient")] == [2, 11]
+    layer = {key: drift for key, drift in results["drift"].items() if key.endswith(", LN")}
+    assert len(layer) == 20
+    assert 0.015 < max(np.abs(drift[:, 0]).max() for drift in layer.values()) < 0.025
+    for radius in (0.9, 1.1):  # beyond float32
+        assert np.abs(results["drift"][f"identity, no input, {radius}, no norm"][:, 0]).min() > 37
+    for case in dynamics.CASES:
+        plain, own = (np.abs(dynamics.drift(results, case, name, "gradient")) for name in ("no norm", "LN"))
+        if "noise" in case:
+            assert dynamics.interval(own - plain, 16)[0] > 0 > results["drift"][f"{case}, LN"][:, 1].max()
+        if case.startswith("tanh, noise"):
+            assert np.abs(results["drift"][f"{case}, no norm"][:, 0]).max() < 0.5
+    free = [results["drift"][f"identity, no input, {radius:g}, LN"][:, 1] for radius in dynamics.RADII]
+    assert np.ptp(free, axis=0).max() < 1 and -473 < np.min(free) < -471 and np.max(free) < 1
+    assert (results["drift"]["tanh, no input, 1, LN"][:, 1] > 1).mean() > 0.6
+    assert gain.values.mean() == pytest.approx(-74, abs=0.5)
