@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demo, demos
+from lnrnn import demo, studies
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
 from lnrnn.scoring.job import ENGINES
 from lnrnn.scoring.sequences import INTO, Bad
+from lnrnn.speakers import CELLS
 
 # `lnrnn score --bad`: what it asks of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
@@ -35,8 +37,17 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    if arguments.name is None:
+        parser.print_help()
+        return 0
+    return guarded(f"lnrnn {arguments.name}", lambda: arguments.command(arguments), argv is None)
+
+
+def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
+    """Runs a command and returns its exit code, as `main` does. name: for errors. at_once: interrupted, the
+    process ends without waiting for threads that compute."""
     try:
-        arguments.command(arguments)
+        code = command() or 0
         print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
     except BrokenPipeError:
         # Whoever read the output has stopped, as `head` does.
@@ -48,12 +59,14 @@ def main(argv: list[str] | None = None) -> int:
             print(end="", flush=True)
         except OSError:  # no space left
             discard_output()
-        print(f"lnrnn {arguments.name}: error: {message}", file=sys.stderr)
+        print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"lnrnn {arguments.name}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
+        if at_once:
+            os._exit(130)
         return 130
-    return 0
+    return code
 
 
 def discard_output() -> None:
@@ -67,53 +80,32 @@ def build_parser() -> argparse.ArgumentParser:
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
     parser.add_argument("--version", action="version", version=f"lnrnn {lnrnn.__version__}")
-    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="name", metavar="COMMAND")
 
     demo_parser = commands.add_parser(
         "demo",
         help="show on real data what lnrnn is for",
-        description="Without NAME: trains three networks in ten seconds, and tests them\n"
-        "on longer sequences than they were trained on. Studies, by NAME:\n" + demos.listing(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Without NAME: trains three networks in ten seconds, and tests them on longer sequences "
+        "than they were trained on. A study measures a claim about the norms, over twenty seeds.",
+    )
+    demo_parser.add_argument("demo", nargs="?", metavar="NAME", help="a study, or all of them: all")
+    demo_parser.add_argument("--list", action="store_true", help="print the studies' names and titles")
+    demo_parser.add_argument(
+        "--full", action="store_true", help=f"the whole study of what the demo shows: {studies.FIRST}"
     )
     demo_parser.add_argument(
-        "demo",
-        nargs="?",
-        metavar="NAME",
-        choices=[*demos.DEMOS, demos.ALL],
-        help=f"a study; {demos.ALL}: one after the other, going on where it was interrupted",
+        "--cell", choices=CELLS, help=f"of the demo and of {studies.FIRST} (default: {CELLS[0]})"
     )
     demo_parser.add_argument(
-        "--full", action="store_true", help=f"the whole study of what the demo shows: {demos.DEFAULT}"
+        "--figure", type=Path, metavar="PNG", help="draw the demo's answers by step, with matplotlib"
     )
-    demo_parser.add_argument(
-        "--list", action="store_true", help="name the studies and what they claim, and run none"
+    of_studies = demo_parser.add_argument_group("options of studies")
+    of_studies.add_argument("--seeds", type=int, metavar="N", help="how many, from 5 on (default: 20)")
+    of_studies.add_argument(
+        "--output-dir", type=Path, metavar="DIR", help="for results and figures (default: this folder)"
     )
-    demo_parser.add_argument(
-        "--figure", type=Path, metavar="PNG", help="draw the short demo's answers by step, with matplotlib"
-    )
-    demo_parser.add_argument(
-        "--seeds", type=int, metavar="N", help="of a study: seeds 0 to N - 1 (default: 5)"
-    )
-    demo_parser.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="where figures of studies go (default: this directory)",
-    )
-    demo_parser.add_argument(
-        "--quick", action="store_true", help="a study in a few seconds, to see that all works"
-    )
-    demo_parser.add_argument(
-        "--cell",
-        choices=demos.CELLS,
-        help=f"kind of network, of the demo and of {demos.DEFAULT} (default: {demos.CELLS[0]})",
-    )
-    demo_parser.add_argument(
-        "--no-figure",
-        action="store_true",
-        help="of a study, print only: without matplotlib, not without tqdm",
-    )
+    for option, words in studies.FLAGS.items():
+        of_studies.add_argument(f"--{option}", action="store_true", help=words)
     demo_parser.set_defaults(command=run_demo)
 
     info = commands.add_parser(
@@ -191,26 +183,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_demo(arguments: argparse.Namespace) -> None:
+def run_demo(arguments: argparse.Namespace) -> int | None:
     """``lnrnn demo [NAME]``: the short demo, unless a study is named or has options."""
     if arguments.list:
-        print(demos.listing())
-        return
-    of_studies = arguments.seeds, arguments.output_dir, arguments.quick or None, arguments.no_figure or None
-    study = arguments.demo or arguments.full or any(option is not None for option in of_studies)
-    if not study:
-        demo.run(arguments.cell or demos.CELLS[0], arguments.figure)
-        return
+        print(studies.listing())
+        return 0
+    words = [f"--{flag}" for flag in studies.FLAGS if getattr(arguments, flag.replace("-", "_"))]
+    words += [] if arguments.seeds is None else [f"--seeds={arguments.seeds}"]
+    words += [] if arguments.output_dir is None else [f"--output-dir={arguments.output_dir}"]
+    if not (arguments.demo or arguments.full or words):
+        demo.run(arguments.cell or CELLS[0], arguments.figure)
+        return 0
     if arguments.figure is not None:
         raise ValueError("--figure is for the short demo: figures of studies go to --output-dir")
-    demos.run(
-        arguments.demo or demos.DEFAULT,
-        seeds=5 if arguments.seeds is None else arguments.seeds,
-        output_dir=arguments.output_dir or Path("."),
-        quick=arguments.quick,
-        figure=not arguments.no_figure,
-        cell=arguments.cell,
-    )
+    words += [] if arguments.cell is None else [f"--cell={arguments.cell}"]
+    if arguments.demo == studies.ALL:
+        return studies.run_all(arguments.output_dir or Path("."), words)
+    return studies.run(arguments.demo or studies.FIRST, words)
 
 
 def print_info(arguments: argparse.Namespace) -> None:

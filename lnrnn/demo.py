@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 STEPS = 120  # of each joined sequence, some five times the longest training utterance
 EPOCHS = 200
 PAUSE = 0.02  # seconds a step, on a terminal
+NARROWEST, WIDEST = 60, 120  # columns of text
 POLICIES: tuple[Overrun, ...] = ("last", "mean")  # those that need no batch of test sequences
 # (cell, norm) -> learning rate and initial gain, as examples/studies/long_sequences.py chose them.
 SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {
@@ -49,6 +50,14 @@ SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {
     ("lstm", "layer"): (0.003, 0.1), ("lstm", "batch"): (0.003, 0.3), ("lstm", None): (0.003, 1.0),
     ("gru", "layer"): (0.001, 0.3), ("gru", "batch"): (0.001, 0.1), ("gru", None): (0.003, 0.5),
 }  # fmt: skip
+METHODS = {
+    "layer norm": "layer norm",
+    "no norm": "no norm",
+    "strict": "batch norm, refuses all beyond step {}",
+    "last": "batch norm, repeats its last step",
+    "mean": "batch norm, averages its steps",
+}
+Networks = dict[NormName | None, SpeakerNetwork]
 
 
 @dataclass(frozen=True)
@@ -76,69 +85,31 @@ def join(utterances: Utterances) -> Joined:
     return Joined(np.stack(sequences, axis=1), utterances.labels, ends)
 
 
-@dataclass(frozen=True)
-class Networks:
-    """Of one cell, trained on whole utterances with one seed."""
+def trained(data: JapaneseVowels, cell: str, seed: int = 0, jobs: int = 1) -> Networks:
+    """By norm: networks of one cell, trained on whole utterances with one seed."""
 
-    layer: SpeakerNetwork
-    batch: SpeakerNetwork
-    none: SpeakerNetwork
+    def network(norm: NormName | None) -> SpeakerNetwork:
+        rate, gain = SETTINGS[cell, norm]
+        settings = SpeakerSettings(cell, gain, TrainingSettings(EPOCHS, learning_rate=rate))
+        return SpeakerNetwork(data.train, norm, settings, seed)
 
-    @classmethod
-    def trained(cls, data: JapaneseVowels, cell: str, seed: int = 0, jobs: int = 1) -> Networks:
-        def network(norm: NormName | None) -> SpeakerNetwork:
-            rate, gain = SETTINGS[cell, norm]
-            settings = SpeakerSettings(cell, gain, TrainingSettings(EPOCHS, learning_rate=rate))
-            return SpeakerNetwork(data.train, norm, settings, seed)
-
-        return cls(*side_by_side(network, NORMS, jobs))
-
-    @property
-    def known_steps(self) -> int:
-        return int(self.batch.rnn.known_steps or 0)
+    return dict(zip(NORMS, side_by_side(network, NORMS, jobs), strict=True))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The share of right answers, by method: "layer norm", "no norm", and batch norm's "strict" and POLICIES.
-
-    by_step: of all joined sequences, (STEPS,). alone, joined: at the end of the first utterance, and at the
-    end of the last one within STEPS. A refusal is no right answer.
-    """
-
-    by_step: dict[str, np.ndarray]
-    alone: dict[str, float]
-    joined: dict[str, float]
+def known_steps(networks: Networks) -> int:
+    return int(networks["batch"].rnn.known_steps or 0)
 
 
-def measured(networks: Networks, joined: Joined) -> Measured:
-    right: dict[str, np.ndarray] = {
-        "layer norm": networks.layer.name_at_each_step(joined.x) == joined.labels,
-        "no norm": networks.none.name_at_each_step(joined.x) == joined.labels,
-        **{
-            policy: networks.batch.name_at_each_step(joined.x, policy) == joined.labels for policy in POLICIES
-        },
-    }
+def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
+    """For each of METHODS at which steps it is right, bool (STEPS, N). A refusal is no right answer."""
+
+    def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
+        return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
+
+    found = {str(policy): right("batch", policy) for policy in POLICIES}
     # Within the steps that it knows, strict batch norm answers as with any policy.
-    known = np.arange(STEPS)[:, None] < networks.known_steps
-    right["strict"] = right[POLICIES[0]] & known
-    places = np.arange(len(joined.labels))
-    first, last = (np.array([ends[k] - 1 for ends in joined.ends]) for k in (0, -1))
-    return Measured(
-        {method: found.mean(axis=1) for method, found in right.items()},
-        {method: float(found[first, places].mean()) for method, found in right.items()},
-        {method: float(found[last, places].mean()) for method, found in right.items()},
-    )
-
-
-def time_of_a_step(network: SpeakerNetwork, x: np.ndarray) -> float:
-    """Seconds that a stream takes for one of the steps x (T, channels): the median of all."""
-    stream, times = network.rnn.stream(), []
-    for x_t in network.standardised([x])[0]:
-        began = time.perf_counter()
-        stream(x_t)
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+    strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
+    return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 
 
 # --- what is printed ----------------------------------------------------------------------------------------
@@ -156,86 +127,72 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
         require("matplotlib", "the figure", "demo")
         check_replaceable(figure)
     data = japanese_vowels()
-    print(
-        paragraph(
-            f"Nine people say one vowel: who speaks? Three {cell.upper()}s learn it from {len(data.train)} "
-            f"utterances of up to {data.train.lengths.max()} steps. They differ in the norm alone: layer "
-            "norm, batch norm with statistics of its own for each time step, and none."
-        ),
-        flush=True,
+    say(
+        f"Nine people say one vowel: who speaks? Three {cell.upper()}s learn it from {len(data.train)} "
+        f"utterances of up to {data.train.lengths.max()} steps. They differ in the norm alone: layer norm, "
+        "batch norm with statistics of its own for each time step, and none."
     )
     began = time.perf_counter()
     with one_thread() as jobs:
-        networks = Networks.trained(data, cell, jobs=jobs)
+        networks = trained(data, cell, jobs=jobs)
         print(f"Trained in {time.perf_counter() - began:.0f} s.\n")
         joined = join(data.test)
-        listen(networks, joined)
-        found = measured(networks, joined)
-    print(report(found, networks.known_steps))
-    microseconds = 1e6 * time_of_a_step(networks.layer, joined.x[:, 0])
-    print(f"A step of layer norm's stream took {microseconds:.1f} microseconds.\n")
-    print(paragraph("Twenty seeds with intervals: lnrnn demo --full. All studies: lnrnn demo --list"))
+        right, known = right_answers(networks, joined), known_steps(networks)
+        listen(networks, joined, right)
+    report(right, joined, known)
+    say("\nTwenty seeds with intervals: lnrnn demo --full. All studies: lnrnn demo --list")
     if figure is not None:
-        save_figure(
-            figure, (9.0, 4.2), lambda drawing: draw_cliff(found.by_step, networks.known_steps, drawing)
-        )
+        by_step = {method: found.mean(axis=1) for method, found in right.items()}
+        save_figure(figure, (9.0, 4.2), lambda drawing: draw_cliff(by_step, known, drawing))
         print(f"Figure: {figure.resolve()}")
 
 
-def listen(networks: Networks, joined: Joined) -> None:
+def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> None:
     """One joined sequence, a step a call: the answers where an utterance ends, and what batch norm says at
     the first step that it does not know. A terminal shows every step, for PAUSE seconds."""
     wide = shutil.get_terminal_size().columns >= NARROWEST
     live = wide and sys.stdout is not None and sys.stdout.isatty()
-    place, known = first_right(networks, joined), networks.known_steps
-    ends = joined.ends[place].tolist()
-    print(
-        paragraph(
-            f"A stream hears test utterances of speaker {joined.labels[place]}, one after another, a step a "
-            "call. (Chosen: the first one whose first utterance layer norm and batch norm both name right.)"
-        )
+    place, known = first_right(joined, right), known_steps(networks)
+    x, ends = joined.x[:, place], joined.ends[place].tolist()
+    say(
+        f"A stream hears test utterances of speaker {joined.labels[place]}, one after another, a step a "
+        "call. (Chosen: the first one whose first utterance layer norm and batch norm both name right.)"
     )
     print("step  end of       layer norm  batch norm")
-    for step, layer, batch in steps(networks, joined.x[:, place]):
+    for step, layer, batch in steps(networks, x):
         where = f"utterance {ends.index(step) + 1}" if step in ends else "training" if step == known else ""
-        line = f"{step:4}  {where:11}  speaker {layer}   {', '.join(batch)}"
+        line = f"{step:4}  {where:11}  speaker {layer}   {batch}"
         if live:
             print(f"\r{line:<58}", end="" if not where else "\n", flush=True)
             time.sleep(PAUSE)
         elif where:
             print(line)
         if step == known:
-            print(paragraph(f"{step + 1:4}  {refusal(networks, joined.x[: step + 1, place])}", "", "      "))
-            print(
-                paragraph("      If its last statistics are repeated, or their mean is taken:", "", "      ")
-            )
+            say(f"{step + 1:4}  {refusal(networks['batch'], x[: step + 1])}", "      ")
+            say("      If its last statistics are repeated, or their mean is taken:", "      ")
     print("\r" + " " * 58 + "\r" if live else "")
 
 
-def first_right(networks: Networks, joined: Joined) -> int:
+def first_right(joined: Joined, right: dict[str, np.ndarray]) -> int:
     """The place of the first sequence whose first utterance layer norm and batch norm both name right."""
-    first = np.array([ends[0] - 1 for ends in joined.ends])
-    places = np.arange(len(first))
-    both = [networks.layer.name_at_each_step(joined.x), networks.batch.name_at_each_step(joined.x, "last")]
-    return int(np.all([found[first, places] == joined.labels for found in both], axis=0).argmax())
+    first = [ends[0] - 1 for ends in joined.ends]
+    return int((right["layer norm"] & right["last"])[first, range(len(first))].argmax())
 
 
-def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, list[str]]]:
+def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
     """x (T, channels) -> the number of each step from 1, layer norm's answer, and batch norm's: one as long
     as it has statistics, then one for each of POLICIES."""
-    rnn = networks.batch.rnn
-    streams = {}
+    layer, batch = networks["layer"], networks["batch"]
+    own, streams = layer.rnn.stream(), {}
     for policy in POLICIES:
-        rnn.overrun = policy
-        streams[policy] = rnn.stream()
-    layer = networks.layer.rnn.stream()
+        batch.rnn.overrun = policy
+        streams[policy] = batch.rnn.stream()
     for step, x_t in enumerate(x, 1):
-        own = next_answer(networks.layer, layer, x_t)
-        found = {policy: next_answer(networks.batch, stream, x_t) for policy, stream in streams.items()}
-        if step <= networks.known_steps:
-            yield step, own, [f"speaker {found['last']}"]
-        else:
-            yield step, own, [f"{policy}: {speaker}" for policy, speaker in found.items()]
+        found = {policy: next_answer(batch, stream, x_t) for policy, stream in streams.items()}
+        told = [f"{policy}: {speaker}" for policy, speaker in found.items()]
+        if step <= known_steps(networks):
+            told = [f"speaker {found['last']}"]
+        yield step, next_answer(layer, own, x_t), ", ".join(told)
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
@@ -244,50 +201,37 @@ def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndar
     return int(network.classifier.logits(h).argmax())
 
 
-def refusal(networks: Networks, x: np.ndarray) -> str:
+def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
     """What strict batch norm says to x (T, channels), which has one step more than it knows."""
-    rnn = networks.batch.rnn
-    rnn.overrun = "raise"
-    stream = rnn.stream()
+    network.rnn.overrun = "raise"
+    stream = network.rnn.stream()
     try:
         for x_t in x:
-            next_answer(networks.batch, stream, x_t)
+            next_answer(network, stream, x_t)
     except lnrnn.SequenceTooLongError as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError("batch norm took a step for which it has no statistics")
 
 
-def report(found: Measured, known: int) -> str:
-    """One line for each method. known: the steps for which batch norm has statistics."""
-    words = {
-        "layer norm": "layer norm",
-        "no norm": "no norm",
-        "strict": f"batch norm, refuses all beyond step {known}",
-        "last": "batch norm, repeats its last step",
-        "mean": "batch norm, averages its steps",
-    }
-    lines = [
-        paragraph(
-            "All test utterances, the share named right: at the end of an utterance alone -> at the end of "
-            f"the last one within {STEPS} steps of one speaker's."
-        )
-    ]
-    for method, word in words.items():
-        alone, joined = (100 * share[method] for share in (found.alone, found.joined))
-        lines.append(f"  {word:42} {alone:3.0f} -> {joined:3.0f} %")
-    return "\n".join(lines)
+def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
+    """One line for each of METHODS. known: the steps for which batch norm has statistics."""
+    say(
+        "All test utterances, the share named right: at the end of an utterance alone -> at the end of the "
+        f"last one within {STEPS} steps of one speaker's."
+    )
+    places = range(len(joined.ends))
+    first, last = ([ends[k] - 1 for ends in joined.ends] for k in (0, -1))
+    for method, words in METHODS.items():
+        alone, long = (100 * right[method][steps, places].mean() for steps in (first, last))
+        print(f"  {words.format(known):42} {alone:3.0f} -> {long:3.0f} %")
 
 
-# --- text for the terminal ----------------------------------------------------------------------------------
-
-NARROWEST, WIDEST = 60, 120  # columns
-
-
-def paragraph(text: str, first: str = "", others: str = "") -> str:
-    """text in lines that fit the terminal, which begin with ``first`` and ``others``. Without a terminal a
-    line has 80 columns, or as many as the environment's COLUMNS says."""
+def say(text: str, indent: str = "") -> None:
+    """Prints lines that fit the terminal; all but the first begin with ``indent``. Without a terminal a line
+    has 80 columns, or as many as the environment's COLUMNS says."""
     columns = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
-    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=others)
+    blank = "\n" * text.startswith("\n")
+    print(blank + textwrap.fill(text.removeprefix("\n"), columns, subsequent_indent=indent), flush=True)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------

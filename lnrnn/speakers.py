@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -49,18 +49,6 @@ class TrainingSettings:
     learning_rate: float = 1e-3
     largest_norm: float = 1.0
     noise: float = 0.6
-
-
-class Trainable(Protocol):
-    """What `updates` and `train` ask of a model."""
-
-    def parameters(self) -> dict[str, np.ndarray]: ...
-
-    def set_parameters(self, values: dict[str, np.ndarray], /) -> None: ...
-
-    def loss_and_gradients(
-        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray, /
-    ) -> tuple[float, dict[str, np.ndarray]]: ...
 
 
 class Adam:
@@ -104,10 +92,11 @@ def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.
 
 
 def updates(
-    model: Trainable, batches: Iterable[Batch], optimiser: Adam, largest_norm: float
+    model: Any, batches: Iterable[Batch], optimiser: Adam, largest_norm: float
 ) -> Iterator[tuple[float, int]]:
     """Trains ``model`` in place, one update per batch: yields each batch's loss, from before its update, and
-    its number of sequences. A batch is taken from ``batches`` after the update by the one before."""
+    its number of sequences. A batch is taken from ``batches`` after the update by the one before. model: has
+    parameters(), set_parameters() and loss_and_gradients(), as the classifiers below."""
     for x, lengths, labels in batches:
         loss, gradients = model.loss_and_gradients(x, lengths, labels)
         model.set_parameters(optimiser.step(model.parameters(), clip(gradients, largest_norm)))
@@ -131,14 +120,9 @@ def shuffled(
 
 
 def train(
-    model: Trainable,
-    x: np.ndarray,
-    lengths: np.ndarray,
-    labels: np.ndarray,
-    settings: TrainingSettings,
-    rng: np.random.Generator,
-    on_epoch: Callable[[], object] = lambda: None,
-) -> list[float]:
+    model: Any, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray, settings: TrainingSettings,
+    rng: np.random.Generator, on_epoch: Callable[[], object] = lambda: None,
+) -> list[float]:  # fmt: skip
     """Trains ``model`` in place; returns the mean loss of every epoch.
 
     x (T, N, I), lengths (N,), labels (N,): all training sequences, padded; a batch is cut to its own longest
@@ -218,9 +202,7 @@ class SequenceClassifier(Classifier):
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Mean cross-entropy in nats over the N sequences of a batch, and its gradient by parameter name.
-
-        x (T, N, I), lengths (N,), labels (N,). Under batch norm this also moves the running statistics.
-        """
+        Under batch norm this also moves the running statistics."""
         return self.loss_and_all_gradients(x, lengths, labels)[:2]
 
     def loss_and_all_gradients(
@@ -269,14 +251,9 @@ class SpeakerNetwork:
     """
 
     def __init__(
-        self,
-        utterances: Utterances,
-        norm: NormName | None,
-        settings: SpeakerSettings,
-        seed: int,
-        max_steps: int | None = None,
-        on_epoch: Callable[[], object] = lambda: None,
-    ) -> None:
+        self, utterances: Utterances, norm: NormName | None, settings: SpeakerSettings, seed: int,
+        max_steps: int | None = None, on_epoch: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
         """Trains on the first ``max_steps`` steps of ``utterances`` (None: all of them).
 
         Under batch norm the population statistics of every step are then recomputed over the same training
@@ -357,12 +334,10 @@ def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs:
 
     Call it within `one_thread`. The calls must not change anything that they share; then the values are the
     same for any number of jobs. Where a call raises, those not yet begun are dropped, and the exception is
-    raised.
+    raised at once.
     """
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(function, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        return [future.result() for future in [pool.submit(function, item) for item in items]]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

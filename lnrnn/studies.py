@@ -5,21 +5,31 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import os
+import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import lnrnn
+from lnrnn.speakers import CELLS
 
-FIRST = "long-sequences"
+FIRST, ALL = "long-sequences", "all"
 SHARED = ("common", "nets", "plots")
 WHERE = Path("examples") / "studies"
+FLAGS = {
+    "quick": "a short run, to see that everything works",
+    "tune": "choose the settings first, on seeds 0 to 4",
+    "kept": "print and draw the results that are kept with the study",
+    "no-figure": "draw nothing: needs no matplotlib",
+}
 
 
 def folder() -> Path:
     """Where the studies are: beside the package of an editable install, else below the current folder. Raises
     FileNotFoundError, which says where to get them."""
-    for root in (Path(lnrnn.__file__).parents[1], Path.cwd()):
+    for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
             return root / WHERE
     raise FileNotFoundError(
@@ -32,49 +42,61 @@ def folder() -> Path:
 def studies() -> dict[str, Path]:
     """The studies by name, FIRST first."""
     paths = {
-        path.stem.replace("_", "-"): path for path in folder().glob("[!_]*.py") if path.stem not in SHARED
+        path.stem.replace("_", "-"): path for path in folder().glob("[!_.]*.py") if path.stem not in SHARED
     }
     return dict(sorted(paths.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
 
 def listing() -> str:
     """For a terminal: the short demo, and the studies with the titles of their pages."""
-    rows = {"(no name)": "the demo of ten seconds: what happens past the training length (default)"}
+    rows = {"(no name)": "the demo of ten seconds: past the training length (default)"}
     try:
         for name, path in studies().items():
-            title = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
-            rows[name] = f"{title}{' (also: --full)' if name == FIRST else ''}"
+            title = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+            rows[name] = title + (" (also: --full)" if name == FIRST else "")
+        rows[ALL] = "every study, one after the other"
     except FileNotFoundError as error:
         rows["NAME"] = str(error)
-    return "\n".join(f"  {name:16}  {title}" for name, title in rows.items())
+    return "\n".join(
+        textwrap.fill(text, 78, initial_indent=f"{name:16}", subsequent_indent=" " * 16)
+        for name, text in rows.items()
+    )
 
 
-def run(name: str, arguments: list[str]) -> int:
-    """Runs one study in a process of its own; returns its exit code. Raises ValueError for no such study."""
+def run(name: str, words: list[str]) -> int:
+    """Runs one study in a process of its own, and returns its exit code. Raises ValueError for an unknown
+    name, and KeyboardInterrupt."""
     found = studies()
     name = name.replace("_", "-")
     if name not in found:
-        near = difflib.get_close_matches(name, found, 1, 0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no study {name!r}{hint} There are: {', '.join(found)}")
-    return subprocess.run([sys.executable, str(found[name]), *arguments], check=False).returncode
+        names = [*found, ALL]
+        near = [known for known in names if known.startswith(name)]
+        near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
+    # The same lnrnn as here, wherever it is.
+    paths = [str(Path(lnrnn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
+    if code in (130, -signal.SIGINT):
+        raise KeyboardInterrupt
+    return code if code >= 0 else 128 - code
 
 
-def run_all(output_dir: Path, arguments: list[str]) -> int:
+def run_all(output_dir: Path, words: list[str]) -> int:
     """Runs every study, and prints what came out of all. Goes on after one that fails, and returns its code.
+    words: for each of them; they name output_dir, unless it is the current folder.
 
-    Results in output_dir of the same version, instruction set, seeds and extent are not measured again, so
-    that an interrupted run goes on.
+    What output_dir has of an earlier run is not measured again, so that an interrupted run goes on.
     """
     worst, found = 0, studies()
     for place, name in enumerate(found, 1):
-        print(f"--- {place} of {len(found)}: {name} ".ljust(80, "-"), flush=True)
-        code = run(name, [*arguments, "--output-dir", str(output_dir), "--resume"])
-        worst = worst or code
-    for name, path in found.items():
-        kept = output_dir / f"{path.stem}.json"
+        print(f"--- {place} of {len(found)}: {name} ".ljust(60, "-"), flush=True)
+        worst = run(name, [*words, "--resume"]) or worst
+    stems = [path.stem + cell for path in found.values() for cell in ("", *(f"_{cell}" for cell in CELLS))]
+    for kept in (output_dir / f"{stem}.json" for stem in stems):
         if kept.exists():
-            print(f"\n{name}")
-            for text, number, _, verdict, _ in json.loads(kept.read_text())["clauses"]:
-                print(f"  {text}: {number}: {verdict}")
+            print(f"\n{kept.stem}")
+            for text, number, _, verdict, _ in json.loads(kept.read_text("utf-8"))["clauses"]:
+                print(f"  {text}\n      {number}: {verdict}")
     return worst

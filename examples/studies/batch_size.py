@@ -2,21 +2,24 @@ r"""
 Small batches
 =============
 
-"Layer normalization is robust to the batch-sizes", batch norm is not (Ba, Kiros and Hinton 2016, arXiv
-1607.06450, section 6.6). BN normalises a unit with the mean and variance of the batch, LN a sample with those
-of its own units:
+"Layer normalization is robust to the batch-sizes", and batch norm is not (Ba, Kiros and Hinton 2016, arXiv
+1607.06450, section 6.6). A widely read post adds: in fully connected networks BN beats LN with large batches,
+and LN beats BN with small ones. BN normalises unit :math:`i` with the mean and deviation over the batch, LN
+sample :math:`n` with those over its own units:
 
 .. math::
 
-   \mathrm{BN}: \frac{a_{n,i} - \mu_i}{\sigma_i} \qquad \mathrm{LN}: \frac{a_{n,i} - \mu_n}{\sigma_n}
+   \mathrm{BN}: \frac{a_{n,i} - \mu_i}{\sigma_i} \qquad\qquad \mathrm{LN}: \frac{a_{n,i} - \mu_n}{\sigma_n}
 
 A small batch gives BN noisy statistics, and a batch of one gives it none.
 """
 
 import numpy as np
-from common import FOLDS, Clause, Study, best, load_digits, percent, show, table
+from common import FOLDS, Check, Clause, Study, best, load_digits, percent, points, show, side_by_side, table
 from nets import FeedForward, train
-from plots import lines, tidy
+from plots import STYLES, forest, lines, tidy
+
+from lnrnn.speakers import Adam
 
 # Change these.
 BATCHES = (256, 128, 32, 8, 4, 2, 1)
@@ -24,37 +27,73 @@ LARGE, SMALL = 128, (4, 2)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 EPOCHS = 30
 MARGIN = 0.01  # a loss of one point counts as none
+NOISY = 32  # the batch at which BN with the statistics of all training images is compared
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 
 def draw(results, figure):
-    """Test accuracy by batch size."""
-    axes = figure.subplots()
+    """Test accuracy by batch size, and LN less BN."""
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     sizes = [size for size in BATCHES if size > 1][::-1]
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(60, 100)
-    by_method = {
+    left.set_xscale("log", base=2)
+    left.set_ylim(70, 100)
+    by_norm = {
         name: 100 * np.stack([results["accuracy"][f"{name}, {size}"] for size in sizes], axis=1)
         for name in NORMS
     }
-    lines(axes, sizes, by_method)
-    axes.set_xticks(sizes, map(str, sizes))
+    lines(left, sizes, by_norm)
+    left.set_xticks(sizes, map(str, sizes))
     tidy(
-        axes, "At 2 images a batch BN breaks; at 4 it loses 1.5 points",
-        xlabel="images per batch", ylabel="right on the test images, %",
+        left, "At 2 images a batch BN breaks down",
+        xlabel="images per batch", ylabel="accuracy on the test images, %",
+    )  # fmt: skip
+    forest(right, {f"LN, {size}": difference(results, "LN", "BN", size) for size in sizes[1:]})
+    right.set_yticklabels([str(size) for size in sizes[1:]], color=STYLES["LN"][0])
+    tidy(
+        right, "LN is ahead at 4 images, BN at 128",
+        xlabel="LN less BN, points of accuracy", ylabel="images per batch",
     )  # fmt: skip
 
 
-show("batch_size", draw)
+show("batch_size", draw, (10, 4))
 
 # %%
 # Result
 # ------
-# TO BE WRITTEN from the results.
+# - **LN does not mind small batches: confirmed.** From 128 images a batch to 4 and to 2 it gains 0.7
+#   points. Small batches mean more updates, for all networks see every image equally often. No norm gains
+#   1.3 and 0.8.
+# - **BN does: confirmed.** It loses 1.5 points at 4 and 24 at 2, and refuses a batch of one image. Against
+#   no norm at 4, it is 1.5 points behind, and LN is level.
+# - **BN beats LN with large batches, and LN beats BN with small ones: confirmed.** BN is 0.6 points ahead
+#   at 128. LN is 1.5 ahead at 4. At 8 and 32 the difference is unclear.
+# - **"The noise of batch statistics regularises": unclear.** Without it (statistics of all 800 training
+#   images at each update) BN is as accurate on test images, +0.0 points [-0.2, +0.3]. LN and BN do not
+#   generalise clearly better than no norm: all learn the training images by heart, and reach 96 % on the
+#   others.
 #
-# How it is measured
-# ------------------
-# ...
+# At 2 images a batch BN's output is +1 or -1 for every unit, whatever the two images are (but for eps). A
+# unit learns only which of the two has the greater value.
+#
+# What to do
+# ----------
+# Below 16 images a batch use LN. Above 64 try both. Do not judge BN by its accuracy in training mode: with
+# batches of 8 it is 5.5 points below that in inference mode.
+#
+# Try it yourself
+# ---------------
+# Set ``EPOCHS = 10``: fewer updates, and large batches fall behind. Set ``BATCHES = (128, 3, 2)``: is the
+# step between 3 and 2?
+#
+# How it was measured
+# -------------------
+# scikit-learn's digits (64 pixels; 800 images to train on, 797 to test with), a network of 64-32-32-10 with
+# ReLU, the norm before each ReLU, Adam, 30 passes. The learning rate is the best of five for each norm and
+# batch size on held-out training images, seeds 0 to 4. Results are of seeds 5 to 24. A loss of more than 1
+# point counts (the margin is ours). The first five parts of the claim are not corrected for several
+# comparisons, as their rule was fixed before; corrected for all five, BN's loss at 4 is 1.0 to 1.9 points.
+# One test set of 797 images adds an uncertainty of 0.7 points that all seeds share. The paper trained
+# larger networks on MNIST and compared whole curves.
 
 
 def parts():
@@ -67,63 +106,168 @@ def trained(name, size, seeds, rates, quick):
     networks = FeedForward(seeds, NORMS[name])
     chosen = [data.without_fold(seed % FOLDS)[:images] for seed in seeds]
     train(networks, data.train_x, data.train_labels, chosen, seeds, rates, size, 1 if quick else EPOCHS)
-    return networks, chosen
+    return networks, np.stack(chosen, axis=1)
+
+
+def trained_without_noise(seeds, rate, quick):
+    """As `trained` at NOISY, but BN takes its statistics from all training images at every update."""
+    data, images = load_digits(), 320 if quick else 800
+    networks, adam = FeedForward(seeds, "batch", momentum=1.0), Adam(rate)
+    own = np.stack([data.without_fold(seed % FOLDS)[:images] for seed in seeds], axis=1)
+    x, labels = data.train_x[own], data.train_labels[own]
+    orders = [np.random.default_rng([1, seed]) for seed in seeds]
+    for _ in range(1 if quick else EPOCHS):
+        order = np.stack([rng.permutation(images) for rng in orders], axis=1)
+        for start in range(0, images - NOISY + 1, NOISY):
+            weights = np.zeros(own.shape, np.float32)
+            np.put_along_axis(weights, order[start : start + NOISY], np.float32(1 / NOISY), axis=0)
+            _, gradients, _ = networks.losses_and_gradients(x, labels, weights)
+            networks.values = adam.step({"values": networks.values}, {"values": gradients})["values"]
+    networks.calibrate(x)
+    return networks, own
 
 
 def tune(seeds, quick):
-    """For each norm and batch size the rate that is right most often on the held-out fold."""
-    data, settings = load_digits(), {}
-    for name, size in parts():
-        all_seeds = [seed for seed in seeds for _ in RATES]
+    """For each norm and batch size the rate with the best mean accuracy on the held-out folds."""
+
+    def rate(part):
+        name, size = part
+        data, all_seeds = load_digits(), [seed for seed in seeds for _ in RATES]
         networks, _ = trained(name, size, all_seeds, RATES * len(seeds), quick)
         held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in all_seeds], axis=1)
         right = networks.logits(data.train_x[held]).argmax(axis=2) == data.train_labels[held]
-        scores = right.mean(axis=0).reshape(len(seeds), len(RATES)).mean(axis=0)
-        settings[f"{name}, {size}"] = best(RATES, scores)
-    return settings
+        return best(RATES, right.mean(axis=0).reshape(len(seeds), len(RATES)).mean(axis=0))
+
+    costly_first = sorted(parts(), key=lambda part: part[1])
+    rates = side_by_side(rate, costly_first)
+    return {f"{name}, {size}": rate for (name, size), rate in zip(costly_first, rates, strict=True)}
 
 
 def measure(seeds, settings, quick):
-    data, results = load_digits(), {"accuracy": {}, "recomputed": {}}
-    for name, size in parts():
-        key = f"{name}, {size}"
-        networks, chosen = trained(name, size, seeds, [settings[key]] * len(seeds), quick)
+    """Accuracy on the test images, (S,), by norm and batch size; on the training images at NOISY."""
+    data = load_digits()
 
-        def accuracy(networks=networks):
-            return (networks.logits(data.test_x).argmax(axis=2) == data.test_labels[:, None]).mean(axis=0)
+    def job(part):
+        name, size = part
+        if size is None:
+            networks, own = trained_without_noise(seeds, settings[f"BN, {NOISY}"], quick)
+        else:
+            rates = [settings[f"{name}, {size}"]] * len(seeds)
+            networks, own = trained(name, size, seeds, rates, quick)
+        found = {"accuracy": accuracy(networks, data.test_x, data.test_labels[:, None])}
+        if size in (NOISY, None):
+            found["training"] = accuracy(networks, data.train_x[own], data.train_labels[own])
+        if name == "BN" and size is not None:
+            found["own statistics"] = accuracy_in_training_mode(networks, data, size)
+        return found
 
-        results["accuracy"][key] = accuracy()
-        if name == "BN":
-            networks.calibrate(data.train_x[np.stack(chosen, axis=1)])
-            results["recomputed"][key] = accuracy()
+    keys = [("BN without noise", None), *sorted(parts(), key=lambda part: part[1])]
+    results = {"accuracy": {}, "training": {}, "own statistics": {}}
+    for (name, size), found in zip(keys, side_by_side(job, keys), strict=True):
+        for what, values in found.items():
+            results[what][f"{name}, {size or NOISY}"] = values
+    results["refusal"] = refusal()
     return results
 
 
-def change(results, name, size, of="accuracy"):
+def accuracy(networks, x, labels):
+    return (networks.logits(x).argmax(axis=2) == labels).mean(axis=0)
+
+
+def accuracy_in_training_mode(networks, data, size):
+    """Accuracy (M,) on the test images in random batches of ``size``, with the batches' own statistics. The
+    last batch is filled up with the first images, whose second answer does not count."""
+    order = np.random.default_rng(0).permutation(len(data.test_x))
+    filled = np.resize(order, -(-len(order) // size) * size).reshape(-1, size)
+    logits = [networks.logits(data.test_x[batch], training=True) for batch in filled]
+    named = np.concatenate(logits)[: len(order)].argmax(axis=2)
+    return (named == data.test_labels[order, None]).mean(axis=0)
+
+
+def refusal():
+    """What batch norm says of a batch of one image."""
+    data = load_digits()
+    try:
+        FeedForward([0], "batch").losses_and_gradients(data.train_x[:1, None], data.train_labels[:1, None])
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# %%
+# The claim, part by part
+# -----------------------
+
+
+def change(results, name, size):
     """Test accuracy at batch ``size`` less that at LARGE, (S,)."""
-    return results[of][f"{name}, {size}"] - results[of][f"{name}, {LARGE}"]
+    return results["accuracy"][f"{name}, {size}"] - results["accuracy"][f"{name}, {LARGE}"]
+
+
+def difference(results, a, b, size):
+    return results["accuracy"][f"{a}, {size}"] - results["accuracy"][f"{b}, {size}"]
+
+
+def gap(results, name):
+    """Accuracy on the training images less that on the test images at NOISY, (S,)."""
+    return results["training"][f"{name}, {NOISY}"] - results["accuracy"][f"{name}, {NOISY}"]
 
 
 def clauses(results):
-    found = []
-    for size in SMALL:
-        found += [
-            Clause(f"LN keeps its accuracy from {LARGE} to {size}", change(results, "LN", size), -MARGIN),
-            Clause(f"BN loses from {LARGE} to {size}", -change(results, "BN", size), MARGIN),
-        ]
+    found = [
+        Clause(f"LN keeps its accuracy, {LARGE} to {size}", change(results, "LN", size), -MARGIN)
+        for size in (*SMALL, 1)
+    ]
+    found += [
+        Clause(f"BN loses accuracy, {LARGE} to {size}", -change(results, "BN", size), MARGIN)
+        for size in SMALL
+    ]
+    found += [
+        Clause(f"LN is above BN at {size}", difference(results, "LN", "BN", size), 0.0, comparisons=4)
+        for size in (8, *SMALL)
+    ]
+    found.append(
+        Clause(f"BN is above LN at {LARGE}", -difference(results, "LN", "BN", LARGE), 0.0, comparisons=4)
+    )
+    plain = gap(results, "no norm")
+    noise = gap(results, "BN without noise") - gap(results, "BN")
+    found += [
+        Clause("BN generalises better than no norm", plain - gap(results, "BN"), 0.0, comparisons=3),
+        Clause("LN generalises better than no norm", plain - gap(results, "LN"), 0.0, comparisons=3),
+        Clause("The noise of BN's statistics regularises", noise, 0.0, comparisons=3),
+        Check("BN refuses a batch of one image", results["refusal"].startswith("ValueError")),
+    ]
     return found
 
 
 def tables(results):
-    header = ["batch", *map(str, BATCHES)]
-    rows = [
-        [name, *(percent(results["accuracy"].get(f"{name}, {s}", np.array([np.nan]))) for s in BATCHES)]
-        for name in NORMS
-    ]
-    return table(header, rows)
+    rows = []
+    for name in NORMS:
+        values = [results["accuracy"].get(f"{name}, {size}") for size in BATCHES]
+        rows.append([name, *("-" if v is None else percent(v) for v in values)])
+    values = [results["own statistics"].get(f"BN, {size}") for size in BATCHES]
+    rows.append(["BN, the test batch's statistics", *("-" if v is None else percent(v) for v in values)])
+    changes, gaps = [], []
+    for name in NORMS:
+        row = [*(points(change(results, name, size)) for size in SMALL)]
+        changes.append([name, *row, points(difference(results, name, "no norm", 4))])
+    for name in (*NORMS, "BN without noise"):
+        both = results["training"], results["accuracy"]
+        gaps.append([name, *(percent(values[f"{name}, {NOISY}"]) for values in both)])
+    return "\n\n".join(
+        [
+            "Accuracy on the test images in %, mean and standard deviation over the seeds",
+            table(["images per batch", *map(str, BATCHES)], rows),
+            f"Change in points from {LARGE} images per batch, 95 %",
+            table(["", *(f"to {size}" for size in SMALL), "at 4, less no norm"], changes),
+            f"At {NOISY} images per batch, accuracy in %",
+            table(["", "training images", "test images"], gaps),
+            results["refusal"],
+        ]
+    )
 
 
-STUDY = Study("batch_size", measure, clauses, tables, draw, tune)
+STUDY = Study("batch_size", measure, clauses, tables, draw, tune, size=(10, 4))
 
 if __name__ == "__main__":
     STUDY.main()

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,11 +25,12 @@ from typing import Any, Literal
 import numpy as np
 
 import lnrnn
-from lnrnn import speakers
+from lnrnn import cli, speakers
 from lnrnn.data import Utterances
 from lnrnn.demo import save_figure
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
+from lnrnn.studies import FLAGS
 
 FOLDER = Path(__file__).parent
 TUNING_SEEDS = range(5)
@@ -155,15 +158,30 @@ def percent(values: np.ndarray) -> str:
     return f"{100 * np.mean(values):.1f}{deviation}"
 
 
+def columns() -> int:
+    """How wide text is: as the terminal, within limits; in a page always the same."""
+    return 96 if in_page() else min(max(shutil.get_terminal_size().columns, 60), 120)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns under a ruled header: the first column to the left, the others to the right."""
+    """Aligned columns under a ruled header: the first column to the left, the others to the right. What is
+    wider than `columns` is cut into parts, each with the first column."""
     lines = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    parts: list[list[int]] = [[]]
+    for place, width in enumerate(widths[1:], 1):
+        if parts[-1] and widths[0] + sum(2 + widths[k] for k in parts[-1]) + 2 + width > columns():
+            parts.append([])
+        parts[-1].append(place)
     texts = []
-    for first, *others in lines:
-        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
-        texts.append("  ".join(cells))
-    return "\n".join([texts[0].rstrip(), "-" * len(texts[0]), *(text.rstrip() for text in texts[1:])])
+    for part in parts:
+        shown = [
+            line[0].ljust(widths[0]) + "".join(f"  {line[k]:>{widths[k]}}" for k in part) for line in lines
+        ]
+        texts.append(
+            "\n".join([shown[0].rstrip(), "-" * len(shown[0]), *(row.rstrip() for row in shown[1:])])
+        )
+    return "\n\n".join(texts)
 
 
 # --- measuring ----------------------------------------------------------------------------------------------
@@ -240,21 +258,16 @@ class Study:
         """Measures, and returns what `kept` returns, with arrays for lists."""
         global _jobs
         words = {"option": option or self.options[0]} if self.options else {}
-        kept, settings = self.kept(option), None
+        kept, settings = None if tune else self.kept(option), None
         with speakers.one_thread() as _jobs:
-            if self.tune is not None:
-                if tune or kept is None:
-                    print(
-                        f"Choosing the settings, on seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]}.",
-                        flush=True,
-                    )
-                    settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
-                else:
-                    settings = kept["settings"]
+            if kept is not None:
+                settings = kept["settings"]
+            elif self.tune is not None:
+                print(f"Choosing the settings, on seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]}.", flush=True)
+                settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
             results = self.measure(list(seeds), settings, quick, **words)
         found = {
-            "lnrnn": lnrnn.__version__, "isa": lnrnn.cpu_info()["isa"], "quick": quick, "seeds": list(seeds),
-            "settings": settings, "results": results,
+            **conditions(seeds, quick), "tuned": tune, "settings": settings, "results": results,
         }  # fmt: skip
         # As the kept file has them, so that a page shows the same digits.
         loaded = json.loads(json.dumps(as_lists(found)))
@@ -265,9 +278,18 @@ class Study:
     def text(self, found: dict[str, Any]) -> str:
         """Tables, and the clauses with their verdicts; none of a quick run, which decides nothing."""
         told = self.tables(found["results"])
-        if found["clauses"]:
-            header = ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"]
-            told += "\n\n" + table(header, found["clauses"])
+        if not found["clauses"]:
+            return told
+        whole = table(
+            ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"], found["clauses"]
+        )
+        if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
+            return f"{told}\n\n{whole}"
+        # Too narrow for a row each.
+        for text, number, margin, verdict, at_zero in found["clauses"]:
+            rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
+            for line, indent in ((text, ""), (rest, "    ")):
+                told += "\n" + textwrap.fill(line, columns(), initial_indent=indent, subsequent_indent="    ")
         return told
 
     def main(self, argv: Sequence[str] | None = None) -> None:
@@ -276,62 +298,88 @@ class Study:
         if in_page():
             print(self.text({**(self.kept() or {}), "results": self.results()}))
             return
-        try:
-            self._run(self._parser().parse_args(argv))
-        except (OSError, ValueError, ImportError) as error:
-            print(f"{self.name}.py: error: {error}", file=sys.stderr)
-            sys.exit(2)
-        except KeyboardInterrupt:
-            sys.exit(130)
+        words = self._parser().parse_args(argv)
+        code = cli.guarded(f"{self.name}.py", lambda: self._run(words), at_once=True)
+        if code:
+            sys.exit(code)
 
     def _run(self, words: argparse.Namespace) -> None:
-        option = getattr(words, "option", None)
-        folder = words.output_dir
-        files = {suffix: folder / self.file(option, suffix) for suffix in (".json", ".png")}
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in files.values():
+        require("tqdm", "this study", "demo")
+        require("scipy.stats", "this study", "demo")
+        wanted = getattr(words, "option", None)
+        words.output_dir.mkdir(parents=True, exist_ok=True)
+        for option in self.options if words.resume and self.options and wanted is None else [wanted]:
+            self._run_one(words, option, words.output_dir)
+
+    def _run_one(self, words: argparse.Namespace, option: str | None, folder: Path) -> None:
+        kept_at, figure_at = (folder / self.file(option, suffix) for suffix in (".json", ".png"))
+        for path in (kept_at, figure_at):
             check_replaceable(path)
         began = time.perf_counter()
+        seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + words.seeds)
+        found = self._known(words, option, kept_at, seeds) if words.resume else None
         if words.kept:
             found = {**(self.kept(option) or {}), "results": self.results(option)}
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
-        else:
-            seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + words.seeds)
-            found = self.measured(seeds, words.quick, words.tune, option)
-        # First the terminal: where a disk is full, that much is left.
-        print(f"\n{self.text(found)}\n")
+        measured = found is None
+        found = found or self.measured(seeds, words.quick, words.tune, option)
+        try:
+            if measured:
+                write(kept_at, found)
+        finally:  # Where a disk is full, the terminal has them.
+            print(f"\n{self.text(found)}\n", flush=True)
         if words.quick:
             print("A quick run: too small to decide anything.")
-        if not words.kept:
-            write(files[".json"], found)
-            print(f"Results: {files['.json'].resolve()}")
+        print(f"Results: {kept_at.resolve()}" if measured else "Nothing was measured.")
         if not words.no_figure:
             require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
-            save_figure(files[".png"], self.size, lambda figure: self.draw(found["results"], figure))
-            print(f"Figure: {files['.png'].resolve()}")
+            save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
+            print(f"Figure: {figure_at.resolve()}")
         print(f"Took {time.perf_counter() - began:.0f} s.")
+
+    def _known(
+        self, words: argparse.Namespace, option: str | None, path: Path, seeds: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """The results of an earlier run at ``path``, if this one would be the same."""
+        try:
+            found, kept = read(path), None if words.tune else self.kept(option)
+        except ValueError:  # damaged
+            return None
+        if found is None or {name: found[name] for name in conditions(seeds)} != conditions(
+            seeds, words.quick
+        ):
+            return None
+        same = (
+            found.get("tuned", False) if words.tune else kept is None or kept["settings"] == found["settings"]
+        )
+        return {**found, "results": as_arrays(found["results"])} if same else None
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"{self.name}.py", allow_abbrev=False)
         if self.options:
-            parser.add_argument("--cell", dest="option", choices=self.options, default=self.options[0])
+            parser.add_argument(
+                "--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}"
+            )
         parser.add_argument(
             "--seeds", type=positive, default=len(SEEDS), metavar="N", help="how many, from 5 on"
         )
-        parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
-        if self.tune is not None:
-            parser.add_argument(
-                "--tune", action="store_true", help="choose the settings first, on seeds 0 to 4"
-            )
-        else:
-            parser.set_defaults(tune=False)
-        parser.add_argument("--kept", action="store_true", help="print and draw the kept results")
-        parser.add_argument("--no-figure", action="store_true", help="draw nothing: needs no matplotlib")
+        for flag, words in FLAGS.items():
+            parser.add_argument(f"--{flag}", action="store_true", help=words)
+        parser.add_argument(
+            "--resume", action="store_true",
+            help="measure only what the output folder does not have yet; every cell, unless --cell",
+        )  # fmt: skip
         parser.add_argument(
             "--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure"
         )
         return parser
+
+
+def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
+    """What the results of a study depend on, but for its settings."""
+    isa = lnrnn.cpu_info()["isa"]
+    return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
@@ -363,9 +411,13 @@ def read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return dict(json.loads(path.read_text()))
+        found = dict(json.loads(path.read_text("utf-8")))
+        missing = {"lnrnn", "isa", "quick", "seeds", "settings", "results", "clauses"} - set(found)
+        if missing:
+            raise ValueError(f"it has no {min(missing)!r}")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged, delete it to measure anew: {error}") from error
+    return found
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

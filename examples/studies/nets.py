@@ -162,11 +162,13 @@ class FeedForward:
         return flat.reshape(z.shape)
 
     def losses_and_gradients(
-        self, x: np.ndarray, labels: np.ndarray
+        self, x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """x (B, M, in), labels (B, M) -> each network's mean cross-entropy over the batch in nats (M,), its
         gradient by ``values`` (M, P), and the logits (B, M, classes).
 
+        weights: (B, M), of each image in the mean; None: 1 / B. Images of weight 0 still take part in the
+        statistics of batch norm.
         Under batch norm this moves the running statistics, and raises ValueError where B is 1.
         """
         *hidden, last = self.layers(self.values)
@@ -178,7 +180,10 @@ class FeedForward:
         logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
 
         losses, g = cross_entropy(logits, labels)
-        g /= np.float32(len(x))
+        if weights is None:
+            g /= np.float32(len(x))
+        else:
+            g *= weights[..., None]
 
         gradients = np.empty_like(self.values)
         *ghidden, glast = self.layers(gradients)
@@ -192,7 +197,8 @@ class FeedForward:
             g = self._through_norm(layer, glayer, z, g)
             np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
             weight = layer.weight
-        return losses.mean(axis=0), gradients, logits
+        mean = losses.mean(axis=0) if weights is None else (losses * weights).sum(axis=0)
+        return mean, gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
         """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to

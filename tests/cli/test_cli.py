@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn import cli, demo, demos
+from lnrnn import cli, demo, studies
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
@@ -273,25 +274,26 @@ def test_info_about_what_is_no_model(tmp_path, capsys):
         assert (code, shown) == (2, "") and name in error and error.count("\n") == 1
 
 
+def test_the_command_alone_gives_help(capsys):
+    code, shown, error = run(capsys)
+    assert (code, error) == (0, "") and shown.startswith("usage: lnrnn") and "score" in shown
+
+
 def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr(demos, "run", lambda name, **options: calls.append((name, options)))
-    assert run(capsys, "demo", "--full")[0] == 0
-    assert (
-        run(
-            capsys,
-            *("demo", "long-sequences", "--seeds", 3, "--output-dir", tmp_path, "--quick", "--no-figure"),
-            *("--cell", "gru"),
-        )[0]
-        == 0
-    )
-    assert [name for name, _ in calls] == ["long-sequences"] * 2
-    assert calls[0][1]["seeds"] == 5 and calls[0][1]["figure"] and not calls[0][1]["quick"]
-    assert calls[0][1]["cell"] is None
-    assert calls[1][1] == {"seeds": 3, "output_dir": tmp_path, "quick": True, "figure": False, "cell": "gru"}
+    monkeypatch.setattr(studies, "run", lambda name, words: calls.append((name, words)) or 3)
+    monkeypatch.setattr(studies, "run_all", lambda folder, words: calls.append((folder, words)))
+    assert run(capsys, "demo", "--full")[0] == 3
+    flags = [f"--{flag}" for flag in studies.FLAGS]
+    options = ["--seeds", 3, "--output-dir", tmp_path / "a b", "--cell", "gru"]
+    assert run(capsys, "demo", "axes", *options, *flags)[0] == 3
+    assert calls[0] == ("long-sequences", [])
+    assert calls[1] == ("axes", [*flags, "--seeds=3", f"--output-dir={tmp_path / 'a b'}", "--cell=gru"])
     for option in (["--quick"], ["--no-figure"], ["--seeds", 3], ["--output-dir", tmp_path]):
-        assert run(capsys, "demo", *option)[0] == 0
+        assert run(capsys, "demo", *option)[0] == 3
     assert [name for name, _ in calls[2:]] == ["long-sequences"] * 4
+    assert run(capsys, "demo", "all", "--tune", "--output-dir", tmp_path)[0] == 0
+    assert calls[-1] == (tmp_path, ["--tune", f"--output-dir={tmp_path}"])
 
 
 def test_the_short_demo_is_what_nobody_names(capsys, monkeypatch, tmp_path):
@@ -304,22 +306,110 @@ def test_the_short_demo_is_what_nobody_names(capsys, monkeypatch, tmp_path):
     assert code == 2 and "--output-dir" in error
 
 
-def test_demo_says_what_it_needs(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["demo", "--help"])
-    assert "without matplotlib, not without tqdm" in " ".join(capsys.readouterr().out.split())
+STUDY = """'Title of {name}'
+import os, sys
+import lnrnn
+print("{name}", *sys.argv[1:], os.path.dirname(lnrnn.__file__))
+sys.exit({code})
+"""
 
 
-def test_demo_reports_bad_options(capsys):
-    code, _, error = run(capsys, "demo", "--seeds", 0)
-    assert (code, error) == (2, "lnrnn demo: error: seeds must be at least 1, got 0\n")
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A clone of studies in the current folder, which has a space in its name; the package has none beside
+    it."""
+    folder = tmp_path / "a clone" / studies.WHERE
+    folder.mkdir(parents=True)
+    for name in ("common", "nets", "plots"):
+        (folder / f"{name}.py").write_text("")
+    for name, code in (("axes", 0), ("batch_size", 1), ("long_sequences", 0), ("pixels", 0)):
+        (folder / f"{name}.py").write_text(STUDY.format(name=name, code=code))
+    monkeypatch.setattr(studies, "__file__", str(tmp_path / "site" / "lnrnn" / "studies.py"))
+    monkeypatch.chdir(tmp_path / "a clone")
+    return folder
 
 
-def test_a_missing_package_is_one_line(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    code, _, error = run(capsys, "demo", "--full")
-    assert code == 2 and error.count("\n") == 1
-    assert "needs tqdm, of the extra 'demo': pip install matplotlib tqdm scikit-learn, or in" in error
+def test_studies_are_listed_the_default_first(made_up, capsys):
+    code, shown, error = run(capsys, "demo", "--list")
+    assert (code, error) == (0, "") and max(map(len, shown.splitlines())) <= 80
+    names = [line.partition("  ")[0] for line in shown.splitlines()]
+    assert names == ["(no name)", "long-sequences", "axes", "batch-size", "pixels", "all"]
+    lines = shown.splitlines()
+    assert "(default)" in lines[0] and "--full" in lines[1] and "Title of axes" in lines[2]
+
+
+def test_a_study_is_a_process_with_this_lnrnn(made_up, capfd):
+    assert run(capfd, "demo", "axes", "--seeds", 3, "--output-dir", "b c") == (
+        0, f"axes --seeds=3 --output-dir=b c {os.path.dirname(lnrnn.__file__)}\n", "",
+    )  # fmt: skip
+    assert run(capfd, "demo", "batch_size")[0] == 1
+    assert run(capfd, "demo", "--full")[1].startswith("long_sequences ")
+
+
+def test_all_studies_go_on_after_one_that_fails_and_end_with_what_came_out(made_up, capfd, tmp_path):
+    (tmp_path / "out").mkdir()
+    row = '["it is so", "+3 [+1, +5] points", "+1", "confirmed", "confirmed"]'
+    for name in ("pixels", "long_sequences_gru"):
+        (tmp_path / "out" / f"{name}.json").write_text(f'{{"clauses": [{row}]}}')
+    code, shown, error = run(capfd, "demo", "all", "--quick", "--output-dir", tmp_path / "out")
+    assert (code, error) == (1, "")
+    place = -1
+    for number, name in enumerate(("long-sequences", "axes", "batch-size", "pixels"), 1):
+        words = f" --quick --output-dir={tmp_path / 'out'} --resume "
+        at = shown.index(f"--- {number} of 4: {name} -")
+        assert shown.index(name.replace("-", "_") + words) > at > place
+        place = at
+    told = "  it is so\n      +3 [+1, +5] points: confirmed\n"
+    assert shown.endswith(f"\n\nlong_sequences_gru\n{told}\npixels\n{told}")
+
+
+@pytest.mark.parametrize("name", ["axes", "all"])
+def test_an_interrupted_study_ends_the_command(made_up, name, capfd):
+    (made_up / "axes.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    assert run(capfd, "demo", name)[0] == 130
+    (made_up / "axes.py").write_text("import sys; sys.exit(130)")
+    code, shown, error = run(capfd, "demo", name)
+    assert code == 130 and "batch" not in shown and error == "lnrnn demo: interrupted\n"
+
+
+def test_a_study_that_was_killed(made_up, capfd):
+    (made_up / "axes.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert run(capfd, "demo", "axes")[0] == 137
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [
+        ("batch-siz", "batch-size"),
+        ("Axis", "axes"),
+        ("long", "long-sequences"),
+        ("al", "all"),
+        ("xyzzy", None),
+    ],
+)
+def test_an_unknown_study_is_told_the_nearest_name(made_up, capsys, name, nearest):
+    code, _, error = run(capsys, "demo", name)
+    hint = f"did you mean {nearest}? " if nearest else ""
+    names = "long-sequences, axes, batch-size, pixels, all"
+    assert (code, error) == (
+        2, f"lnrnn demo: error: there is no study {name!r}; {hint}there are: {names}\n",
+    )  # fmt: skip
+
+
+def test_where_there_are_no_studies_it_says_where_they_are(made_up, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in (["axes"], ["all"], ["--full"]):
+        code, _, error = run(capsys, "demo", *words)
+        assert code == 2 and error.count("\n") == 1 and "examples/studies" in error
+    code, shown, _ = run(capsys, "demo", "--list")
+    assert code == 0 and "(default)" in shown and "examples/studies" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_studies_are_those_beside_the_package(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert list(studies.studies())[0] == "long-sequences"
+    assert studies.folder() == Path(lnrnn.__file__).parents[1] / "examples" / "studies"
 
 
 @pytest.mark.parametrize("package", ["tqdm", "pyarrow", "safetensors"])
@@ -349,7 +439,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["other"], ["demo", "other"], ["run"], ["demo", "--seeds", "many"], ["demo", "--cell", "RNN"]],
+    [["other"], ["run"], ["demo", "--seeds", "many"], ["demo", "--cell", "RNN"]],
 )
 def test_bad_usage(capsys, arguments):
     with pytest.raises(SystemExit) as raised:

@@ -8,7 +8,7 @@ import pytest
 
 import lnrnn
 from helpers import on_every_isa, rounds_bfloat16_rows, several_threads, using_partition
-from lnrnn.demos.speakers import Settings, SpeakerNetwork
+from lnrnn.speakers import SpeakerNetwork, SpeakerSettings, TrainingSettings
 from networks import network, normal
 from short_weights import flushed, int8_product, to_bfloat16
 
@@ -277,8 +277,9 @@ def test_accuracy_on_real_speech():
     """The demo's network on whole utterances of Japanese Vowels: accuracy moves by at most half a point."""
     data = lnrnn.data.japanese_vowels()
     names = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits")}
+    settings = SpeakerSettings(training=TrainingSettings(epochs=60))
     for seed in range(2):
-        network = SpeakerNetwork(data.train, "layer", Settings().with_epochs(60), seed)
+        network = SpeakerNetwork(data.train, "layer", settings, seed)
         trained = network.classifier.rnn
         for dtype, answers in names.items():
             network.classifier.rnn = converted(trained, dtype)

@@ -1,0 +1,378 @@
+r"""
+What each norm is invariant to
+==============================
+
+Table 1 of the layer norm paper (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.1) lists six changes
+of weights and data, and says which leave the output of a normalised layer as it was. LN subtracts the mean of
+one sample's summed inputs:
+
+.. math::
+
+   y = \frac{W x - \mu}{\sigma}, \qquad \mu = \frac{1}{H} \sum_i (W x)_i
+
+So it can ignore :math:`W \to c W` and :math:`W \to W + 1 v^\top`. A post concludes that re-centring makes LN
+"对输入和权重漂移不敏感" (insensitive to shifts of input and weights). The paper adds that a norm of the input
+alone, before W, loses the invariance to changes of W.
+"""
+
+import numpy as np
+from common import Check, Study, show, table
+from plots import OTHER, STYLES, tidy
+
+import lnrnn
+from lnrnn.data import japanese_vowels
+
+# Change these.
+UNITS, CASES = 64, 128
+FACTORS = (0.01, 0.3, 3.0, 100.0)  # of what is scaled
+SHIFTS = (0.3, 3.0, 100.0)  # over the size of what is shifted
+EPS = 1e-5  # of the library's layers
+SAME, OTHERWISE = 1e-10, 1e-2  # a deviation below is an output that stays, one above an output that moves
+
+FIGURE = (10.0, 4.8)
+CHANGES = ("W scaled", "W shifted", "w scaled", "D scaled", "D shifted", "x scaled")
+STORED, BEFORE = "BN, stored statistics", "LN before W"
+# Table 1 of the paper, and what its text says of a norm before W; of stored statistics it says nothing.
+TABLE = {
+    "BN": (True, False, True, True, True, False),
+    "weight norm": (True, False, True, False, False, False),
+    "LN": (True, True, False, True, False, True),
+    STORED: None,
+    BEFORE: (False, False, None, None, None, None),
+}
+
+
+def draw(results, figure):
+    """The table, and how eps changes the output of small summed inputs."""
+    left, right = figure.subplots(1, 2, width_ratios=[1.75, 1])
+    draw_table(left, results["entries"])
+    draw_eps(right, results)
+
+
+def draw_table(axes, entries):
+    centred = {"ha": "center", "va": "center"}
+    for row, norm in enumerate(TABLE):
+        top = row + 0.3 * (row > 2)
+        for column, change in enumerate(CHANGES):
+            values = entries[f"{norm}, {change}"]
+            stays = values.max() <= SAME
+            axes.fill(
+                column + np.array([0, 1, 1, 0]), top + np.array([0, 0, 1, 1]),
+                facecolor="#cfe0f5" if stays else "#f3ede2", edgecolor="white", lw=3,
+            )  # fmt: skip
+            number = f"{values.max():.0e}" if stays else f"{values.min():.2f}"
+            axes.text(column + 0.5, top + 0.36, "same" if stays else "moves", weight="bold", **centred)
+            axes.text(column + 0.5, top + 0.7, number, fontsize=9, color="#333333", **centred)
+        axes.text(-0.1, top + 0.5, norm.replace(", ", ",\n"), ha="right", va="center", fontsize=9.5)
+    what = {"W": "all\nweights", "w": "one unit's\nweights", "D": "all\ndata", "x": "one\nsample"}
+    for column, change in enumerate(CHANGES):
+        symbol, how = change.split()
+        axes.text(column + 0.5, -0.08, f"{what[symbol]}\n{how}", ha="center", va="bottom", fontsize=9)
+    axes.set(xlim=(-1.55, 6), ylim=(5.4, -0.95))
+    axes.set_axis_off()
+    axes.set_title(
+        "LN ignores a shift of the weights, not of the data", loc="left", fontsize=10.5, weight="bold"
+    )
+
+
+def draw_eps(axes, results):
+    line = np.logspace(-5, 1, 100)
+    axes.plot(line, 100 * bend(line, EPS), lw=1.2, color="#333333", label="1 - s / sqrt(s² + 1e-5)")
+    for place, norm in enumerate(("BN", "weight norm", "LN")):
+        colour, marker, _ = STYLES.get(norm, (OTHER, "D", 1))
+        keep = results["scales"][norm] < 10
+        axes.plot(
+            results["scales"][norm][keep], 100 * results["scaled"][norm][keep], marker, color=colour, ms=5,
+            markevery=(2 * place, 6), label=norm,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.axvline(scale_at(0.01, EPS), color="#999999", lw=1)
+    axes.text(1.3 * scale_at(0.01, EPS), 45, "1 % at 0.022", fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    tidy(
+        axes, "Below 0.02, eps changes the output", xlabel="s, what the norm divides by",
+        ylabel="output off by, % (float32, eps = 1e-5)",
+    )  # fmt: skip
+
+
+def bend(scale, eps):
+    """By which part eps shrinks the output of a norm that divides by scale."""
+    return 1 - scale / np.sqrt(scale**2 + eps)
+
+
+def scale_at(part, eps):
+    """The scale at which `bend` is that part."""
+    return (1 - part) * np.sqrt(eps / (1 - (1 - part) ** 2))
+
+
+show("invariances", draw, FIGURE)
+
+# %%
+# Result
+# ------
+# Blue is an output that stays the same, to rounding. The number is the largest deviation (same) or the
+# smallest (moves) over 20 seeds; 1 is as large as the output itself. The first three rows are the paper's
+# Table 1.
+#
+# - All 18 entries of Table 1 are as the paper says.
+# - LN ignores one vector added to the weights of every unit. It does not ignore one vector added to every
+#   sample: the output moves by 0.84 and more. The post is right about the weights and wrong about the input.
+# - LN does ignore one number added to all summed inputs of a sample, which may be what the post means.
+# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W: times 100, W moves the output
+#   by 99 times its size, against 6e-16 for LN after W. The paper is right.
+# - With stored statistics, as at inference, BN is invariant to none of the six. Its four invariances are
+#   those of training.
+# - The paper's text contradicts its table: "all the normalization methods are invariant to re-scaling the
+#   dataset". The table is right: weight norm multiplies its output by the factor.
+#
+# What to do
+# ----------
+# Place the norm after W if the scale of the weights shall not matter. Keep the standard deviation of summed
+# inputs well above 0.02: eps = 1e-5 shrinks the output by :math:`1 - s / \sqrt{s^2 + \epsilon}`, 1 % at s =
+# 0.022, half of it at 0.0018. Data that drift by a shift need their mean removed, LN does not do it.
+#
+# Try it yourself
+# ---------------
+# ``EPS = 1e-3``: the limit of 1 % moves from 0.022 to 0.22. ``SHIFTS``: at 1e6, float32 no longer ignores a
+# shift (it does to 1 % up to 2e4 times the size of what is shifted), and float64 still does. A factor of -1
+# in ``FACTORS`` turns the sign of the output, so the entry is no longer "same".
+#
+# How it was measured
+# -------------------
+# 64 units with normal weights, 128 frames of 12 channels of Japanese Vowels, 20 seeds. Factors are 0.01, 0.3,
+# 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as what they are added to. The deviation
+# is the root mean square of the output's change over that of the output, in the worst sample or unit, in
+# float64 with eps = 0. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868) is ``rms_norm`` of the rows
+# of W. An invariance is a statement about every input, so extremes over the seeds decide, not means with
+# intervals. These are checks: they can only fail if the library does.
+
+# --- the six changes ----------------------------------------------------------------------------------------
+
+
+def make_layer(frames, seed):
+    """Weights W (UNITS, I), data D (CASES, I) drawn from frames, and what the changes need: shifts of the
+    size of each, the unit and the case that are changed alone."""
+    rng = np.random.default_rng(seed)
+    inputs = frames.shape[1]
+    cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
+    weights = rng.standard_normal((UNITS, inputs)) / inputs**0.5
+    shifts = {}
+    for name, like in (("W", weights), ("D", cases)):
+        vector = rng.standard_normal(inputs)
+        shifts[name] = vector * (root_mean_square(like) / root_mean_square(vector))
+    return {
+        "W": weights, "D": cases, "shifts": shifts, "unit": rng.integers(UNITS), "case": rng.integers(CASES)
+    }  # fmt: skip
+
+
+def root_mean_square(values, axis=None):
+    return np.sqrt(np.square(values).mean(axis))
+
+
+def changed(layer, change, amount):
+    """W and D after a change by a factor, or by a shift of so many times its size."""
+    symbol, how = change.split()
+    new = {"W": layer["W"].copy(), "D": layer["D"].copy()}
+    if how == "shifted":
+        new[symbol] += amount * layer["shifts"][symbol]
+    elif symbol in new:
+        new[symbol] *= amount
+    elif symbol == "w":
+        new["W"][layer["unit"]] *= amount
+    else:
+        new["D"][layer["case"]] *= amount
+    return new["W"], new["D"]
+
+
+# --- the norms: W, D, eps -> y (CASES, UNITS), in the dtype of W and D --------------------------------------
+
+
+def summed_inputs(W, D):
+    # einsum, not @: BLAS may add in another order with another number of threads.
+    return np.einsum("ni,hi->nh", D, W)
+
+
+def batch_norm(W, D, eps):
+    return lnrnn.batch_norm(summed_inputs(W, D), None, None, training=True, eps=eps)
+
+
+def weight_norm(W, D, eps):
+    """Salimans and Kingma 2016, arXiv 1602.07868: the weights of a unit over their length."""
+    inputs = W.shape[1]
+    return summed_inputs(lnrnn.rms_norm(W, inputs, weight=np.full(inputs, inputs**-0.5), eps=eps), D)
+
+
+def layer_norm(W, D, eps):
+    return lnrnn.layer_norm(summed_inputs(W, D), len(W), eps=eps)
+
+
+def layer_norm_before(W, D, eps):
+    return summed_inputs(W, lnrnn.layer_norm(D, D.shape[1], eps=eps))
+
+
+def stored_batch_norm(layer):
+    """Batch norm at inference, with the statistics of the unchanged layer."""
+    a = summed_inputs(layer["W"], layer["D"])
+    mean, var = a.mean(0), a.var(0)
+    return lambda W, D, eps: lnrnn.batch_norm(summed_inputs(W, D), mean, var, eps=eps)
+
+
+NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
+
+
+def divided_by(norm, layer):
+    """What the norm divides by: standard deviations of each unit's or case's summed inputs, or the root mean
+    square of each unit's weights."""
+    if norm == "weight norm":
+        return root_mean_square(layer["W"], 1)
+    return summed_inputs(layer["W"], layer["D"]).std(0 if norm == "BN" else 1)
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+
+
+def output(norm, W, D, dtype=np.float64, eps=0.0):
+    return norm(W.astype(dtype), D.astype(dtype), eps).astype(np.float64)
+
+
+def deviation(new, y):
+    """The root mean square of new - y over that of y, in the case or the unit where it is worst."""
+    return max((root_mean_square(new - y, axis) / root_mean_square(y, axis)).max() for axis in (0, 1))
+
+
+def crossing(scales, deviations, level):
+    """The scale at which deviations, which fall as scales rise, pass the level, between two by interpolation
+    in logarithms."""
+    low = np.flatnonzero(deviations > level)[-1]
+    logs = np.log(deviations[low : low + 2])
+    part = (logs[0] - np.log(level)) / (logs[0] - logs[1])
+    return scales[low] * (scales[low + 1] / scales[low]) ** part
+
+
+def measure_one(layer, factors):
+    """What one layer gives.
+
+    entries: the deviation by norm, change and amount, in float64 at eps 0. turned: that of the output under
+    the factor -1 from -y, where Table 1 says that a factor leaves it. scales, scaled: what a norm divides by
+    after W is scaled, and how far the float32 kernel at EPS is off. harmless: the largest shift that moves
+    that kernel by 1 % at most. one number: LN's deviation where a number is added to all summed inputs."""
+    W, D, entries, turned, scales, scaled, harmless = layer["W"], layer["D"], {}, {}, {}, {}, {}
+    for name, norm in {**NORMS, STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}.items():
+        y = output(norm, W, D)
+        for change in CHANGES:
+            key = f"{name}, {change}"
+            amounts = FACTORS if "scaled" in change else SHIFTS
+            entries[key] = [deviation(output(norm, *changed(layer, change, by)), y) for by in amounts]
+            if name in NORMS and "scaled" in change and TABLE[name][CHANGES.index(change)]:
+                alone = {"w scaled": np.s_[:, layer["unit"]], "x scaled": np.s_[layer["case"]]}
+                opposite = y.copy()
+                opposite[alone.get(change, ...)] *= -1
+                turned[key] = deviation(output(norm, *changed(layer, change, -1)), opposite)
+        if name in NORMS:
+            scales[name] = divided_by(name, layer).min() * factors
+            scaled[name] = np.array(
+                [deviation(output(norm, W * factor, D, np.float32, EPS), y) for factor in factors]
+            )
+        if change := {"LN": "W shifted", "BN": "D shifted"}.get(name):
+            sizes = np.logspace(-1, 6, 29)
+            off = [
+                deviation(output(norm, *changed(layer, change, size), np.float32, EPS), y) for size in sizes
+            ]
+            harmless[f"{name}, {change}"] = sizes[np.array(off) <= 0.01].max()
+    a = summed_inputs(W, D)
+    one = lnrnn.layer_norm(a + 100 * a.std(), UNITS, eps=0)
+    return entries, turned, scales, scaled, harmless, deviation(one, output(layer_norm, W, D))
+
+
+def measure(seeds, settings, quick):
+    frames = np.concatenate(japanese_vowels().train.x)
+    # An even number of factors: none is 1, which changes nothing.
+    factors = np.logspace(-4, 4, 16 if quick else 80)
+    entries, turned, scales, scaled, harmless, one = zip(
+        *(measure_one(make_layer(frames, seed), factors) for seed in seeds), strict=True
+    )
+    join = lambda parts: {key: np.stack([part[key] for part in parts]) for key in parts[0]}  # noqa: E731
+    scales, scaled = join(scales), join(scaled)
+    return {
+        "entries": join(entries), "turned": join(turned), "one number": np.array(one),
+        "harmless": join(harmless),
+        "crossing": {norm: np.array([crossing(*pair, 0.01) for pair in zip(scales[norm], scaled[norm],
+                                                                           strict=True)]) for norm in NORMS},
+        "scales": {norm: np.exp(np.log(scales[norm]).mean(axis=0)) for norm in NORMS},
+        "scaled": {norm: scaled[norm].mean(axis=0) for norm in NORMS},
+    }  # fmt: skip
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------
+
+
+def decided(values):
+    """Whether the output stays, for all seeds and amounts: True, False, or None if they do not agree."""
+    return True if values.max() <= SAME else False if values.min() >= OTHERWISE else None
+
+
+def as_in_table(results, norm):
+    """Of the changes that the paper says something of, whether each came out so."""
+    said = zip(CHANGES, TABLE[norm], strict=True)
+    return [decided(results["entries"][f"{norm}, {change}"]) is stays for change, stays in said
+            if stays is not None]  # fmt: skip
+
+
+def clauses(results):
+    entries = results["entries"]
+    return [
+        *(Check(f"Table 1, {norm}: 6 of 6 entries", all(as_in_table(results, norm))) for norm in NORMS),
+        Check(
+            "LN ignores one vector added to all units' weights (post: weight shift)",
+            decided(entries["LN, W shifted"]) is True,
+        ),
+        Check(
+            "LN does not ignore one vector added to all data (the post says it does)",
+            decided(entries["LN, D shifted"]) is False,
+        ),
+        Check("LN ignores one number added to a sample's summed inputs", results["one number"].max() <= SAME),
+        Check("a norm before W loses the invariance to W", all(as_in_table(results, BEFORE))),
+        Check(
+            "a factor below 0 turns the sign of the output",
+            max(values.max() for values in results["turned"].values()) <= SAME,
+        ),
+        Check(
+            "weight norm passes on the scale of the data (Table 1 is right, the paper's text wrong)",
+            np.allclose(entries["weight norm, D scaled"], np.abs(np.array(FACTORS) - 1)),
+        ),
+        Check(
+            "BN with stored statistics is invariant to none of the six",
+            all(decided(entries[f"{STORED}, {change}"]) is False for change in CHANGES),
+        ),
+    ]
+
+
+def tables(results):
+    rows = []
+    for norm in TABLE:
+        cells = []
+        for change in CHANGES:
+            values = results["entries"][f"{norm}, {change}"]
+            stays = decided(values)
+            cells.append("?" if stays is None else f"same {values.max():.0e}" if stays else
+                         f"moves {values.min():.2f}")  # fmt: skip
+        rows.append([norm, *cells])
+    one_percent = [[norm, f"{values.min():.4f}", f"{values.max():.4f}"]
+                   for norm, values in results["crossing"].items()]  # fmt: skip
+    shifts = [[key, f"{values.min():.0e}"] for key, values in results["harmless"].items()]
+    return "\n\n".join([
+        "W all weights, w one unit's, D all data, x one sample. Deviations in float64, eps = 0:\nof "
+        "'same' the largest over seeds and amounts, of 'moves' the smallest.",
+        table(["", *CHANGES], rows),
+        f"float32, eps = {EPS:g}: the s at which eps shrinks the output by 1 % (formula: "
+        f"{scale_at(0.01, EPS):.4f})",
+        table(["", "least", "largest"], one_percent),
+        "float32: the largest shift, over the size of what is shifted, that moves the output by 1 % at most",
+        table(["", "shift"], shifts),
+    ])  # fmt: skip
+
+
+STUDY = Study("invariances", measure, clauses, tables, draw, size=FIGURE)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,82 @@
+"""The study ``axes``: what it finds out by calls, where the answer is known, and what its page says."""
+
+from __future__ import annotations
+
+import axes
+import numpy as np
+import pytest
+
+import lnrnn
+
+
+def test_moved_shows_what_a_function_mixes():
+    x = np.arange(6.0).reshape(2, 3)
+    assert axes.moved(lambda x: 2 * x, x).tolist() == np.eye(6, dtype=bool).tolist()
+    rows = axes.moved(lambda x: x - x.mean(1, keepdims=True), x)
+    assert rows.tolist() == np.kron(np.eye(2), np.ones((3, 3))).astype(bool).tolist()
+    assert not axes.moved(np.zeros_like, x).any()
+
+
+def test_group_numbers_groups_and_notices_what_is_none():
+    columns = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], bool)
+    numbers, disjoint = axes.group(columns)
+    assert numbers.tolist() == [0, 1, 0, 1] and disjoint
+    assert not axes.group(np.tril(np.ones((4, 4), bool)))[1]  # a cumulative sum
+
+
+@pytest.mark.parametrize(
+    ("groups", "letters"),
+    [([[0, 1, 2]] * 2, "A"), ([[0] * 3, [1] * 3], "B"), ([[0] * 3] * 2, "AB"), ([[0, 1, 2], [3, 4, 5]], "")],
+)
+def test_axes_of(groups, letters):
+    assert axes.axes_of(np.array(groups), "AB") == letters
+
+
+def test_standardise():
+    x = np.array([[1.0, 10.0], [3.0, 30.0]])
+    y, mean, sigma = axes.standardise(x, np.array([0, 1, 0, 1]), 0)
+    assert y.tolist() == [[-1, -1], [1, 1]] and mean.tolist() == [2, 20] and sigma.tolist() == [1, 10]
+    assert axes.standardise(x, np.zeros(4, int), 0.5)[2] == pytest.approx([(x.var() + 0.5) ** 0.5])
+
+
+def test_another_norm_is_found_to_group_otherwise():
+    """Instance norm: statistics of each sample and channel."""
+    shape = axes.SHAPES["NCL"]
+    other = axes.layer_norm(shape)._replace(call=lambda x, training: lnrnn.layer_norm(x, shape[2]))
+    found = axes.probe(other, "NCL", np.float64, 0)
+    assert found["over"] == "L" and found["means"] == 9 and found["exact"]
+
+
+def test_a_case_that_differs_fails_a_check():
+    results = axes.measure([0, 1], None, True)
+    assert all(check.holds for check in axes.clauses(results))
+    for case, name, value in (
+        ("BN, NCHW", "over", "N"), ("BN, NC", "disjoint", False), ("BN, NC", "alike", False),
+        ("LN, NC", "stored", 3), ("LN, NC", "infer", ""), ("BN, NCL", "infer", "NL"), ("BN, NCL", "back", 2),
+    ):  # fmt: skip
+        other = {**results, case: {**results[case], name: value}}
+        assert sum(not check.holds for check in axes.clauses(other)) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "over", "means", "gains", "stored", "back"),
+    [
+        ("BN, NC", "N", 3, 3, 7, 3),
+        ("BN, NCL", "NL", 3, 3, 7, 3),
+        ("BN, NCHW", "NHW", 3, 3, 7, 3),
+        ("BN per step, TBH", "B", 20, 5, 44, 5),
+        ("BN over all steps, TBH", "TB", 5, 5, 11, 5),
+        ("LN, NC", "C", 4, 3, 0, 1),
+        ("LN, NCL", "CL", 3, 12, 0, 1),
+        ("LN, NCHW", "CHW", 2, 12, 0, 1),
+        ("LN, TBH", "H", 12, 5, 0, 1),
+    ],
+)
+def test_what_the_page_says(case, over, means, gains, stored, back):
+    results = axes.STUDY.results()
+    assert all(check.holds for check in axes.clauses(results)) and len(results) == 9
+    found = results[case]
+    assert [found[name] for name in ("over", "means", "gains", "stored", "back")] == [
+        over, means, gains, stored, back,
+    ]  # fmt: skip
+    assert found["groups"].shape == axes.SHAPES[case.split(", ")[1]]

@@ -1,0 +1,386 @@
+"""What the studies share: intervals, verdicts, tables, and a run that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import common
+import numpy as np
+import pytest
+from common import Check, Clause, Study, interval, points, table
+
+import lnrnn
+from lnrnn.files import replacing
+
+pytest.importorskip("scipy")
+pytest.importorskip("tqdm")
+
+
+# --- intervals and verdicts ---------------------------------------------------------------------------------
+
+
+def test_the_interval_of_five_differences():
+    half = 2.776445 * math.sqrt(2.5 / 5)
+    assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx((3 - half, 3 + half), rel=1e-6)
+    assert interval(np.full(3, 0.5)) == (0.5, 0.5)
+    assert interval(np.array([0.3])) == (-np.inf, np.inf)
+
+
+def test_several_intervals_hold_together():
+    """Bonferroni's correction, for ten: the 0.9975 quantile of Student's t with four degrees is 5.5976."""
+    half = 5.59757 * math.sqrt(2.5 / 5)
+    assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [2, 5, 20])
+def test_an_interval_covers_the_mean_19_times_in_20(seeds):
+    rng = np.random.default_rng(0)
+    found = [interval(rng.standard_normal(seeds)) for _ in range(1500)]
+    assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02)
+
+
+NARROW = 0.03 + 0.001 * np.array([-1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "margin", "verdict", "at_zero"),
+    [
+        (NARROW, 0.02, "confirmed", "confirmed"),
+        (NARROW, 0.04, "refuted", "confirmed"),
+        (-NARROW, -0.04, "confirmed", "refuted"),
+        (NARROW, 0.031, "unclear", "confirmed"),
+        (np.full(3, 0.5), 0.5, "unclear", "confirmed"),  # on the margin is not above it
+        (np.zeros(3), 0.0, "unclear", "unclear"),
+        (np.array([0.5]), 0.1, "unclear", "unclear"),
+        (np.array([0.5, np.nan]), 0.1, "unclear", "unclear"),
+        (np.full(20, np.nan), -1, "unclear", "unclear"),
+    ],
+)
+def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
+    clause = Clause("it is so", values, margin)
+    assert (clause.verdict(), clause.verdict(0.0)) == (verdict, at_zero)
+    assert clause.row()[0] == "it is so" and clause.row()[3:] == [verdict, at_zero]
+
+
+def test_a_row_has_mean_interval_and_margin():
+    assert Clause("a", NARROW, 0.02).row()[1:3] == ["+3 [+2.75, +3.25] points", "+2"]
+    assert Clause("a", 10 + NARROW, 0.5, "bits").row()[1:3] == ["+10 [+10, +10] bits", "+0.5"]
+    assert Check("b", True).row()[3] == "holds" and Check("b", False).row()[3] == "does not hold"
+    assert points(NARROW) == "+3.0 [+2.8, +3.2]"
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def test_a_table():
+    text = table(["name", "a"], [["x", "1.5"], ["longer", ""]])
+    assert text.splitlines() == ["name      a", "-----------", "x       1.5", "longer"]
+    assert table(["name"], [["x"]]).splitlines() == ["name", "----", "x"]
+
+
+def test_a_table_that_is_too_wide_is_cut(monkeypatch):
+    header, rows = ["name", *"abcd"], [["x", *("0123456789" * 2 for _ in "abcd")]]
+    for columns, parts in (("92", [5]), ("91", [4, 2]), ("60", [3, 3])):
+        monkeypatch.setenv("COLUMNS", columns)
+        found = table(header, rows).split("\n\n")
+        assert [len(part.splitlines()[0].split()) for part in found] == parts
+        assert all(len(line) <= int(columns) for part in found for line in part.splitlines())
+    assert "z" * 200 in table(["name", "a"], [["x", "z" * 200]])
+
+
+@pytest.mark.parametrize("columns, expected", [(10, 60), (60, 60), (97, 97), (120, 120), (400, 120)])
+def test_text_is_as_wide_as_the_terminal_within_limits(columns, expected, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert common.columns() == expected
+
+
+# --- a study's run ------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A study that measures nothing, and counts how often."""
+
+    def __init__(self):
+        self.tuned, self.measured = [], []
+        self.study = Study(
+            "made_up", self.measure, self.clauses, self.tables, self.draw, self.tune, options=("rnn", "gru")
+        )
+
+    def tune(self, seeds, quick, option):
+        self.tuned.append((list(seeds), option))
+        return {"rate": 0.1}
+
+    def measure(self, seeds, settings, quick, option):
+        self.measured.append((list(seeds), settings, quick, option, lnrnn.get_num_threads()))
+        return {"share": {"LN": np.array(seeds) / 3}, "steps": np.arange(3), "note": "a", "none": [None]}
+
+    def clauses(self, results):
+        return [Clause("it is large " * 6, results["share"]["LN"], 0.0), Check("of course", True)]
+
+    def tables(self, results):
+        return f"the shares are {results['share']['LN'].mean():.1f}"
+
+    def draw(self, results, figure):
+        figure.subplots().plot(results["share"]["LN"])
+
+    def run(self, *words):
+        """-> the exit code."""
+        try:
+            self.study.main([*words, "--no-figure"] if "--figure" not in words else words[1:])
+        except SystemExit as ended:
+            return ended.code
+        return 0
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    """In an empty folder, without kept results."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common, "FOLDER", tmp_path / "studies")
+    monkeypatch.setattr(common, "in_page", lambda: False)
+    return Counted()
+
+
+def kept(path="made_up.json"):
+    with open(path) as file:
+        return json.load(file)
+
+
+def test_a_run_tunes_measures_and_keeps(counted, capsys):
+    pytest.importorskip("matplotlib")
+    threads = lnrnn.get_num_threads()
+    assert counted.run("--figure", "--output-dir", "a b/c") == 0 and lnrnn.get_num_threads() == threads
+    assert counted.tuned == [(list(range(5)), "rnn")]
+    assert counted.measured == [(list(range(5, 25)), {"rate": 0.1}, False, "rnn", 1)]
+    found = kept("a b/c/made_up.json")
+    assert (found["lnrnn"], found["isa"]) == (lnrnn.__version__, lnrnn.cpu_info()["isa"])
+    assert found["seeds"] == list(range(5, 25)) and found["settings"] == {"rate": 0.1}
+    assert [row[3] for row in found["clauses"]] == ["confirmed", "holds"]
+    np.testing.assert_allclose(found["results"]["share"]["LN"], np.arange(5, 25) / 3, rtol=1e-6)
+    with open("a b/c/made_up.png", "rb") as file:
+        assert file.read(4) == b"\x89PNG"
+    told = capsys.readouterr().out
+    assert "confirmed" in told and "Figure: " in told and max(map(len, told.splitlines()[1:-3])) <= 80
+    assert sorted(os.listdir("a b/c")) == ["made_up.json", "made_up.png"]
+
+
+def test_kept_results_are_those_that_were_measured(counted, tmp_path, capsys):
+    assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
+    found = counted.study.results("gru")
+    assert (found["share"]["LN"] == np.float64([f"{n / 3:.7g}" for n in range(5, 25)])).all()
+    assert found["steps"].tolist() == [0, 1, 2] and found["note"] == "a" and found["none"] == [None]
+    again = common.as_arrays(json.loads(json.dumps(common.as_lists(found))))
+    np.testing.assert_array_equal(again["share"]["LN"], found["share"]["LN"])
+    # The settings are known now, of that cell.
+    capsys.readouterr()
+    assert counted.run("--cell", "gru", "--seeds", "3") == 0
+    assert len(counted.tuned) == 1 and counted.measured[-1][0] == [5, 6, 7]
+    assert counted.run("--cell", "gru", "--tune", "--quick") == 0
+    assert len(counted.tuned) == 2 and counted.measured[-1][2]
+    assert "confirmed" not in capsys.readouterr().out.rpartition("Took")[0].rpartition("Took")[2]
+    assert counted.run("--cell", "gru", "--kept") == 0 and len(counted.measured) == 3
+    file = tmp_path / "studies/results/made_up_gru.json"
+    file.write_text(file.read_text().replace(lnrnn.__version__, "0.0.9"))
+    capsys.readouterr()
+    assert counted.run("--cell", "gru", "--kept") == 0
+    assert f"Measured by lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
+
+
+def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys):
+    assert counted.run("--kept") == 2
+    assert capsys.readouterr().err == ("made_up.py: error: results/made_up.json is missing: run made_up.py\n")
+    (tmp_path / "studies/results").mkdir(parents=True)
+    for text in ("{", "[1]", '{"lnrnn": "0.1.0"}'):
+        (tmp_path / "studies/results/made_up.json").write_text(text)
+        assert counted.run("--quick") == 2
+        error = capsys.readouterr().err
+        assert "made_up.json is damaged" in error and error.count("\n") == 1
+    assert not counted.measured
+    assert counted.run("--quick", "--tune") == 0  # which needs no kept settings
+
+
+def test_a_run_that_goes_on_measures_what_is_not_there(counted, capsys):
+    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
+    assert [found[3] for found in counted.measured] == ["rnn", "gru"]
+    os.unlink("out/made_up.json")
+    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
+    assert [found[3] for found in counted.measured] == ["rnn", "gru", "rnn"]
+    assert "Nothing was measured." in capsys.readouterr().out
+    count = len(counted.measured)
+    changed = kept("out/made_up_gru.json")
+    for words, change in (
+        (["--seeds", "5"], {}),
+        (["--seeds", "4", "--quick"], {}),
+        (["--seeds", "4", "--tune"], {}),
+        (["--seeds", "4"], {"lnrnn": "0.0.1"}),
+        (["--seeds", "4"], {"isa": "another"}),
+        (["--seeds", "4"], None),
+    ):
+        with open("out/made_up_gru.json", "w") as file:
+            file.write("{" if change is None else json.dumps({**changed, **change}))
+        assert counted.run("--resume", "--cell", "gru", *words, "--output-dir", "out") == 0
+        count += 1
+        assert len(counted.measured) == count, (words, change)
+    # Other settings have been kept since.
+    assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
+    other = {**kept("studies/results/made_up_gru.json"), "settings": {"rate": 7}}
+    with open("studies/results/made_up_gru.json", "w") as file:
+        json.dump(other, file)
+    with open("out/made_up_gru.json", "w") as file:
+        json.dump(changed, file)
+    assert counted.run("--resume", "--cell", "gru", "--seeds", "4", "--output-dir", "out") == 0
+    assert counted.measured[-1][1] == {"rate": 7}
+
+
+def test_without_matplotlib_the_results_are_kept_and_printed(counted, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert counted.run("--figure") == 2
+    told, error = capsys.readouterr()
+    assert "the shares are" in told and kept()["seeds"][0] == 5
+    assert error.count("\n") == 1 and "pip install matplotlib" in error and "--no-figure" in error
+
+
+@pytest.mark.parametrize("package", ["tqdm", "scipy.stats"])
+def test_a_missing_package_is_named_before_anything_is_measured(counted, monkeypatch, capsys, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert counted.run() == 2 and not counted.measured and not counted.tuned
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and package in error and "pip install" in error and "scipy" in error
+
+
+def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsys):
+    class Full:
+        def __init__(self, path):
+            self.path = path
+
+        def __enter__(self):
+            return self.write
+
+        def write(self, data):
+            raise OSError(28, "No space left on device", str(self.path))
+
+        def __exit__(self, *_):
+            return False
+
+    monkeypatch.setattr(common, "replacing", Full)
+    assert counted.run() == 2
+    told, error = capsys.readouterr()
+    assert "the shares are" in told and "confirmed" in told
+    assert error.count("\n") == 1 and "No space left on device" in error and "made_up.json" in error
+    monkeypatch.setattr(common, "replacing", replacing)
+    monkeypatch.setattr(lnrnn.demo, "replacing", Full)  # room for the results, none for the figure
+    pytest.importorskip("matplotlib")
+    assert counted.run("--figure") == 2
+    assert kept()["seeds"][0] == 5 and "made_up.png" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_measured(counted, capsys):
+    os.mkdir("made_up.json")
+    open("file", "w").close()
+    folders = {"file": "file", "file/below": "below", "/proc": "/proc", ".": "made_up.json"}
+    for folder, name in folders.items():
+        assert counted.run("--output-dir", folder) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and name in error
+    assert not counted.measured
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--seeds", "x"], ["--cell", "lstm"], ["--fast"]])
+def test_bad_words(counted, words, capsys):
+    assert counted.run(*words) == 2 and not counted.measured
+    assert "made_up.py: error: " in capsys.readouterr().err
+
+
+def test_a_page_shows_what_is_kept(counted, monkeypatch, capsys):
+    assert counted.run("--output-dir", "studies/results", "--cell", "rnn") == 0
+    told = capsys.readouterr().out
+    monkeypatch.setattr(common, "in_page", lambda: True)
+    counted.study.main()
+    shown = capsys.readouterr().out
+    assert shown.strip() in told or "confirmed" in shown
+    assert len(counted.measured) == 1
+    drawn = []
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    common.show("made_up", lambda results, figure: drawn.append((results, figure)), (5, 3))
+    ((results, figure),) = drawn
+    pyplot.close(figure)
+    assert isinstance(results["share"]["LN"], np.ndarray) and figure.get_size_inches().tolist() == [5, 3]
+    with pytest.raises(FileNotFoundError, match="results/other.json is missing: run other.py"):
+        common.show("other", None)
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+from common import Clause, Study
+
+def measure(seeds, settings, quick):
+    if {slow}:
+        print("measuring", flush=True)
+        time.sleep(60)
+    return {{"a": np.array(seeds, float)}}
+
+STUDY = Study("scripted", measure, lambda r: [Clause("a", r["a"], 0)], lambda r: "word " * 5000, None)
+STUDY.main(["--no-figure"])
+"""
+
+
+def script(tmp_path, slow=False, **options):
+    """A study as a process of its own."""
+    (tmp_path / "scripted.py").write_text(SCRIPT.format(slow=slow))
+    path = os.pathsep.join([common.__file__.rpartition(os.sep)[0], lnrnn.__file__.rpartition("lnrnn")[0]])
+    return subprocess.Popen(
+        [sys.executable, "scripted.py"], cwd=tmp_path, text=True, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path}, **options,
+    )  # fmt: skip
+
+
+def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path):
+    import signal
+
+    process = script(tmp_path, slow=True, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == "measuring\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert (process.returncode, error) == (130, "scripted.py: interrupted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["scripted.py"]
+
+
+def test_whoever_stops_reading_loses_no_results(tmp_path):
+    read, write = os.pipe()
+    process = script(tmp_path, stdout=write)
+    os.close(read)
+    os.close(write)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (141, "")
+    assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_terminal_that_is_a_full_disk(tmp_path):
+    with open("/dev/full", "w") as full:
+        process = script(tmp_path, stdout=full)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 2 and error.count("\n") == 1 and "No space left" in error
+    assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
+
+
+# --- many at a time -----------------------------------------------------------------------------------------
+
+
+def test_side_by_side_is_in_order():
+    assert common.side_by_side(lambda n: n**2, range(20), "squares") == [n**2 for n in range(20)]
+
+
+def test_the_first_of_equal_settings_is_best():
+    assert common.best(("a", "b", "c"), [0.1, 0.3, 0.3]) == "b"
+
+
+def test_a_kept_file_has_a_line_for_each_entry(tmp_path):
+    common.write(tmp_path / "a.json", {"lnrnn": "1", "results": {"x": np.arange(3), "y": {"z": 1.123456789}}})
+    text = (tmp_path / "a.json").read_text()
+    assert '  "x": [0, 1, 2],\n  "y": {"z": 1.123457}\n' in text and '\n "lnrnn": "1",\n' in text

@@ -1,0 +1,105 @@
+"""The study ``definitions``: what it measures, where the answer is known, and what its page says."""
+
+from __future__ import annotations
+
+import definitions as study
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def frames(rng):
+    return (rng.standard_normal((500, 3)) * [1, 2, 3] + [1, 0, -2]).astype(np.float32)
+
+
+def test_formulas_by_hand(frames):
+    found = study.by_hand(frames, 0)
+    assert found["LN alone"] == found["exchanged"] == 0
+    assert all(value < 1e-10 for name, value in found.items() if name != "unbiased")
+    assert found["unbiased"] < 1e-6
+
+
+def test_both_readings_of_momentum(frames):
+    found = study.momentum(frames, 0, batches=5)
+    torch, other = found["torch"], found["other"]
+    assert torch["0.0"] == [0] * 5 == other["1.0"]
+    assert torch["1.0"][-1] == pytest.approx(found["last"]) == other["0.0"][-1]
+    assert torch["None"][-1] == pytest.approx(found["all"], rel=1e-5)
+    np.testing.assert_allclose(torch["0.1"], other["0.9"], rtol=1e-5)
+
+
+def test_errors_of_gaussian_numbers_fall_as_the_root(frames):
+    found = {name: np.array([values]) for name, values in study.errors(frames, 0).items()}
+    np.testing.assert_allclose(found["mean"][0] * np.sqrt(study.SIZES), 1, atol=0.1)
+    # The biased variance of b Gaussian numbers: (2 b - 1) / b^2.
+    sizes = np.array(study.SIZES)
+    np.testing.assert_allclose(found["variance"][0], np.sqrt(2 * sizes - 1) / sizes, rtol=0.15)
+    assert study.exponent(found["mean"]) == pytest.approx([0.5], abs=0.03)
+
+
+def test_exponent():
+    assert study.exponent(7 * np.array([study.SIZES, study.SIZES]) ** -2.0) == pytest.approx([2, 2])
+
+
+def test_fixed_gains_and_biases_stay_and_all_else_is_trained(rng):
+    x = rng.standard_normal((64, 64)).astype(np.float32)
+    labels = np.arange(64) % 10
+    networks = [kind([0, 1], "batch", (64, 4, 4, 10)) for kind in (study.FeedForward, study.Fixed)]
+    before = networks[0].values.copy()
+    for network in networks:
+        study.train(network, x, labels, [np.arange(64)] * 2, [0, 1], [0.01] * 2, 16, 2)
+    for network, fixed in zip(networks, (False, True), strict=True):
+        *hidden, last = network.layers(network.values)
+        for layer in hidden:
+            assert ((layer.gain == 1).all() and (layer.bias == 0).all()) == fixed
+        assert (last.bias != 0).all()
+        moved = np.mean(network.values != before)
+        assert moved > 0.9 if fixed else moved > 0.99
+
+
+def test_shapes_of_gaussian_input(rng):
+    """Summed inputs of Gaussian numbers are Gaussian, in the first layer; those after a ReLU are not."""
+    networks = study.FeedForward([0, 1], "batch", (64, 200, 4, 10))
+    found = study.shapes(networks, rng.standard_normal((800, 64)).astype(np.float32), [0, 1])
+    assert found["skewness"] == pytest.approx(found["of Gaussian numbers"], rel=0.15)
+    assert found["change"].max() < 1e-4 and found["rejected"].max() < 0.1
+    assert np.sum(found["share"] * np.diff(found["edges"])) == pytest.approx(1)
+
+
+def test_multiply_adds():
+    networks = study.FeedForward([0], "batch")
+    weights = [layer.weight.size for layer in networks.layers(networks.values)]
+    assert study.multiply_adds(8, 100) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))
+
+
+def test_what_the_page_says():
+    results = study.STUDY.results()
+    found = study.clauses(results)
+    checks = [part for part in found if isinstance(part, study.Check)]
+    assert len(checks) == 9 and all(check.holds for check in checks)
+    by_text = {part.text: part for part in found if isinstance(part, study.Clause)}
+    assert {text: (part.verdict(), part.verdict(0.0)) for text, part in by_text.items()} == {
+        "BN makes a Gaussian: its |skewness| is as of Gaussian numbers": ("refuted", "refuted"),
+        **{
+            f"a larger batch estimates the {name} better: error falls as batch^-k, k": ("confirmed",) * 2
+            for name in ("mean", "variance")
+        },
+        **{
+            f"{norm}, {width} units: {text} without gain and bias": verdicts
+            for text, of_eight in (("test accuracy lower", "unclear"), ("fits less", "refuted"))
+            for width, by_norm in (
+                (32, [("refuted", "unclear")] * 2),
+                (8, [(of_eight, "unclear")] * 2),
+                (4, [("unclear", "unclear"), ("confirmed", "confirmed")]),
+            )
+            for norm, verdicts in zip(("LN", "BN"), by_norm, strict=True)
+        },
+    }
+    assert round(100 * results["shape"]["rejected"].mean()) == 82
+    assert np.abs(results["error"]["mean"].mean(axis=0) * np.sqrt(study.SIZES) - 1).max() < 0.015
+    assert round(results["cost"]["multiply-adds"][1], 1) == 8.5
+    update, statistics = study.multiply_adds(32, 60000)
+    assert round(1 + statistics / update, -1) == 570
+    assert round(100 * study.change(results, "accuracy", "BN", 4).mean(), 1) == 4.7
+    stuck = results["accuracy"]["LN, 4, trained"]
+    assert (stuck < 0.12).sum() == 2

@@ -1,0 +1,117 @@
+"""The study ``invariances``: its measures on cases with known answers, and what its page says."""
+
+from __future__ import annotations
+
+import invariances as study
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def layer(rng):
+    return study.make_layer(rng.standard_normal((500, 12)).astype(np.float32), 0)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return study.measure([0, 1], None, True)
+
+
+def test_the_table_is_the_paper_s():
+    for change, norms in {
+        "W scaled": ["BN", "weight norm", "LN"],
+        "W shifted": ["LN"],
+        "w scaled": ["BN", "weight norm"],
+        "D scaled": ["BN", "LN"],
+        "D shifted": ["BN"],
+        "x scaled": ["LN"],
+    }.items():
+        column = study.CHANGES.index(change)
+        assert [norm for norm in study.NORMS if study.TABLE[norm][column]] == norms
+
+
+def test_changes_change_what_they_say(layer):
+    W, D, shifts = layer["W"], layer["D"], layer["shifts"]
+    one_unit, one_case = W.copy(), D.copy()
+    one_unit[layer["unit"]] *= 3
+    one_case[layer["case"]] *= 3
+    expected = {
+        "W scaled": (3 * W, D), "W shifted": (W + 3 * shifts["W"], D), "w scaled": (one_unit, D),
+        "D scaled": (W, 3 * D), "D shifted": (W, D + 3 * shifts["D"]), "x scaled": (W, one_case),
+    }  # fmt: skip
+    assert W.shape == (64, 12) and D.shape == (128, 12) and tuple(expected) == study.CHANGES
+    for change, arrays in expected.items():
+        for found, wanted in zip(study.changed(layer, change, 3), arrays, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    for name in ("W", "D"):
+        assert np.square(shifts[name]).mean() == pytest.approx(np.square(layer[name]).mean())
+
+
+def test_norms_are_what_their_equations_say(layer):
+    W, D, eps = layer["W"], layer["D"], 0.1
+    a = D @ W.T
+    before = (D - D.mean(1, keepdims=True)) / np.sqrt(D.var(1, keepdims=True) + eps)
+    wanted = {
+        study.batch_norm: (a - a.mean(0)) / np.sqrt(a.var(0) + eps),
+        study.layer_norm: (a - a.mean(1, keepdims=True)) / np.sqrt(a.var(1, keepdims=True) + eps),
+        study.weight_norm: a / np.sqrt((W**2).sum(1) + 12 * eps),
+        study.layer_norm_before: before @ W.T,
+    }
+    for norm, y in wanted.items():
+        np.testing.assert_allclose(norm(W, D, eps), y, rtol=0, atol=1e-12)
+    stored, y = study.stored_batch_norm(layer), wanted[study.batch_norm]
+    np.testing.assert_allclose(stored(W, D[:1], eps), y[:1], rtol=0, atol=1e-12)
+
+
+def test_deviation_is_that_of_the_worst_case_or_unit():
+    y = np.ones((4, 5))
+    new = y.copy()
+    assert study.deviation(new, y) == 0
+    new[1] = 1.5  # one case
+    assert study.deviation(new, y) == pytest.approx(0.5)
+    new[:] = 1
+    new[:, 2] = -2  # one unit
+    assert study.deviation(new, y) == study.deviation(1e3 * new, 1e3 * y) == pytest.approx(3)
+
+
+def test_bend_its_inverse_and_crossing():
+    assert study.bend(np.array([3.0]), 16.0) == pytest.approx([1 - 3 / 5])
+    assert study.scale_at(1 - 3 / 5, 16.0) == pytest.approx(3)
+    scales = np.array([1.0, 10.0, 100.0])
+    assert study.crossing(scales, scales**-2.0, 1e-3) == pytest.approx(10**1.5)
+
+
+def test_eps_accounts_for_what_the_float32_kernels_do(layer):
+    _, _, scales, scaled, _, _ = study.measure_one(layer, np.logspace(-4, 4, 16))
+    for norm in study.NORMS:  # measured: 4e-7, the rounding of float32
+        np.testing.assert_allclose(scaled[norm], study.bend(scales[norm], study.EPS), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [([0, 1e-10], True), ([1e-2, 5], False), ([0, 1.1e-10], None), ([0.99e-2, 5], None), ([0, np.nan], None)],
+)
+def test_decided(values, answer):
+    assert study.decided(np.array([values])) is answer
+
+
+def test_an_entry_that_differs_fails_a_check(results):
+    assert all(check.holds for check in study.clauses(results))
+    for key, value in {"LN, W scaled": 0.5, "BN, x scaled": 0.0, "LN before W, W shifted": 0.0}.items():
+        entries = {**results["entries"], key: np.full_like(results["entries"][key], value)}
+        assert [check.holds for check in study.clauses({**results, "entries": entries})].count(False) == 1
+
+
+def test_what_the_page_says():
+    results = study.STUDY.results()
+    assert all(check.holds for check in study.clauses(results))
+    entries = results["entries"]
+    assert all(values.shape[0] == 20 for values in entries.values()) and len(entries) == 5 * 6
+    assert 0.835 < entries["LN, D shifted"].min() < 0.845
+    assert entries["LN before W, W scaled"].max() == pytest.approx(99, abs=0.5)
+    assert entries["LN, W scaled"].max() < 6.5e-16
+    for norm in study.NORMS:
+        assert results["crossing"][norm] == pytest.approx(0.0222, abs=1e-4)
+    assert study.bend(0.0018, study.EPS) == pytest.approx(0.5, abs=0.01)
+    assert study.scale_at(0.01, 1e-3) == pytest.approx(0.22, abs=0.01)
+    assert min(values.min() for values in results["harmless"].values()) == pytest.approx(1.8e4, rel=0.1)

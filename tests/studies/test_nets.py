@@ -1,0 +1,258 @@
+"""Stacks of feed-forward networks: their gradients are the slopes, the networks of a stack do not touch each
+other, batch norm's two modes are what it says; the classifier of steps; and the digits and their split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from common import load_digits
+from nets import FeedForward, StepClassifier, train
+
+import lnrnn
+from lnrnn.speakers import MODELS, cross_entropy
+from slopes import assert_slopes, mild
+
+NORMS = pytest.mark.parametrize("norm", ["layer", "batch", None])
+SIZES = (5, 8, 7, 3)
+
+
+def batch(images=24, networks=2, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((images, networks, SIZES[0])).astype(np.float32)
+    return x, rng.integers(0, SIZES[-1], (images, networks))
+
+
+def varied(norm, networks=2, nonlinearity="relu"):
+    """A stack whose biases and gains are not those of the start."""
+    stack = FeedForward(range(networks), norm, SIZES, nonlinearity=nonlinearity)
+    stack.values += 0.2 * np.random.default_rng(9).standard_normal(stack.values.shape, dtype=np.float32)
+    return stack
+
+
+@NORMS
+@pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid"])
+def test_the_gradient_is_the_slope_of_the_loss(norm, nonlinearity):
+    x, labels = batch()
+    stack = varied(norm, nonlinearity=nonlinearity)
+    start = stack.values.copy()
+    losses, gradients, _ = stack.losses_and_gradients(x, labels)
+    assert gradients.shape == start.shape and np.abs(gradients).max(axis=1).min() > 1e-2
+    for name in ("weight", "bias", "gain"):
+        for place, layer in enumerate(stack.layers(gradients)):
+            if getattr(layer, name) is None:
+                assert name == "gain" and (norm is None or place == 2)
+                continue
+            # Along the gradient itself the slope is its norm.
+            direction = np.zeros_like(start)
+            getattr(stack.layers(direction)[place], name)[...] = getattr(layer, name)
+            size = np.linalg.norm(direction, axis=1, keepdims=True)
+            found = []
+            for sign in (1, -1):
+                stack.values = start + np.float32(sign * 4e-3) * direction / size
+                found.append(stack.losses_and_gradients(x, labels)[0])
+            slope = (found[0].astype(float) - found[1]) / 8e-3
+            np.testing.assert_allclose(slope, size[:, 0], rtol=1e-2, err_msg=f"{name} {place}")
+    assert losses.shape == (2,)
+
+
+@NORMS
+def test_the_networks_of_a_stack_do_not_touch_each_other(norm):
+    x, labels = batch()
+    both = varied(norm)
+    alone = both.part([1])
+    losses, gradients, logits = both.losses_and_gradients(x, labels)
+    one = alone.losses_and_gradients(x[:, 1:], labels[:, 1:])
+    for several, single in zip((losses[1:], gradients[1:], logits[:, 1:]), one, strict=True):
+        np.testing.assert_allclose(several, single, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(both.part([1]).logits(x[:, 1:]), alone.logits(x[:, 1:]), rtol=1e-5, atol=1e-5)
+
+
+@NORMS
+def test_logits_follow_the_definition(norm):
+    x, _ = batch()
+    stack = varied(norm)
+    (first, second, last) = stack.layers(stack.values)
+    for index in range(2):
+        h = x[:, index]
+        for layer in (first, second):
+            z = h @ layer.weight[index].T
+            if norm:
+                axis = 1 if norm == "layer" else 0
+                z = (z - z.mean(axis, keepdims=True)) / np.sqrt(z.var(axis, keepdims=True) + 1e-5)
+                z = z * layer.gain[index]
+            h = np.maximum(z + layer.bias[index], 0)
+        expected = h @ last.weight[index].T + last.bias[index]
+        np.testing.assert_allclose(stack.logits(x, training=True)[:, index], expected, rtol=1e-4, atol=1e-5)
+    if norm == "layer" or norm is None:
+        np.testing.assert_array_equal(stack.logits(x), stack.logits(x, training=True))
+
+
+@NORMS
+def test_sigmoids_of_the_summed_inputs(norm):
+    x, _ = batch()
+    stack = varied(norm, nonlinearity="sigmoid")
+    before = [np.array(pair) for pair in stack.running]
+    h = x[:, 1]
+    for (z, normalised), layer in zip(stack.summed_inputs(x), stack.layers(stack.values), strict=False):
+        expected = h @ layer.weight[1].T
+        np.testing.assert_allclose(z[:, 1], expected, rtol=1e-4, atol=1e-5)
+        if norm:
+            axis = 1 if norm == "layer" else 0
+            expected = expected - expected.mean(axis, keepdims=True)
+            expected = layer.gain[1] * expected / np.sqrt(expected.var(axis, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(normalised[:, 1], expected + layer.bias[1], rtol=1e-4, atol=1e-4)
+        h = 1 / (1 + np.exp(-normalised[:, 1]))
+    last = stack.layers(stack.values)[-1]
+    expected = h @ last.weight[1].T + last.bias[1]
+    np.testing.assert_allclose(stack.logits(x, training=True)[:, 1], expected, rtol=1e-4, atol=1e-5)
+    alone = stack.part([1]).logits(x[:, 1])
+    np.testing.assert_allclose(alone, stack.logits(x)[:, 1:], rtol=1e-5, atol=1e-6)
+    for old, new in zip(before, stack.running, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_one_input_for_all_is_the_same_input_for_each():
+    x, _ = batch()
+    stack = varied("layer")
+    each = np.repeat(x[:, :1], 2, axis=1)
+    np.testing.assert_allclose(stack.logits(x[:, 0]), stack.logits(each), rtol=1e-6, atol=1e-6)
+
+
+def test_batch_norm_s_running_statistics_move_in_training_alone():
+    x, labels = batch()
+    stack = varied("batch")
+    before = [np.array(pair) for pair in stack.running]
+    stack.logits(x)
+    stack.logits(x, training=True)
+    for old, new in zip(before, stack.running, strict=True):
+        np.testing.assert_array_equal(old, new)
+    stack.losses_and_gradients(x, labels)
+    z = np.einsum("bmi,moi->bmo", x, stack.layers(stack.values)[0].weight).reshape(len(x), -1)
+    np.testing.assert_allclose(stack.running[0][0], 0.1 * z.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(stack.running[0][1], 0.9 + 0.1 * z.var(axis=0, ddof=1), rtol=1e-4)
+
+
+def test_calibrated_batch_norm_answers_its_batch_as_in_training():
+    x, _ = batch(images=4000)
+    stack = varied("batch")
+    stack.calibrate(x)
+    # Training divides by the biased deviation, inference by the unbiased one: 1 part in 8000 per layer, of
+    # values up to 8.
+    np.testing.assert_allclose(stack.logits(x), stack.logits(x, training=True), rtol=0, atol=4e-3)
+    assert np.abs(stack.logits(x[:4]) - stack.logits(x[:4], training=True)).max() > 0.2
+
+
+def test_batch_norm_refuses_to_train_on_one_image():
+    x, labels = batch(images=1)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        varied("batch").losses_and_gradients(x, labels)
+    for norm in ("layer", None):
+        assert np.isfinite(varied(norm).losses_and_gradients(x, labels)[1]).all()
+
+
+def test_networks_of_one_seed_start_alike_and_scale_multiplies():
+    stack = FeedForward([3, 3, 4], None, SIZES, scale=np.array([1, 10, 1]))
+    layers = stack.layers(stack.values)
+    for layer in layers:
+        np.testing.assert_allclose(layer.weight[1], 10 * layer.weight[0], rtol=1e-6)
+        assert (layer.weight[2] != layer.weight[0]).all()
+    by_layer = FeedForward([3, 3], None, SIZES, scale=np.array([[1, 1, 1], [2, 1, 5]]))
+    for layer, factor in zip(by_layer.layers(by_layer.values), (2, 1, 5), strict=True):
+        np.testing.assert_allclose(layer.weight[1], factor * layer.weight[0], rtol=1e-6)
+    gained = FeedForward([3, 3], "layer", SIZES, gain=np.array([1, 7]))
+    for layer in gained.layers(gained.values)[:-1]:
+        assert (layer.gain[0] == 1).all() and (layer.gain[1] == 7).all()
+    normed = FeedForward([3], "batch", SIZES)
+    np.testing.assert_array_equal(normed.layers(normed.values)[1].weight[0], layers[1].weight[0])
+
+
+@NORMS
+def test_training_learns_and_repeats_itself(norm):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((90, SIZES[0])).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+
+    def run(rates):
+        stack = FeedForward([1] * len(rates), norm, SIZES)
+        chosen = [np.arange(90)] * len(rates)
+        told = train(stack, x, labels, chosen, [1] * len(rates), rates, 8, 20)
+        return stack, told
+
+    stack, told = run([1e-2, 0.0])
+    assert told.shape == (20 * 88, 2)  # full batches of 8: two images are left out of each epoch
+    assert told[-88:, 0].mean() > 0.8 > told[:88, 0].mean()
+    start = FeedForward([1], norm, SIZES)
+    np.testing.assert_array_equal(stack.values[1], start.values[0])
+    again = run([1e-2, 0.0])
+    np.testing.assert_array_equal(stack.values, again[0].values)
+    np.testing.assert_array_equal(told, again[1])
+
+
+# --- a class per step ---------------------------------------------------------------------------------------
+
+
+def step_model(cell, norm):
+    return StepClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("cell", MODELS)
+@NORMS
+def test_the_gradient_of_steps_is_the_slope_of_the_loss(cell, norm):
+    rng = np.random.default_rng(5)
+    lengths = np.repeat([5, 4, 2], 10)
+    x, labels = rng.standard_normal((5, 30, 3), dtype=np.float32), rng.integers(0, 4, (5, 30))
+    assert_slopes(step_model(cell, norm), (x, lengths, labels), rel=3e-3)
+
+
+def test_the_loss_of_steps_is_the_mean_over_all_that_live():
+    model = step_model("gru", "layer")
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((6, 3, 3), dtype=np.float32), rng.integers(0, 4, (6, 3))
+    each = model.losses(x, labels)
+    np.testing.assert_array_equal(each, cross_entropy(model.logits(model.rnn(x)[0]), labels)[0])
+    loss, gradients = model.loss_and_gradients(x, np.array([6, 6, 6]), labels)
+    assert loss == pytest.approx(each.mean(), rel=1e-6)
+    alive = np.arange(6)[:, None] < [6, 1, 3]
+    loss, gradients = model.loss_and_gradients(x, np.array([6, 1, 3]), labels)
+    assert loss == pytest.approx(each[alive].mean(), rel=1e-6)
+    # What lies past a length does not count.
+    other, same = model.loss_and_gradients(x, np.array([6, 1, 3]), np.where(alive, labels, 0))
+    assert other == loss and all(np.array_equal(same[name], gradients[name]) for name in same)
+
+
+# --- the digits ---------------------------------------------------------------------------------------------
+
+
+def test_the_split_of_the_digits():
+    pytest.importorskip("sklearn")
+    digits = load_digits()
+    assert digits.train_x.shape == (1000, 64) and digits.test_x.shape == (797, 64)
+    assert digits.train_x.dtype == np.float32 and (digits.train_x.min(), digits.train_x.max()) == (-1, 1)
+    assert np.bincount(digits.fold).tolist() == [200] * 5
+    for labels in (digits.train_labels, digits.test_labels):
+        shares = np.bincount(labels, minlength=10) / len(labels)
+        assert shares.min() > 0.07 and shares.max() < 0.13
+    for fold in range(5):  # 20 of each digit are expected
+        assert np.bincount(digits.train_labels[digits.fold == fold], minlength=10).min() >= 10
+    assert len(digits.without_fold(3)) == 800 and 3 not in digits.fold[digits.without_fold(3)]
+    rows = {row.tobytes() for row in digits.train_x}
+    assert not rows & {row.tobytes() for row in digits.test_x}
+
+
+@pytest.mark.parametrize(("norm", "name"), [("layer", "layer_norm"), ("batch", "batch_norm")])
+def test_lnrnn_is_the_one_that_computes(norm, name, monkeypatch):
+    called = []
+
+    def spied(function):
+        real = getattr(lnrnn, function)
+
+        def spy(*args, **kwargs):
+            called.append(function)
+            return real(*args, **kwargs)
+
+        return spy
+
+    for function in (name, f"{name}_backward"):
+        monkeypatch.setattr(lnrnn, function, spied(function))
+    varied(norm).losses_and_gradients(*batch())
+    assert set(called) == {name, f"{name}_backward"}

@@ -1,0 +1,115 @@
+"""Every study of examples/studies: it runs, its kept results are those that its page needs, and its figure
+can be read."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from common import FOLDER, SEEDS
+
+import lnrnn
+from lnrnn import studies
+
+for package in ("scipy", "sklearn", "tqdm", "matplotlib"):
+    pytest.importorskip(package)
+
+NAMES = [path.stem for path in studies.studies().values()]
+KEPT = sorted((FOLDER / "results").glob("*.json"))
+SMALLEST, WIDEST = 9, 10  # points of text; inches
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quick_run_from_another_folder(name, tmp_path):
+    root = str(Path(lnrnn.__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--tune", "--output-dir", "out put"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=280,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "A quick run" in found.stdout
+    assert not any(word in found.stdout for word in ("confirmed", "refuted", "unclear"))
+    written = sorted(path.name for path in (tmp_path / "out put").iterdir())
+    assert written == [f"{name}.json", f"{name}.png"]
+    results = json.loads((tmp_path / "out put" / f"{name}.json").read_text())
+    assert results["quick"] and results["results"] and results["clauses"] == []
+    assert (tmp_path / "out put" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert not Path(tmp_path, f"{name}.json").exists()
+
+
+def of(path):
+    """The study and the option of a kept file."""
+    for name in NAMES:
+        study = importlib.import_module(name).STUDY
+        for option in study.options or (None,):
+            if study.file(option) == path.name:
+                return study, option
+    raise AssertionError(f"{path.name} belongs to no study")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_study_keeps_results_of_twenty_seeds(name):
+    study = importlib.import_module(name).STUDY
+    assert study.name == name
+    for option in study.options or (None,):
+        kept = study.kept(option)
+        assert kept is not None, f"results/{study.file(option)} is missing"
+        assert not kept["quick"]
+        assert kept["seeds"] == list(SEEDS), option
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_kept_verdicts_follow_from_the_kept_results(path):
+    study, option = of(path)
+    assert study.kept(option)["clauses"] == [clause.row() for clause in study.clauses(study.results(option))]
+    assert path.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_figure_can_be_read(path):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    study, option = of(path)
+    assert study.size[0] <= WIDEST
+    figure = Figure(figsize=study.size, dpi=100, layout="constrained")
+    FigureCanvasAgg(figure).draw()
+    study.draw(study.results(option), figure)
+    figure.canvas.draw()
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    assert texts
+    small = {t.get_text(): t.get_fontsize() for t in texts if t.get_fontsize() < SMALLEST}
+    assert not small
+    titles = [axes.get_title(loc="left") + axes.get_title() for axes in figure.axes]
+    assert any(titles) or figure.get_suptitle()
+    assert figure.get_size_inches()[0] <= WIDEST
+    # Nothing is cut off at the edges.
+    whole = figure.bbox
+    for text in texts:
+        box = text.get_window_extent()
+        if text.axes is None or text.axes.get_visible():
+            inside = box.x0 >= -2 and box.x1 <= whole.x1 + 2 and box.y0 >= -2 and box.y1 <= whole.y1 + 2
+            assert inside, f"{text.get_text()!r} is cut off"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_s_figure_is_the_page_s(name):
+    """`show` draws in a page what `STUDY` draws in a run."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))
+    calls = [
+        node.value for node in tree.body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "id", "") == "show"
+    ]  # fmt: skip
+    shown = [call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)]
+    assert name in shown, f"show({name!r}, ...) is missing"
+    title = (ast.get_docstring(tree) or "").splitlines()
+    assert title and set(title[1]) == {"="} and len(title[1]) == len(title[0])
