@@ -10,22 +10,25 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.utils.math import latex2mathml
 from sphinx.util.inspect import signature, stringify_signature
+from sphinx_gallery.sorting import ExplicitOrder
 
 import lnrnn
-from lnrnn import cli
+from lnrnn import cli, studies
 
 project = "lnrnn"
 author = "the lnrnn developers"
 copyright = "2026, the lnrnn developers"
 version = release = lnrnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
+exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
 html_title = f"lnrnn {release}"
 html_static_path = ["_static"]
-html_css_files = ["wide.css"]
+html_css_files = ["wide.css", "studies.css"]
+html_math_renderer = "mathml"
 html_copy_source = False
 highlight_language = "none"
 smartquotes = False
@@ -34,6 +37,41 @@ smartquotes = False
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+
+# --- studies ------------------------------------------------------------------------------------------------
+
+FIRST = f"{studies.FIRST.replace('-', '_')}.py"  # what the demo shows, too
+SHARED = "|".join(studies.SHARED)
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/studies",
+    "gallery_dirs": "studies",
+    "filename_pattern": r"\.py$",
+    "ignore_pattern": rf"^({SHARED})\.py$",
+    "within_subsection_order": ExplicitOrder([FIRST, "*"]),
+    "download_all_examples": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+    "abort_on_example_error": True,
+    "plot_gallery": True,
+    "image_scrapers": ("matplotlib",),
+    "reset_modules": (),
+    "reference_url": {},
+    "nested_sections": False,
+}
+
+
+def as_mathml(block: bool) -> tuple[Any, None]:
+    """Formulas that a browser draws by itself, with no script that would have to be fetched."""
+
+    def visit(writer: Any, node: Any) -> None:
+        found = latex2mathml.tex2mathml(node.astext(), as_block=block)
+        writer.body.append(f'<div class="math">{found}</div>' if block else found)
+        raise nodes.SkipNode
+
+    return visit, None
+
 
 # --- docstrings ---------------------------------------------------------------------------------------------
 
@@ -156,4 +194,5 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", leave_out)
     app.add_directive("lnrnn-help", Help)
+    app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}

@@ -239,32 +239,42 @@ def say(text: str, indent: str = "") -> None:
 # Colours of Okabe and Ito, which differ for all kinds of colour vision.
 STYLES = {
     "no norm": ("no norm", "#777777", 1.6),
-    "mean": ("batch norm, averages its steps", "#E69F00", 1.8),
-    "last": ("batch norm, repeats its last step", "#D55E00", 2.2),
-    "layer norm": ("layer norm", "#0072B2", 2.8),
+    "mean": ("batch norm,\naverages its steps", "#E69F00", 2.0),
+    "last": ("batch norm,\nrepeats its last step", "#D55E00", 2.4),
+    "layer norm": ("layer norm", "#0072B2", 3.0),
 }
 
 
 def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
-    """The share of right answers at each step, one line for each method that answers."""
+    """A line for each method that answers: the share of right answers at each step, (STEPS,), or (S, STEPS)
+    with one row per seed: then their mean, and twice its standard error as a band."""
     axes = figure.subplots()
     t = np.arange(1, STEPS + 1)
     axes.axvspan(known + 0.5, STEPS, color="#f1efe9", linewidth=0)
-    axes.text(known + 2, 99, "longer than any training sequence", va="top", color="#555555")
-    ends = label_places([100 * by_step[method][-10:].mean() for method in STYLES])
+    axes.axvline(known + 0.5, color="#555555", linewidth=1, linestyle=":")
+    axes.text(known + 2, 99, "longer than any training sequence", va="top", color="#555555", fontsize=11)
+    shares = {method: 100 * np.atleast_2d(by_step[method]) for method in STYLES}
+    ends = label_places([share[:, -10:].mean() for share in shares.values()], 8)
     for (method, (label, colour, width)), y in zip(STYLES.items(), ends, strict=True):
-        axes.plot(t, 100 * by_step[method], color=colour, linewidth=width)
-        axes.text(STEPS + 1.5, y, label, color=colour, va="center")
-    cross = 100 * by_step["last"][known - 1]
-    axes.plot(known, cross, "x", color="black", markersize=9, markeredgewidth=2.5)
+        mean = shares[method].mean(axis=0)
+        axes.plot(t, mean, color=colour, linewidth=width)
+        axes.text(STEPS + 1.5, y, label, color=colour, va="center", fontsize=11, linespacing=1)
+        if len(shares[method]) > 1:
+            half = 2 * shares[method].std(axis=0, ddof=1) / len(shares[method]) ** 0.5
+            axes.fill_between(t, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    cross = shares["last"].mean(axis=0)[known - 1]
+    axes.plot(known, cross, "x", color="black", markersize=11, markeredgewidth=3, zorder=5)
     axes.annotate(
-        f"strict batch norm: SequenceTooLongError at step {known + 1}", (known, cross), (known + 14, 40),
-        va="center", arrowprops={"arrowstyle": "-", "relpos": (0, 0.5)},
+        f"strict batch norm ends here:\nSequenceTooLongError at step {known + 1}", (known, cross),
+        (known + 13, 36), va="center", fontsize=11, fontweight="bold",
+        arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "shrinkB": 6},
     )  # fmt: skip
     axes.axhline(100 / SPEAKERS, color="#999999", linewidth=1, linestyle="--")
-    axes.text(2, 100 / SPEAKERS + 1.5, "chance", color="#777777")
-    axes.set(xlim=(1, STEPS), ylim=(0, 100), xlabel="steps heard (one every 6.4 ms)", ylabel="named right, %")
-    axes.set_title("Past its training length batch norm has no statistics; layer norm needs none", loc="left")
+    axes.text(2, 100 / SPEAKERS - 1.5, "chance", va="top", color="#666666")
+    axes.set(xlim=(1, STEPS), ylim=(0, 100), ylabel="speaker named right, %")
+    axes.set_xlabel("steps since the start of one speaker's utterances (a step is 6.4 ms)")
+    title = "Past its training length batch norm has no statistics; layer norm needs none"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -31,6 +31,10 @@ NOISY = 32  # the batch at which BN with the statistics of all training images i
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 
+def difference(results, a, b, size):
+    return results["accuracy"][f"{a}, {size}"] - results["accuracy"][f"{b}, {size}"]
+
+
 def draw(results, figure):
     """Test accuracy by batch size, and LN less BN."""
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
@@ -202,10 +206,6 @@ def refusal():
 def change(results, name, size):
     """Test accuracy at batch ``size`` less that at LARGE, (S,)."""
     return results["accuracy"][f"{name}, {size}"] - results["accuracy"][f"{name}, {LARGE}"]
-
-
-def difference(results, a, b, size):
-    return results["accuracy"][f"{a}, {size}"] - results["accuracy"][f"{b}, {size}"]
 
 
 def gap(results, name):

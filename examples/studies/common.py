@@ -111,8 +111,8 @@ class Clause:
     """One part of a claim: that a mean over the seeds is above a threshold.
 
     text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
-    what they are printed in; "points" and "%" are hundredths. margin: the project's threshold. comparisons:
-    see `interval`.
+    what they are printed in; "points" and "%" are hundredths; "x" is a factor, of which the values and the
+    margin are logarithms. margin: the project's threshold. comparisons: see `interval`.
     """
 
     text: str
@@ -132,6 +132,10 @@ class Clause:
         low, high = (scale * end for end in interval(np.asarray(self.values), self.comparisons))
         mean = scale * float(np.mean(self.values))
         number = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}] {self.unit}"
+        if self.unit == "x":
+            mean, low, high, margin = np.exp([mean, low, high, self.margin])
+            number = f"{mean:.3g} [{low:.3g}, {high:.3g}] x"
+            return [self.text, number, f"{margin:.3g}", self.verdict(), self.verdict(0.0)]
         return [self.text, number, f"{scale * self.margin:+g}", self.verdict(), self.verdict(0.0)]
 
 

@@ -45,6 +45,11 @@ FIGURE = (10.0, 7.4)
 FIXED, TRAINED = "fixed", "trained"
 
 
+def change(results, what, norm, width):
+    """With gain and bias trained less fixed, (S,)."""
+    return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
+
+
 def draw(results, figure):
     """Momentum, the shape of a normalised unit, the error of a batch's statistics, and the ablation."""
     (upper_left, upper_right), (lower_left, lower_right) = figure.subplots(2, 2)
@@ -360,11 +365,6 @@ def measure(seeds, settings, quick):
     results["momentum"] = momentum(frames, seeds[0])
     results["cost"] = cost(networks, chosen)
     return results
-
-
-def change(results, what, norm, width):
-    """With gain and bias trained less fixed, (S,)."""
-    return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
 
 
 def clauses(results):

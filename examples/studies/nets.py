@@ -235,6 +235,18 @@ def _for_all(x: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(x[:, None], (len(x), count, x.shape[1])) if x.ndim == 2 else x
 
 
+class Sgd:
+    """Plain stochastic gradient descent, with the interface of Adam."""
+
+    def __init__(self, learning_rate: float | np.ndarray) -> None:
+        self.learning_rate = learning_rate
+
+    def step(
+        self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        return {name: value - self.learning_rate * gradients[name] for name, value in parameters.items()}
+
+
 def train(
     networks: FeedForward,
     x: np.ndarray,
@@ -246,9 +258,10 @@ def train(
     epochs: int,
     on_epoch: Callable[[], object] = lambda: None,
     on_update: Callable[[], object] = lambda: None,
+    optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place with Adam, in epochs of full batches: what is left over is left out, anew in
-    every epoch.
+    """Trains the stack in place, in epochs of full batches: what is left over is left out, anew in every
+    epoch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
     many for all. seeds: for each network what its order of images follows from. learning_rates: one each.
@@ -256,7 +269,7 @@ def train(
     Returns what the networks said of every image just before they learnt from it: bool (images seen, M), True
     where it was right.
     """
-    adam = Adam(np.asarray(learning_rates, np.float32)[:, None])
+    steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
     orders = [np.random.default_rng([1, seed]) for seed in seeds]
     told = []
     for _ in range(epochs):
@@ -265,7 +278,7 @@ def train(
             batch = order[start : start + batch_size]
             _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
             told.append(logits.argmax(axis=2) == labels[batch])
-            networks.values = adam.step({"values": networks.values}, {"values": gradients})["values"]
+            networks.values = steps.step({"values": networks.values}, {"values": gradients})["values"]
             on_update()
         on_epoch()
     return np.concatenate(told)

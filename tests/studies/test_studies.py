@@ -7,6 +7,7 @@ import ast
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_the_kept_verdicts_follow_from_the_kept_results(path):
     study, option = of(path)
     assert study.kept(option)["clauses"] == [clause.row() for clause in study.clauses(study.results(option))]
     assert path.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
+    """As sphinx-gallery and a notebook run the file, from the first cell to the last."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    matplotlib.use("agg")
+    monkeypatch.setattr("common.in_page", lambda: True)
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert pyplot.get_fignums()
+    pyplot.close("all")
+    assert "the claim, part by part" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

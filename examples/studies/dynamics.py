@@ -1,0 +1,246 @@
+r"""
+States and gradients over many steps
+====================================
+
+CLAIM
+"""
+
+from itertools import product
+
+import numpy as np
+from common import Clause, Study, interval, show, side_by_side, table
+from plots import SHADE, STYLES, tidy
+
+import lnrnn
+
+# Change these.
+UNITS, INPUTS, SEQUENCES = 64, 16, 4
+STEPS, PIECE = 10_000, 10
+RADII = (0.9, 0.99, 1.0, 1.01, 1.1)
+GAINS = {"no norm": None, "LN": 1.0, "LN, gain 0.1": 0.1}
+SETTINGS = ("identity, no input", "identity, noise", "tanh, no input", "tanh, noise")
+STABLE = 1.0  # decades
+SLOPE = 0.1  # a tanh unit whose derivative is below that is saturated
+SMALLEST, LARGEST = -45.0, 38.5  # log10 of float32's range
+QUANTITIES = ("state", "gradient")
+CASES = [f"{setting}, {radius:g}" for setting, radius in product(SETTINGS, RADII) if radius != 1]
+SIZE = (10.0, 6.0)
+
+
+def draw(results, figure):
+    """States above, gradients below; a column for each setting."""
+    panels = figure.subplots(2, len(SETTINGS), sharex=True, sharey=True)
+    for (quantity, setting), axes in zip(product(QUANTITIES, SETTINGS), panels.flat, strict=True):
+        draw_setting(axes, results, quantity, setting)
+        nonlinearity, source = setting.split(", ")
+        tidy(axes, f"{nonlinearity} units,\n{source}" if quantity == "state" else "")
+        axes.set_xlabel("steps" if quantity == "state" else "steps back")
+        axes.tick_params(labelbottom=True)
+    panels[0, 0].set_ylabel("size of the state, decades")
+    panels[1, 0].set_ylabel("size of the gradient, decades")
+    # The states of tanh units with noise all stay at 0: the legend takes their panel.
+    for artist in [*panels[0, 3].lines, *panels[0, 3].patches]:
+        artist.remove()
+    panels[0, 3].axis("off")
+    handles, names = panels[1, 3].get_legend_handles_labels()
+    panels[0, 3].legend(handles, names, loc="center left", frameon=False)
+    figure.suptitle(
+        "TITLE",
+        x=0.01, ha="left", fontsize=10.5, fontweight="bold",
+    )  # fmt: skip
+
+
+def draw_setting(axes, results, quantity, setting):
+    """A line for each radius; two of no norm have it written at them, where the panel has room."""
+    axes.set(xscale="log", xlim=(PIECE, STEPS), ylim=(-60, 60))
+    axes.set_xticks((10, 100, 1000, 10_000), ("10", "100", "1000", ""))
+    axes.minorticks_off()
+    for ends in ((-60, SMALLEST), (LARGEST, 60)):
+        axes.axhspan(*ends, color=SHADE, lw=0)
+    for name, radius in product(GAINS, RADII):
+        if f"{setting}, {radius:g}, {name}" not in results["curves"]:
+            continue
+        colour, _, _ = STYLES[name.split(",")[0]]
+        curve = results["curves"][f"{setting}, {radius:g}, {name}"][QUANTITIES.index(quantity)]
+        label = name if radius == 1 else None
+        axes.plot(results["steps"], curve, "--" if "," in name else "-", color=colour, lw=1.6, label=label)
+    for radius, where in LABELS.get(f"{quantity}, {setting}", {}).items():
+        axes.annotate(radius, where, color=STYLES["no norm"][0], ha="right", va="center")
+
+
+SHRINK, GROW = {"0.9": (500, -30), "0.99": (5000, -30)}, {"1.1": (500, 30), "1.01": (5000, 30)}
+LABELS = {  # the radius -> where it is written: steps, decades
+    "state, identity, no input": SHRINK | GROW,
+    "state, identity, noise": GROW,
+    "state, tanh, no input": SHRINK,
+    "gradient, identity, no input": SHRINK | GROW,
+    "gradient, identity, noise": GROW | {"1": (5000, 5), "0.99": (5000, -30)},
+    "gradient, tanh, no input": SHRINK,
+}
+
+
+show("dynamics", draw, SIZE)
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN
+
+
+def recurrent_weights(rng, units=UNITS):
+    """A Gaussian matrix of spectral radius 1: float64 (units, units)."""
+    weights = rng.standard_normal((units, units)) / units**0.5
+    # Rounded, so that its bits do not hang on the order in which LAPACK adds.
+    return weights / round(float(np.abs(np.linalg.eigvals(weights)).max()), 6)
+
+
+def network(nonlinearity, radius, gain, weights, inputs):
+    """Without biases. weights: of radius 1; inputs: (units, I). gain: of layer norm; None: no norm."""
+    norm = None if gain is None else "layer"
+    rnn = lnrnn.RNN(inputs.shape[1], len(weights), norm=norm, bias=False, nonlinearity=nonlinearity, seed=0)
+    rnn.weight_hh_l0 = (radius * weights).astype(np.float32)
+    rnn.weight_ih_l0 = inputs.astype(np.float32)
+    if gain is not None:
+        rnn.gain_l0 = np.full(len(weights), gain, np.float32)
+    return rnn
+
+
+def log_size(values):
+    """log10 of the root mean square over the last axis, within float32's range; the mean over the others."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        found = np.log10(np.sqrt((values.astype(np.float64) ** 2).mean(axis=-1)))
+    found = np.where(np.isfinite(values).all(axis=-1), found, LARGEST)
+    return float(found.clip(SMALLEST, LARGEST).mean())
+
+
+def length(vectors):
+    """Euclidean, over the last axis, which stays."""
+    return np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
+
+
+def run(rnn, x, h0, gradient):
+    """x (T, B, I), h0 (1, B, H), gradient (1, B, H) of the last state; T a multiple of PIECE.
+
+    Returns log10 of the states' size after 10, 20, ... steps, (T / PIECE,), that of the gradient's so many
+    steps before the end, and the share of saturated units after step 100. Between pieces the gradient is
+    scaled to length 1 and its logarithm kept, so that it has no range to leave.
+    """
+    tapes, states, saturated, h = [], [], [0.0], h0
+    for start in range(0, len(x), PIECE):
+        y, h, tape = rnn.forward_train(x[start : start + PIECE], h)
+        tapes.append(tape)
+        states.append(log_size(h))
+        if start >= 100:
+            saturated.append(float((1 - y.astype(np.float64) ** 2 < SLOPE).mean()))
+    gradients, lost = [], np.zeros(h0.shape[:2])
+    gradient = gradient / length(gradient)
+    for tape in reversed(tapes):
+        _, gradient, _ = rnn.backward(tape, None, gradient.astype(np.float32))
+        size = length(gradient)
+        lost += np.log10(size[..., 0])
+        gradient = gradient / size
+        gradients.append(float(lost.mean()))
+    return np.array([states, gradients]), np.mean(saturated[1:] or saturated)
+
+
+def measure_seed(seed, steps):
+    """All cases of a seed share weights, input, start and gradient: {case and kind: (curves, saturated)}."""
+    rng = np.random.default_rng(seed)
+    weights = recurrent_weights(rng)
+    inputs = rng.standard_normal((UNITS, INPUTS)) / INPUTS**0.5
+    h0, gradient = (rng.standard_normal((1, SEQUENCES, UNITS), dtype=np.float32) for _ in range(2))
+    noise = rng.standard_normal((steps, SEQUENCES, INPUTS), dtype=np.float32)
+    found = {}
+    for setting, radius, (name, gain) in product(SETTINGS, RADII, GAINS.items()):
+        if gain == 0.1 and radius != 1:
+            continue
+        nonlinearity, source = setting.split(", ")
+        rnn = network(nonlinearity, radius, gain, weights, inputs)
+        x = noise if source == "noise" else np.zeros_like(noise)
+        found[f"{setting}, {radius:g}, {name}"] = run(rnn, x, h0, gradient)
+    return found
+
+
+def measure(seeds, settings, quick):
+    """drift: decades from the first 10 steps to all, of states and gradients, (S, 2). curves: for the figure,
+    means over the seeds, (2, steps drawn)."""
+    found = side_by_side(lambda seed: measure_seed(seed, 300 if quick else STEPS), seeds, "seeds")
+    paths = {key: np.stack([of[key][0] for of in found]) for key in found[0]}
+    count = next(iter(paths.values())).shape[2]
+    drawn = np.unique(np.geomspace(1, count, 60).round().astype(int)) - 1
+    return {
+        "steps": PIECE * (drawn + 1),
+        "drift": {key: path[:, :, -1] - path[:, :, 0] for key, path in paths.items()},
+        "curves": {key: path.mean(axis=0)[:, drawn] for key, path in paths.items()},
+        "saturated": {name: np.array([of[f"tanh, noise, 1, {name}"][1] for of in found]) for name in GAINS},
+    }
+
+
+def drift(results, case, name, quantity):
+    """Decades, (S,)."""
+    return results["drift"][f"{case}, {name}"][:, QUANTITIES.index(quantity)]
+
+
+def to_spare(results, case, quantity):
+    """By how many decades layer norm drifts less than it may: half as far as no norm does, or one decade."""
+    plain, layer = (np.abs(drift(results, case, name, quantity)) for name in ("no norm", "LN"))
+    return np.maximum(plain / 2, STABLE) - layer
+
+
+def unstable(results, case, quantity):
+    """By how many decades a network without norm drifts further than one."""
+    return np.abs(drift(results, case, "no norm", quantity)) - STABLE
+
+
+def weakest(of, results, quantity):
+    """The values (S,) of the case that speaks least for the claim."""
+    return min((of(results, case, quantity) for case in CASES), key=np.mean)
+
+
+def gained(results):
+    """Decades in 100 steps that gain 0.1 leaves more of a gradient than gain 1.0: tanh, noise, radius 1."""
+    one, tenth = (drift(results, "tanh, noise, 1", name, "gradient") for name in ("LN", "LN, gain 0.1"))
+    return (tenth - one) * 100 / (STEPS - PIECE)
+
+
+def clauses(results):
+    found = []
+    for quantity in QUANTITIES:
+        worst = (weakest(of, results, quantity) for of in (unstable, to_spare))
+        for text, values in zip(
+            ("no norm: {}s grow or vanish", "LN keeps {}s far more stable"), worst, strict=True
+        ):
+            text = f"{text.format(quantity)}, in all {len(CASES)} cases"
+            found.append(Clause(text, values, 0.0, "decades", len(CASES)))
+    text = "a gain of 0.1 keeps gradients longer than 1.0"
+    return [*found, Clause(text, gained(results), 0.0, "decades in 100 steps")]
+
+
+def steadier(results, quantity):
+    """The cases in which LN is clearly more stable, as many intervals hold together, and those in which it
+    is clearly not."""
+    ends = {case: interval(to_spare(results, case, quantity), len(CASES)) for case in CASES}
+    return [case for case, (low, _) in ends.items() if low > 0], [
+        c for c, (_, high) in ends.items() if high < 0
+    ]
+
+
+def tables(results):
+    found = []
+    for quantity in QUANTITIES:
+        yes, no = steadier(results, quantity)
+        rows = []
+        for setting, radius in product(SETTINGS, RADII):
+            case = f"{setting}, {radius:g}"
+            drifts = [drift(results, case, name, quantity) for name in ("no norm", "LN")]
+            cells = [f"{d.mean():+.1f}" + (f"±{d.std(ddof=1):.1f}" if len(d) > 1 else "") for d in drifts]
+            rows.append([case, *cells, "yes" if case in yes else "no" if case in no else "-"])
+        found.append(table([f"{quantity}s, decades", "no norm", "LN", "LN more stable"], rows))
+    shares = ", ".join(f"{name} {100 * np.mean(share):.1f} %" for name, share in results["saturated"].items())
+    return "\n\n".join([*found, f"Saturated tanh units, with noise, at radius 1: {shares}"])
+
+
+STUDY = Study("dynamics", measure, clauses, tables, draw, None, SIZE)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,173 @@
+r"""
+Weights at the start
+====================
+
+CLAIM
+"""
+
+import numpy as np
+from common import FOLDS, Clause, Study, best, load_digits, percent, show, side_by_side, table
+from nets import Adam, FeedForward, Sgd, train
+from plots import tidy
+
+# Change these.
+SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # times He's deviation, sqrt(2 / inputs)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of Adam
+DEEP = (64, 32, 32, 32, 32, 10)
+BATCH, EPOCHS = 32, 15
+REACHED = 0.9  # of the test images: then a network has trained
+MARGIN, FASTER = 0.1, 1.25  # of the grid; of the updates
+SPEED_RATES = {"SGD": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "Adam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}
+NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
+OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
+
+
+def draw(results, figure):
+    """One map of the grid per norm, and a contour where 90 % are reached."""
+    maps = figure.subplots(1, len(NORMS), sharey=True)
+    for axes, (name, accuracy) in zip(maps, results["accuracy"].items(), strict=True):
+        mean = accuracy.mean(axis=0).T
+        image = axes.imshow(100 * mean, origin="lower", cmap="cividis", vmin=10, vmax=100, aspect="auto")
+        axes.contour(mean, [REACHED], colors="#D55E00", linewidths=2.5)
+        axes.set_xticks(range(len(SCALES))[::2], [f"{scale:g}" for scale in SCALES[::2]])
+        axes.set_yticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
+        share = 100 * share_of_grid(results, name).mean()
+        tidy(axes, f"{name}: {share:.0f} % of the grid", xlabel="weights at the start, times He's")
+    maps[0].set_ylabel("learning rate of Adam")
+    figure.colorbar(image, ax=list(maps), label="right on the test images, %; line: 90 %", pad=0.01)
+
+
+def share_of_grid(results, name):
+    """Of scales and rates, the share from which the networks train, (S,)."""
+    return (results["accuracy"][name] >= REACHED).mean(axis=(1, 2))
+
+
+show("initialisation", draw, (10.0, 3.8))
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN
+
+
+def from_scale(name, scale, seed, quick):
+    """Test accuracy at the end of training with each of RATES: (rates,)."""
+    data, seeds = load_digits(), [seed] * len(RATES)
+    networks = FeedForward(seeds, NORMS[name], DEEP, scale)
+    chosen = [data.without_fold(seed % FOLDS)] * len(RATES)
+    # Where training fails, numbers may leave float32; what such a network then says is wrong.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        train(networks, data.train_x, data.train_labels, chosen, seeds, RATES, BATCH, 1 if quick else EPOCHS)
+        logits = networks.logits(data.test_x)
+    right = (logits.argmax(axis=2) == data.test_labels[:, None]) & np.isfinite(logits).all(axis=2)
+    return right.mean(axis=0)
+
+
+def updates_to_reach(name, optimiser, seeds, rates, x, labels, quick):
+    """Updates until REACHED of x (B, in) or (B, M, in), labels (B, M), are right, for each network: (M,). All
+    updates count where that never happens; and the accuracy in the end (M,)."""
+    data, course = load_digits(), []
+    networks = FeedForward(seeds, NORMS[name])
+    chosen = [data.without_fold(seed % FOLDS) for seed in seeds]
+
+    def watch():
+        course.append((networks.logits(x).argmax(axis=2) == labels).mean(axis=0))
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        train(
+            networks, data.train_x, data.train_labels, chosen, seeds, rates, BATCH, 1 if quick else EPOCHS,
+            on_update=watch, optimiser=OPTIMISERS[optimiser],
+        )  # fmt: skip
+    reached = np.array(course) >= REACHED
+    first = np.where(reached.any(axis=0), reached.argmax(axis=0) + 1, len(reached))
+    return first.astype(float), course[-1]
+
+
+def tune(seeds, quick):
+    """For each norm and optimiser the rate with the fewest updates until 90 % of the held-out fold are right,
+    from He's scale."""
+    data = load_digits()
+    cells = [(name, optimiser) for optimiser in SPEED_RATES for name in NORMS]
+
+    def chosen(cell):
+        rates = SPEED_RATES[cell[1]]
+        each = [seed for seed in seeds for _ in rates]
+        held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in each], axis=1)
+        x, labels = data.train_x[held], data.train_labels[held]
+        updates, _ = updates_to_reach(*cell, each, rates * len(seeds), x, labels, quick)
+        mean = updates.reshape(len(seeds), -1).mean(axis=0)
+        return best(rates, -mean)
+
+    return dict(zip(map(", ".join, cells), side_by_side(chosen, cells, "rates"), strict=True))
+
+
+def measure(seeds, settings, quick):
+    data, scales = load_digits(), SCALES[::4] if quick else SCALES
+    cells = [(name, scale, seed, quick) for name in NORMS for seed in seeds for scale in scales]
+    accuracy = np.array(side_by_side(lambda cell: from_scale(*cell), cells, "scales"))
+    accuracy = accuracy.reshape(len(NORMS), len(seeds), len(scales), len(RATES))
+
+    def speed(key):
+        labels = data.test_labels[:, None]
+        return updates_to_reach(
+            *key.split(", "), seeds, [settings[key]] * len(seeds), data.test_x, labels, quick
+        )
+
+    speeds = dict(zip(settings, side_by_side(speed, settings, "speed"), strict=True))
+    return {
+        "accuracy": dict(zip(NORMS, accuracy, strict=True)),
+        "updates": {key: updates for key, (updates, _) in speeds.items()},
+        "end": {key: end for key, (_, end) in speeds.items()},
+    }
+
+
+def more(results, name, other):
+    return share_of_grid(results, name) - share_of_grid(results, other)
+
+
+def faster(results, name, optimiser):
+    """log of the updates without norm over those of a norm, (S,)."""
+    return np.log(results["updates"][f"no norm, {optimiser}"] / results["updates"][f"{name}, {optimiser}"])
+
+
+def clauses(results):
+    return [
+        Clause("LN trains from more of the grid than no norm", more(results, "LN", "no norm"), MARGIN),
+        Clause("BN trains from more of the grid than no norm", more(results, "BN", "no norm"), MARGIN),
+        Clause(
+            '"BN is sensitive to the initial parameters": less than LN', more(results, "LN", "BN"), MARGIN
+        ),
+        Clause(
+            "with SGD LN converges faster than no norm", faster(results, "LN", "SGD"), np.log(FASTER), "x"
+        ),
+        Clause(
+            "with Adam LN converges faster than no norm", faster(results, "LN", "Adam"), np.log(FASTER), "x"
+        ),
+    ]
+
+
+def tables(results):
+    shares = [[name, percent(share_of_grid(results, name))] for name in NORMS]
+    found = table([f"{100 * REACHED:.0f} % reached", "of the grid, %"], shares)
+    for what, values, axis in (("scale", SCALES, 2), ("rate", RATES, 1)):
+        rows = []
+        for name, accuracy in results["accuracy"].items():
+            reached = (accuracy >= REACHED).mean(axis=(0, axis))
+            rows.append([name, *(f"{100 * share:.0f}" for share in reached)])
+        found += "\n\n" + table([f"by {what}, %", *(f"{value:g}" for value in values)][: len(rows[0])], rows)
+    rows = [
+        [
+            key,
+            f"{updates.mean():.0f}",
+            f"{updates.min():.0f} to {updates.max():.0f}",
+            percent(results["end"][key]),
+        ]
+        for key, updates in results["updates"].items()
+    ]
+    return found + "\n\n" + table(["", f"updates to {100 * REACHED:.0f} %", "range", "in the end, %"], rows)
+
+
+STUDY = Study("initialisation", measure, clauses, tables, draw, tune, (10.0, 3.8))
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,227 @@
+r"""
+Sequences longer than any in training
+=====================================
+
+Batch norm (BN) in a recurrent network needs "separate statistics for each time step", which "is problematic
+if a test sequence is longer than any of the training sequences"; layer norm (LN) "does not have such problem"
+(Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.1). Unit :math:`i` at step :math:`t` becomes
+
+.. math::
+
+   \mathrm{BN}: \frac{a_{t,i} - \mu_{t,i}}{\sigma_{t,i}} \qquad \mathrm{LN}: \frac{a_{t,i} - \mu_t}{\sigma_t}
+
+BN takes :math:`\mu_{t,i}` and :math:`\sigma_{t,i}` from the training data at the same step. LN takes its
+:math:`\mu_t` and :math:`\sigma_t` from the units of the sequence at hand.
+"""
+
+from itertools import product
+
+import numpy as np
+from common import Check, Clause, Study, best, percent, points, show, side_by_side, table
+
+from lnrnn import demo
+from lnrnn.data import Utterances, japanese_vowels
+from lnrnn.speakers import CELLS, REFUSED, SpeakerNetwork, SpeakerSettings, TrainingSettings
+
+# Change these.
+TRAININGS = {
+    "10 steps": 10,
+    "whole utterances": None,
+}  # the first steps of each training utterance; None: all
+COUNTS = (1, 2, 4, 16, 170)  # how many utterances of a speaker follow one another
+EPOCHS = 200
+RATES = (1e-3, 3e-3, 1e-2)
+GAINS = {"LN": (0.1, 0.3, 1.0), "BN": (0.1, 0.3, 1.0), "no norm": (0.5, 1.0, 2.0)}  # no norm: of the weights
+MARGIN = 0.03  # a loss of three points counts as none
+BETTER = 0.01  # of two norms at equal length
+LEARNT, FASTER = 0.3, 0.2  # a training loss in nats; the share of epochs that has to be saved
+
+NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
+# By name: the norm, and what it does at a step without statistics.
+METHODS = {
+    "LN": ("LN", None), "no norm": ("no norm", None), "BN raise": ("BN", "raise"), "BN last": ("BN", "last"),
+    "BN mean": ("BN", "mean"), "BN batch": ("BN", "batch"),
+}  # fmt: skip
+WHOLE = "whole utterances"
+
+
+def draw(results, figure):
+    """The share of right answers at each step after training on whole utterances."""
+    sequences = results["sequences"]
+    by_step = {method: right / sequences for method, right in results["right_by_step"].items()}
+    demo.draw_cliff(by_step, results["known"], figure)
+
+
+show("long_sequences", draw)
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN from the results.
+
+
+def joined(utterances, count):
+    """Before each utterance ``count - 1`` others of its speaker, drawn with replacement."""
+    rng, sequences = np.random.default_rng(count), []
+    for index, label in enumerate(utterances.labels):
+        same = np.flatnonzero(utterances.labels == label)
+        before = rng.choice(same[same != index], count - 1)
+        sequences.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
+    return sequences
+
+
+def trained(cell, training, norm, setting, seed, epochs, utterances):
+    rate, gain = setting
+    settings = SpeakerSettings(cell, gain, TrainingSettings(epochs, learning_rate=rate))
+    return SpeakerNetwork(utterances, NORMS[norm], settings, seed, TRAININGS[training])
+
+
+def learnt(losses):
+    """The first epoch, from 1, with a mean training loss below LEARNT; one more than all if there is none."""
+    return 1 + next((epoch for epoch, loss in enumerate(losses) if loss < LEARNT), len(losses))
+
+
+def tune(seeds, quick, option):
+    """Of nine settings for each training and norm the one that is right most often on held-out training
+    utterances, every third in turn; under "fastest" the one that needs the fewest epochs."""
+    utterances, epochs = japanese_vowels().train, 2 if quick else EPOCHS
+    part = np.arange(len(utterances)) % 3
+    grids = {norm: list(product(RATES[:1] if quick else RATES, GAINS[norm])) for norm in NORMS}
+    kinds = [(training, norm, setting) for training in TRAININGS for norm in NORMS for setting in grids[norm]]
+
+    def chosen(indices):
+        return Utterances([utterances.x[index] for index in indices], utterances.labels[indices])
+
+    def job(kind):
+        training, norm, setting = kind
+        right = needed = 0
+        for held, seed in enumerate(seeds[:3]):
+            fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
+            network = trained(option, training, norm, setting, seed, epochs, fit)
+            # A part can hold the only utterance of some length: all policies would differ there.
+            named = network.name_speakers(
+                [x[: TRAININGS[training]] for x in test.x], "last" if norm == "BN" else None
+            )
+            right += (named == test.labels).sum()
+            needed += learnt(network.losses)
+        return right, needed
+
+    scores = dict(zip(kinds, side_by_side(job, kinds, "tuning"), strict=True))
+    found = {
+        training: {
+            norm: best(grids[norm], [scores[training, norm, s][0] for s in grids[norm]]) for norm in NORMS
+        }
+        for training in TRAININGS
+    }
+    found["fastest"] = {
+        norm: best(grids[norm], [-scores[WHOLE, norm, s][1] for s in grids[norm]]) for norm in NORMS
+    }
+    return found
+
+
+def measure(seeds, settings, quick, option):
+    data, epochs, counts = japanese_vowels(), 5 if quick else EPOCHS, COUNTS[: 3 if quick else None]
+    tests = [joined(data.test, count) for count in counts]
+    cliff = demo.join(data.test)
+
+    def job(item):
+        """Of one training and seed all results, by name."""
+        training, seed = item
+        networks, found = {}, {}
+        for norm in NORMS:
+            networks[norm] = trained(
+                option, training, norm, settings[training][norm], seed, epochs, data.train
+            )
+        for method, (norm, policy) in METHODS.items():
+            named = np.stack([networks[norm].name_speakers(sequences, policy) for sequences in tests])
+            found["accuracy", f"{training}, {method}"] = (named == data.test.labels).mean(axis=1)
+            if policy == "raise":
+                found["refused", training] = (named == REFUSED).sum(axis=1)
+        if training == WHOLE:
+            found.update(by_step({NORMS[norm]: network for norm, network in networks.items()}, cliff))
+            for norm, network in networks.items():
+                fast = trained(option, WHOLE, norm, settings["fastest"][norm], seed, epochs // 2, data.train)
+                found["epochs", norm] = learnt(network.losses)
+                found["epochs", f"{norm}, fastest"] = learnt(fast.losses)
+        return found
+
+    items = list(product(sorted(TRAININGS, reverse=True), seeds))  # the longer training first
+    of_items = dict(zip(items, side_by_side(job, items, "training"), strict=True))
+    results = {
+        "counts": np.array(counts), "steps": np.array([np.mean([len(x) for x in test]) for test in tests]),
+        "sequences": len(data.test), "known": int(data.train.lengths.max()),
+    }  # fmt: skip
+    for training in TRAININGS:
+        found = [of_items[training, seed] for seed in seeds]
+        for what, name in found[0]:
+            results.setdefault(what, {})[name] = np.stack([of_seed[what, name] for of_seed in found])
+    return results
+
+
+def by_step(networks, cliff):
+    """As README and `lnrnn demo` show it: how many sequences are right at each step, and which share at the
+    end of their first and of their last utterance within demo.STEPS."""
+    found, places = {}, range(len(cliff.ends))
+    first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
+    for method, right in demo.right_answers(networks, cliff).items():
+        found["right_by_step", method] = right.sum(axis=1)
+        found["demo", method] = np.array([right[steps, places].mean() for steps in (first, last)])
+    return found
+
+
+def change(results, training, method):
+    """Accuracy at the end of the most utterances less that at the end of one, (S,)."""
+    accuracy = results["accuracy"][f"{training}, {method}"]
+    return accuracy[:, -1] - accuracy[:, 0]
+
+
+def clauses(results):
+    found = []
+    family = {"comparisons": 3 * len(TRAININGS)}
+    for training in TRAININGS:
+        refused = results["refused"][training][:, -1]
+        found += [
+            Check(
+                f"BN refuses all, {training}", bool((refused == results["sequences"]).all())
+            ),
+            Clause(f"LN keeps accuracy, {training}", change(results, training, "LN"), -MARGIN, **family),
+            Clause(f"BN last loses, {training}", -change(results, training, "BN last"), MARGIN, **family),
+            Clause(f"BN mean loses, {training}", -change(results, training, "BN mean"), MARGIN, **family),
+        ]
+    alone = {norm: results["accuracy"][f"{WHOLE}, {norm}"][:, 0] for norm in ("LN", "BN last")}
+    return [
+        *found,
+        Clause("LN is above BN at equal length", alone["LN"] - alone["BN last"], BETTER),
+        Clause("LN saves epochs, fastest settings", saved(results, ", fastest"), FASTER, "%"),
+        Clause("LN saves epochs, tuned settings", saved(results), FASTER, "%"),
+    ]
+
+
+def saved(results, settings=""):
+    """The share of the epochs of no norm that LN saves, (S,)."""
+    epochs = results["epochs"]
+    return 1 - epochs[f"LN{settings}"] / epochs[f"no norm{settings}"]
+
+
+def tables(results):
+    found = []
+    for training in TRAININGS:
+        header = ["utterances", *map(str, results["counts"]), "change, points"]
+        rows = [["steps, mean", *(f"{steps:.0f}" for steps in results["steps"]), ""]]
+        for method in METHODS:
+            accuracy = results["accuracy"][f"{training}, {method}"]
+            rows.append([method, *map(percent, accuracy.T), points(change(results, training, method))])
+        refused = map(str, results["refused"][training][0])
+        caption = f"Trained on {training}: accuracy in % at the end of several utterances"
+        found.append(f"{caption}\n{table(header, [*rows, ['refused', *refused, '']])}")
+    rows = [[method, *map(percent, shares.T)] for method, shares in results["demo"].items()]
+    found.append(table([f"as lnrnn demo: in {demo.STEPS} steps", "first utterance", "last utterance"], rows))
+    rows = [[name, f"{epochs.mean():.1f}", f"{epochs.max()}"] for name, epochs in results["epochs"].items()]
+    found.append(table([f"epochs to a loss of {LEARNT} nats", "mean", "most"], rows))
+    return "\n\n".join(found)
+
+
+STUDY = Study("long_sequences", measure, clauses, tables, draw, tune, options=CELLS)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,111 @@
+"""Sizes, drifts and gradients on cases with known answers, and what the page says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lnrnn
+
+dynamics = pytest.importorskip("dynamics")
+
+
+def small_run(nonlinearity, gain, steps=40):
+    rng = np.random.default_rng(0)
+    rnn = dynamics.network(nonlinearity, 0.9, gain, dynamics.recurrent_weights(rng, 8), np.zeros((8, 2)))
+    h0, gradient = (rng.standard_normal((1, 3, 8), dtype=np.float32) for _ in range(2))
+    return rnn, np.zeros((steps, 3, 2), np.float32), h0, gradient
+
+
+def scaled_identity(scale):
+    rnn = lnrnn.RNN(2, 8, norm=None, bias=False, nonlinearity="identity", seed=0)
+    rnn.weight_hh_l0 = scale * np.eye(8, dtype=np.float32)
+    return rnn
+
+
+def test_the_recurrent_weights_have_radius_one():
+    weights = dynamics.recurrent_weights(np.random.default_rng(3))
+    assert np.abs(np.linalg.eigvals(weights)).max() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("gain", [None, 1.0, 0.1])
+def test_the_network_is_what_the_case_says(gain):
+    rnn = dynamics.network("tanh", 0.5, gain, np.eye(4), np.ones((4, 2)))
+    assert rnn.nonlinearity == "tanh" and (rnn.weight_hh_l0 == 0.5 * np.eye(4)).all()
+    assert (rnn.weight_ih_l0 == 1).all() and (rnn.norm is None) == (gain is None)
+    assert gain is None or (rnn.gain_l0 == np.float32(gain)).all()
+
+
+def test_sizes_stay_within_the_range_of_float32():
+    assert dynamics.log_size(np.array([[3.0, 4.0]])) == pytest.approx(np.log10(12.5**0.5))
+    assert dynamics.log_size(np.array([[10.0, 10.0], [0.1, 0.1]])) == pytest.approx(0)
+    assert dynamics.log_size(np.zeros((1, 2))) == dynamics.SMALLEST
+    assert dynamics.log_size(np.array([[np.inf, 1.0]])) == dynamics.LARGEST
+    assert dynamics.log_size(np.array([[np.nan, 1.0]])) == dynamics.LARGEST
+
+
+@pytest.mark.parametrize("nonlinearity", ["identity", "tanh"])
+@pytest.mark.parametrize("gain", [None, 1.0])
+def test_the_gradient_in_pieces_is_the_gradient(nonlinearity, gain):
+    rnn, x, h0, gradient = small_run(nonlinearity, gain)
+    (states, gradients), _ = dynamics.run(rnn, x, h0, gradient)
+    unit = gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+    for place, steps in enumerate((10, 20, 30, 40)):
+        h = rnn.forward_train(x[: len(x) - steps], h0)[1] if steps < len(x) else h0
+        tape = rnn.forward_train(x[len(x) - steps :], h)[2]
+        size = np.log10(np.linalg.norm(rnn.backward(tape, None, unit)[1][0], axis=-1)).mean()
+        assert gradients[place] == pytest.approx(size, abs=1e-4)
+    end = rnn(x, h0)[1]
+    assert states[-1] == pytest.approx(np.log10(np.sqrt((end[0] ** 2).mean(axis=-1))).mean(), abs=1e-5)
+
+
+def test_a_scaled_identity_drifts_by_its_radius():
+    _, x, h0, gradient = small_run("identity", None)
+    paths, _ = dynamics.run(scaled_identity(0.5), x, h0, gradient)
+    np.testing.assert_allclose(paths[:, -1] - paths[:, 0], 30 * np.log10(0.5), atol=1e-5)
+
+
+def test_gradients_have_no_range_to_leave():
+    _, x, h0, gradient = small_run("identity", None, steps=2000)
+    (states, gradients), _ = dynamics.run(scaled_identity(2), x, h0, gradient)
+    assert states[-1] == dynamics.LARGEST
+    assert gradients[-1] == pytest.approx(2000 * np.log10(2), abs=1e-3)
+
+
+def test_units_are_saturated_where_the_slope_is_below_a_tenth():
+    rnn, _, _, gradient = small_run("tanh", None)
+    rnn.weight_hh_l0 = 1e-3 * np.eye(8, dtype=np.float32)
+    rnn.weight_ih_l0 = np.repeat([[1.0, 0], [2.0, 0]], 4, axis=0)  # tanh 1 = 0.76, tanh 2 = 0.96
+    x = np.ones((120, 3, 2), np.float32)
+    assert dynamics.run(rnn, x, np.zeros((1, 3, 8), np.float32), gradient)[1] == 0.5
+
+
+def made_up(plain, layer):
+    """Results in which every case has these drifts of states and gradients, (S,) each."""
+    kinds = {"no norm": plain, "LN": layer, "LN, gain 0.1": layer}
+    drifts = {
+        f"{setting}, {radius:g}, {name}": np.stack([np.array(values)] * 2, axis=1)
+        for setting in dynamics.SETTINGS
+        for radius in dynamics.RADII
+        for name, values in kinds.items()
+    }
+    return {"drift": drifts}
+
+
+@pytest.mark.parametrize(
+    ("plain", "layer", "verdict"),
+    [
+        ([-40.0, 41, 39], [0.4, 0.5, -0.4], "confirmed"),
+        ([-40.0, 41, 39], [-30.0, 31, 31], "refuted"),
+        ([-40.0, 41, 39], [0.0, 0, 60], "unclear"),
+        ([0.1, 0.2, 0.1], [0.2, 0.3, 0.2], "confirmed"),  # within a decade
+        ([0.1, 0.2, 0.1], [2.2, 2.3, 2.2], "refuted"),
+    ],
+)
+def test_layer_norm_may_drift_half_as_far_or_a_decade(plain, layer, verdict):
+    results = made_up(plain, layer)
+    _, states, _, gradients, _ = dynamics.clauses(results)
+    assert states.verdict() == gradients.verdict() == verdict
+    # One case that fails is enough.
+    results["drift"]["tanh, noise, 1.1, LN"] = np.full((3, 2), 100) + np.arange(3)[:, None]
+    assert dynamics.clauses(results)[1].verdict() == "refuted"

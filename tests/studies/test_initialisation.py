@@ -1,0 +1,52 @@
+"""The arithmetic of the study of weights at the start, and what the page says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+initialisation = pytest.importorskip("initialisation")
+from common import load_digits  # noqa: E402
+from nets import Adam, FeedForward, Sgd, train  # noqa: E402
+
+
+def test_the_share_counts_what_reaches_90_percent():
+    accuracy = np.array([[[0.9, 0.899], [0.0, 1.0]], [[0.1, 0.1], [0.1, 0.95]]])
+    results = {"accuracy": {"LN": accuracy, "BN": np.ones_like(accuracy)}}
+    np.testing.assert_array_equal(initialisation.share_of_grid(results, "LN"), [0.5, 0.25])
+    np.testing.assert_array_equal(initialisation.more(results, "BN", "LN"), [0.5, 0.75])
+
+
+def test_twice_the_updates_are_half_as_fast():
+    results = {"updates": {"no norm, SGD": np.array([20.0, 50]), "LN, SGD": np.array([10.0, 100])}}
+    np.testing.assert_allclose(np.exp(initialisation.faster(results, "LN", "SGD")), [2, 0.5])
+
+
+def test_an_update_of_sgd_is_the_rate_times_the_gradient():
+    data, rate = load_digits(), 0.25
+    networks, chosen = FeedForward([3], "layer"), np.arange(32)
+    old = networks.values.copy()
+    order = np.random.default_rng([1, 3]).permutation(chosen)[:, None]
+    _, gradients, _ = networks.losses_and_gradients(data.train_x[order], data.train_labels[order])
+    train(networks, data.train_x, data.train_labels, [chosen], [3], [rate], 32, 1, optimiser=Sgd)
+    np.testing.assert_allclose(networks.values, old - rate * gradients, rtol=1e-6)
+    adam = FeedForward([3], "layer")
+    train(adam, data.train_x, data.train_labels, [chosen], [3], [rate], 32, 1, optimiser=Adam)
+    assert np.abs(adam.values - networks.values).max() > 0.1
+
+
+def test_updates_are_counted_to_the_first_that_reaches(monkeypatch):
+    data = load_digits()
+    x, labels = data.test_x[:200], data.test_labels[:200, None]
+    monkeypatch.setattr(initialisation, "EPOCHS", 2)
+
+    def updates(reached):
+        monkeypatch.setattr(initialisation, "REACHED", reached)
+        found, end = initialisation.updates_to_reach("LN", "Adam", [0, 1], [0.01] * 2, x, labels, False)
+        return found, end
+
+    everything, end = updates(1.01)
+    np.testing.assert_array_equal(everything, 50)  # never: all updates count
+    some, _ = updates(float(end.min()))
+    assert (some <= 50).all() and (updates(0.3)[0] < some).all() and (updates(0.0)[0] == 1).all()

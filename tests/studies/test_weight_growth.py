@@ -1,0 +1,137 @@
+"""Gradients and Fisher information against finite differences, training by its geometry, the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+weight_growth = pytest.importorskip("weight_growth")
+from nets import Sgd  # noqa: E402
+from weight_growth import NORMALISED, NORMS, Images, Regression, angles, lengths, train  # noqa: E402
+
+from lnrnn.speakers import Adam  # noqa: E402
+
+INPUTS, CLASSES, COUNT = 5, 4, 12
+
+
+def made(norm, rng, eps=0.0):
+    gain = np.ones(CLASSES) if norm == "no norm" else rng.uniform(0.5, 2, CLASSES)
+    return Regression(norm, rng.standard_normal((CLASSES, INPUTS)), gain, rng.standard_normal(CLASSES), eps)
+
+
+def along(model, x, direction):
+    return (np.einsum("nkci,ci->nk", model.root(x), direction) ** 2).sum()
+
+
+def curvature(model, x, name, direction, step=1e-3):
+    """d' F d by second differences of the divergence, two steps extrapolated to none (Richardson)."""
+
+    def difference(step):
+        moved = [replace(model, **{name: getattr(model, name) + sign * step * direction}) for sign in (1, -1)]
+        return sum(weight_growth.divergence(model, end, x) for end in moved) / step**2
+
+    return (4 * difference(step / 2) - difference(step)) / 3
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((COUNT, INPUTS))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradients_are_those_of_finite_differences(norm, rng, x):
+    model, labels, step = made(norm, rng, eps=1e-5), rng.integers(CLASSES, size=COUNT), 1e-6
+    gradients = model.gradients(x, labels)
+
+    def loss(name, value):
+        p = weight_growth.softmax(replace(model, **{name: value}).logits(x))
+        return -np.log(p[np.arange(COUNT), labels]).mean()
+
+    for name in ("weight", "gain", "bias")[:: 2 if norm == "no norm" else 1]:
+        value = getattr(model, name)
+        units = step * np.eye(value.size).reshape(-1, *value.shape)
+        found = [(loss(name, value + unit) - loss(name, value - unit)) / (2 * step) for unit in units]
+        np.testing.assert_allclose(gradients[name].ravel(), found, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_fisher_information_is_the_second_order_of_the_divergence(norm, rng, x):
+    model = made(norm, rng)
+    direction = rng.standard_normal(model.weight.shape)
+    expected = curvature(model, x, "weight", direction)
+    assert along(model, x, direction) == pytest.approx(expected, rel=1e-7)
+    small = 1e-3 * direction
+    assert weight_growth.second_difference(model, x, small) == pytest.approx(1e-6 * expected, rel=1e-3)
+    if norm in ("LN", "no norm"):
+        a = model.root(x).reshape(-1, model.weight.size)
+        np.testing.assert_allclose(model.product_form(x), a.T @ a, atol=1e-13)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_that_by_a_gain_too(norm, rng, x):
+    model = made(norm, rng)
+    if norm == "no norm":  # along the length of a row, its direction kept
+        rows = model.weight / lengths(model.weight)[:, None]
+        found = [curvature(model, x, "weight", rows * e[:, None]) for e in np.eye(CLASSES)]
+    else:
+        found = [curvature(model, x, "gain", e) for e in np.eye(CLASSES)]
+    assert model.gain_curvature(x) == pytest.approx(np.mean(found), rel=1e-7)
+
+
+def test_under_layer_norm_one_row_s_own_direction_is_curved(rng, x):
+    model = made("LN", rng)
+    row = np.zeros_like(model.weight)
+    row[0] = model.weight[0]
+    assert along(model, x, row) > 1e-3 > 1e-25 > along(model, x, model.weight)
+
+
+def test_batch_norm_takes_the_statistics_of_the_training_images(rng, x):
+    model, trained = made("BN", rng, eps=1e-5), rng.standard_normal((40, INPUTS))
+    labels = model.logits(trained).argmax(axis=1)
+    assert model.accuracy(trained, labels, trained) == 1
+    assert model.accuracy(trained[:1], labels[:1], trained) == 1
+
+
+def images(rng, updates=20):
+    x, labels = rng.standard_normal((40, INPUTS)), rng.integers(CLASSES, size=40)
+    return Images(
+        x, labels, x[:20], labels[:20], np.stack([rng.permutation(40)[:16] for _ in range(updates)])
+    )
+
+
+@pytest.mark.parametrize("norm", NORMALISED)
+def test_under_sgd_lengths_grow_by_pythagoras(norm, rng):
+    model, own = made(norm, rng), images(rng)
+    _, growth, turn, cosine = train(model, own, Sgd(0.5))
+    assert cosine < 1e-14 and (np.diff(growth) > 0).all()
+    # Each update is at right angles to the weights: it lengthens them by 1 / cos of the angle it turns them.
+    moved, _ = weight_growth.updated(model, own, own.order[0], Sgd(0.5))
+    turned = angles(model.groups(model.weight), model.groups(moved["weight"]))
+    assert growth[1] == pytest.approx(-np.log(np.cos(turned)).mean(), rel=1e-12)
+    assert turn[0] == turned.mean() == weight_growth.turned_at_once(model, own, Sgd(0.5))
+
+
+@pytest.mark.parametrize("norm", NORMALISED)
+@pytest.mark.parametrize(("optimiser", "power"), [(Sgd, 2), (Adam, 1)])
+def test_a_greater_length_is_a_lower_rate(norm, optimiser, power, rng):
+    model, own = made(norm, rng), images(rng)
+    turned = [weight_growth.turned_at_once(model.scaled(f), own, optimiser(1e-4)) for f in (1, 10)]
+    assert turned[0] / turned[1] == pytest.approx(10**power, rel=1e-2)
+
+
+@pytest.mark.parametrize("norm", NORMALISED)
+def test_held_lengths_stay_and_change_no_output(norm, rng):
+    model, own = made(norm, rng), images(rng, 1)
+    (free, *_), (held, growth, *_) = (train(model, own, Sgd(0.5), hold=hold) for hold in (False, True))
+    np.testing.assert_allclose(growth, 0, atol=1e-12)
+    np.testing.assert_allclose(held.logits(own.x), free.logits(own.x), atol=1e-12)
+    assert np.abs(held.weight - free.weight).max() > 1e-6
+
+
+def test_small_angles_are_exact():
+    a = np.array([[1.0, 0.0], [3.0, 0.0]])
+    b = np.array([[2.0, 2e-9], [0.0, 0.5]])
+    np.testing.assert_allclose(angles(a, b), [1e-9, np.pi / 2], rtol=1e-7)
