@@ -111,8 +111,9 @@ class Clause:
     """One part of a claim: that a mean over the seeds is above a threshold.
 
     text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
-    what they are printed in; "points" and "%" are hundredths; "x" is a factor, of which the values and the
-    margin are logarithms. margin: the project's threshold. comparisons: see `interval`.
+    what they are printed in; "points" and "%" are hundredths; "times" is a ratio, of which the values and the
+    margin are the log2 ("x": the natural logarithm). margin: the project's threshold. comparisons: see
+    `interval`.
     """
 
     text: str
@@ -128,15 +129,14 @@ class Clause:
         return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
 
     def row(self) -> list[str]:
-        scale = 100 if self.unit in ("points", "%") else 1
-        low, high = (scale * end for end in interval(np.asarray(self.values), self.comparisons))
-        mean = scale * float(np.mean(self.values))
-        number = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}] {self.unit}"
-        if self.unit == "x":
-            mean, low, high, margin = np.exp([mean, low, high, self.margin])
-            number = f"{mean:.3g} [{low:.3g}, {high:.3g}] x"
-            return [self.text, number, f"{margin:.3g}", self.verdict(), self.verdict(0.0)]
-        return [self.text, number, f"{scale * self.margin:+g}", self.verdict(), self.verdict(0.0)]
+        low, high = interval(np.asarray(self.values), self.comparisons)
+        mean, low, high, margin = map(self._number, (float(np.mean(self.values)), low, high, self.margin))
+        return [self.text, f"{mean} [{low}, {high}] {self.unit}", margin, self.verdict(), self.verdict(0.0)]
+
+    def _number(self, value: float) -> str:
+        if self.unit in ("times", "x"):
+            return f"{2.0**value if self.unit == 'times' else np.exp(value):.3g}"
+        return f"{(100 if self.unit in ('points', '%') else 1) * value:+.3g}"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def lines(
     """by_method: name -> (S, X), one row per seed: the means, the 95 % intervals as bands, names at the end.
     Call it after the limits of y are set, for the names keep apart."""
     low, high = axes.get_ylim()
-    wanted = [float(values.mean(axis=0)[-1]) for values in by_method.values()]
+    wanted = [float(np.clip(values.mean(axis=0)[-1], low, high)) for values in by_method.values()]
     ends = label_places(wanted, 0.055 * (high - low))
     for (name, values), end in zip(by_method.items(), ends, strict=True):
         colour, marker, width = STYLES.get(name, (OTHER, "P", 1.8))

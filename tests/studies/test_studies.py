@@ -84,7 +84,8 @@ def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     assert pyplot.get_fignums()
     pyplot.close("all")
-    assert "the claim, part by part" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert any(word in printed for word in ("confirmed", "refuted", "holds"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

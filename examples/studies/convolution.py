@@ -1,0 +1,334 @@
+r"""
+Convolutional networks
+======================
+
+TO BE WRITTEN.
+"""
+
+import math
+
+import numpy as np
+from common import CLASSES, FOLDS, Clause, Study, best, load_digits, percent, show, side_by_side, table
+from plots import STYLES, lines, tidy
+
+import lnrnn
+from lnrnn.speakers import TrainingSettings, cross_entropy, train
+
+# Change these.
+NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
+CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of the convolutions, each 3 x 3
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+BATCH, PASSES = 32, 12
+REACHED, WINDOW = 0.95, 200  # speed: images seen until so many of the last WINDOW were right
+CONVERGED = 0.9  # a network that is right on so many images has converged
+FASTER, MARGIN = math.log2(1.25), 0.005  # what counts: a quarter faster, half a point better
+COMPARISONS = 7  # intervals on this page, which hold together
+
+
+def draw(results, figure):
+    """Learning curves, errors by rate, and test errors."""
+    curve, rates, test = figure.subplots(1, 3, width_ratios=(1.3, 1.2, 0.8))
+    seen, shown = results["seen"], results["rates"]
+    for axes in (curve, rates):
+        axes.set_xscale("log")
+        axes.set_ylim(0, 30)
+    lines(curve, seen, {name: 100 * results["wrong"][name] for name in NORMS})
+    curve.axhline(100 * (1 - REACHED), color="#999999", lw=1)
+    ticks = [count for count in (200, 500, 1000, 2000, 5000) if count <= seen[-1]]
+    curve.set_xticks(ticks, [f"{count:,}" for count in ticks])
+    tidy(curve, "TITLE", xlabel="images seen", ylabel=f"wrong before learning, last {WINDOW}, %")
+    lines(rates, shown, {name: 100 * (1 - results["held_out"][name]) for name in NORMS})
+    rates.set_xticks(shown, [f"{rate:g}" for rate in shown])
+    tidy(rates, "TITLE", xlabel="learning rate of Adam", ylabel="held-out images wrong at the end, %")
+    for place, name in enumerate(NORMS):
+        wrong = 100 * (1 - results["accuracy"][name])
+        beside = place + np.linspace(-0.3, 0.3, len(wrong))
+        test.plot(beside, np.sort(wrong), STYLES[name][1], color=STYLES[name][0], ms=5)
+        test.hlines(wrong.mean(), place - 0.4, place + 0.4, color=STYLES[name][0], lw=2)
+    test.set_xticks(range(len(NORMS)), list(NORMS))
+    test.set_ylim(0, None)
+    tidy(test, "TITLE", ylabel="test images wrong, %")
+
+
+SIZE = (10.0, 4.2)
+show("convolution", draw, SIZE)
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN.
+
+SIDE = 8  # of an image
+EPS, MOMENTUM = 1e-5, 0.1
+
+
+def patches(x, stride):
+    """x (B, side, side, inputs) -> what each output of a 3 x 3 convolution sees of it and of the zeros
+    around it: (B, side / stride, side / stride, 3, 3, inputs)."""
+    count, side, _, inputs = x.shape
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
+    for row, column in np.ndindex(3, 3):
+        found[:, :, :, row, column] = padded[:, row : row + side : stride, column : column + side : stride]
+    return found
+
+
+def add_patches(gradient, stride):
+    """The gradient by `patches` -> that by its input."""
+    count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
+    whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
+    for row, column in np.ndindex(3, 3):
+        whole[:, row : row + side : stride, column : column + side : stride] += gradient[:, :, :, row, column]
+    return whole[:, 1:-1, 1:-1]
+
+
+class ConvolutionalNetwork:
+    """Convolutions relu(gain * norm(W * x) + bias), without a norm relu(W * x + bias), then a dense layer.
+
+    Activations are (B, height, width, channels). LN takes its statistics of one image over channels and
+    positions, with a gain and a bias for each of these units, as its paper says. BN takes them per channel,
+    over the batch and all positions, with a gain and a bias per channel.
+
+    Weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0; networks of one seed
+    start alike, whatever their norm. right: for each image learnt from, whether the network was right just
+    before.
+    """
+
+    def __init__(self, norm, seed):
+        self.norm, self.right, self.values, self.running = norm, [], {}, []
+        rng, inputs, side = np.random.default_rng(seed), 1, SIDE
+
+        def normal(outputs, inputs):
+            values = rng.standard_normal((outputs, inputs), dtype=np.float32)
+            return values * np.float32((2 / inputs) ** 0.5)
+
+        for layer, (channels, stride) in enumerate(zip(CHANNELS, STRIDES, strict=True)):
+            side //= stride
+            units = (side, side, channels) if norm == "layer" else (channels,)
+            self.values[f"weight_{layer}"] = normal(channels, 9 * inputs)
+            self.values[f"bias_{layer}"] = np.zeros(units, np.float32)
+            if norm:
+                self.values[f"gain_{layer}"] = np.ones(units, np.float32)
+            self.running.append((np.zeros(units, np.float32), np.ones(units, np.float32)))
+            inputs = channels
+        self.values["head_weight"] = normal(CLASSES, side * side * inputs)
+        self.values["head_bias"] = np.zeros(CLASSES, np.float32)
+
+    def parameters(self):
+        return dict(self.values)
+
+    def set_parameters(self, values):
+        self.values.update(values)
+
+    def hidden(self, x, training=False):
+        """x (B, pixels) -> of each convolution what it sees, its products, and its outputs."""
+        h, found = x.reshape(-1, SIDE, SIDE, 1), []
+        for layer, stride in enumerate(STRIDES):
+            seen = patches(h, stride)
+            rows = seen.reshape(-1, 9 * h.shape[-1])
+            # einsum, because BLAS may add in another order with another number of threads.
+            z = np.einsum("pk,ck->pc", rows, self.values[f"weight_{layer}"]).reshape(*seen.shape[:3], -1)
+            h = np.maximum(self._normalised(z, layer, training), 0)
+            found.append((seen, z, h))
+        return found
+
+    def logits(self, x):
+        """x (B, pixels) -> (B, classes), at inference."""
+        return self._head(self.hidden(x)[-1][2])
+
+    def _head(self, h):
+        product = np.einsum("bi,ci->bc", h.reshape(len(h), -1), self.values["head_weight"])
+        return product + self.values["head_bias"]
+
+    def _normalised(self, z, layer, training):
+        """gain * norm(z) + bias."""
+        bias, gain = self.values[f"bias_{layer}"], self.values.get(f"gain_{layer}")
+        if self.norm is None:
+            return z + bias
+        if self.norm == "layer":
+            return lnrnn.layer_norm(z, z.shape[1:], gain, bias, EPS)
+        rows, (mean, variance) = z.reshape(-1, z.shape[-1]), self.running[layer]
+        return lnrnn.batch_norm(rows, mean, variance, gain, bias, training, MOMENTUM, EPS).reshape(z.shape)
+
+    def loss_and_gradients(self, x, lengths, labels):
+        """As `lnrnn.speakers.train` calls it: x (1, B, pixels), every image a sequence of one step, labels
+        (B,) -> mean cross-entropy in nats, and its gradient by name. Moves the running statistics."""
+        found = self.hidden(x[0], training=True)
+        h = found[-1][2]
+        logits = self._head(h)
+        self.right.append(logits.argmax(axis=1) == labels)
+        losses, g = cross_entropy(logits, labels)
+        g /= len(labels)
+        gradients = {"head_weight": np.einsum("bc,bi->ci", g, h.reshape(len(h), -1)), "head_bias": g.sum(0)}
+        g = np.einsum("bc,ci->bi", g, self.values["head_weight"]).reshape(h.shape)
+        for layer, (seen, z, h) in reversed(list(enumerate(found))):
+            g, own = self._through_norm(g * (h > 0), z, layer)
+            gradients.update(own)
+            rows = g.reshape(-1, g.shape[-1])
+            gradients[f"weight_{layer}"] = np.einsum("pc,pk->ck", rows, seen.reshape(len(rows), -1))
+            if layer:
+                g = np.einsum("pc,ck->pk", rows, self.values[f"weight_{layer}"])
+                g = add_patches(g.reshape(seen.shape), STRIDES[layer])
+        return float(losses.mean()), gradients
+
+    def _through_norm(self, g, z, layer):
+        """g, the gradient by gain * norm(z) + bias -> that by z, and those by gain and bias by name."""
+        if self.norm is None:
+            return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
+        bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
+        if self.norm == "layer":
+            gz, ggain, gbias = lnrnn.layer_norm_backward(g, z, z.shape[1:], gain, bias, EPS)
+        else:
+            rows = -1, z.shape[-1]
+            gz, ggain, gbias = lnrnn.batch_norm_backward(
+                g.reshape(rows), z.reshape(rows), weight=gain, training=True, eps=EPS
+            )
+        return gz.reshape(z.shape), {f"gain_{layer}": ggain, f"bias_{layer}": gbias}
+
+
+def as_images(x):
+    """Pixels from 0, the background and what surrounds an image in a convolution, to 1."""
+    return (x + 1) / 2
+
+
+def accuracy(network, x, labels):
+    return float((network.logits(as_images(x)).argmax(axis=1) == labels).mean())
+
+
+def trained(data, name, rate, seed, quick):
+    """A network, and its accuracy on the held-out fold after each pass."""
+    network, found = ConvolutionalNetwork(NORMS[name], seed), []
+    held, chosen = data.fold == seed % FOLDS, data.without_fold(seed % FOLDS)
+    settings = TrainingSettings(1 if quick else PASSES, BATCH, rate, largest_norm=math.inf, noise=0.0)
+    train(
+        network, as_images(data.train_x[chosen])[None], np.ones(len(chosen), np.int64),
+        data.train_labels[chosen], settings, np.random.default_rng([1, seed]),
+        lambda: found.append(accuracy(network, data.train_x[held], data.train_labels[held])),
+    )  # fmt: skip
+    return network, found
+
+
+def tune(seeds, quick):
+    """For each norm the rate with the best held-out accuracy, mean over the passes and the seeds."""
+    data, rates = load_digits(), RATES[2:3] if quick else RATES
+    runs = [(name, rate, seed) for name in NORMS for rate in rates for seed in seeds]
+    scores = side_by_side(lambda run: np.mean(trained(data, *run, quick)[1]), runs, "settings")
+    by_rate = np.reshape(scores, (len(NORMS), len(rates), -1)).mean(axis=2)
+    return {name: best(rates, own) for name, own in zip(NORMS, by_rate, strict=True)}
+
+
+def measure(seeds, settings, quick):
+    data, rates = load_digits(), RATES[2:3] if quick else RATES
+    points = None
+
+    def one(run):
+        name, rate, seed = run
+        network, held_out = trained(data, name, rate, seed, quick)
+        if rate != settings[name]:
+            return held_out[-1], None
+        right = np.concatenate(network.right)
+        on = np.mean([(h > 0).mean(axis=(0, 3)) for *_, h in network.hidden(as_images(data.test_x))[:2]], 0)
+        return held_out[-1], (right, accuracy(network, data.test_x, data.test_labels), on)
+
+    results = {"rates": rates, "seen": None}
+    for name in NORMS:
+        runs = [(name, rate, seed) for seed in seeds for rate in rates]
+        held_out, chosen = zip(*side_by_side(one, runs, name), strict=True)
+        right, correct, on = map(np.array, zip(*(found for found in chosen if found), strict=True))
+        points = np.unique(np.geomspace(WINDOW, right.shape[1], 60).astype(int))
+        border, inside = border_and_inside(on)
+        own = {
+            "held_out": np.reshape(held_out, (len(seeds), len(rates))),
+            "accuracy": correct,
+            "until": images_until(right),
+            "wrong": 1 - running_share(right, WINDOW)[:, points - WINDOW],
+            "border": border,
+            "inside": inside,
+        }
+        for what, values in own.items():
+            results.setdefault(what, {})[name] = values
+    return {**results, "seen": points}
+
+
+def border_and_inside(on):
+    """on (..., SIDE, SIDE) -> its means over the outermost ring of positions and over the others."""
+    inside = np.zeros((SIDE, SIDE), bool)
+    inside[1:-1, 1:-1] = True
+    return on[..., ~inside].mean(axis=-1), on[..., inside].mean(axis=-1)
+
+
+def running_share(right, window):
+    """right (S, images) -> the share that is True of each ``window`` images in a row."""
+    sums = np.cumsum(np.concatenate([np.zeros((len(right), 1)), right], axis=1), axis=1)
+    return (sums[:, window:] - sums[:, :-window]) / window
+
+
+def images_until(right, level=REACHED, window=WINDOW):
+    """right (S, images) -> images seen until ``level`` of the last ``window`` were right, (S,); all of them
+    where that never comes."""
+    above = running_share(right, window) >= level
+    return np.where(above.any(axis=1), above.argmax(axis=1) + window, right.shape[1])
+
+
+def faster(results, name, other):
+    """log2 of how many times fewer images ``name`` needs than ``other``, (S,)."""
+    return np.log2(results["until"][other] / results["until"][name])
+
+
+def better(results, name, other):
+    """Test accuracy of ``name`` less that of ``other``, (S,)."""
+    return results["accuracy"][name] - results["accuracy"][other]
+
+
+def converged(results, name):
+    """The share of the rates at which a network converges, (S,)."""
+    return (results["held_out"][name] >= CONVERGED).mean(axis=1)
+
+
+def clauses(results):
+    border = results["inside"]["no norm"] - results["border"]["no norm"]
+    fewer = converged(results, "no norm") - converged(results, "LN")
+    parts = [
+        ("LN learns faster than no norm", faster(results, "LN", "no norm"), FASTER, "times"),
+        ("LN ends better than no norm", better(results, "LN", "no norm"), MARGIN, "points"),
+        ("BN learns faster than LN", faster(results, "BN", "LN"), FASTER, "times"),
+        ("BN ends better than LN", better(results, "BN", "LN"), MARGIN, "points"),
+        ("units at the border are on less", border, 0.05, "points"),
+        ("posts: LN does not converge", CONVERGED - results["accuracy"]["LN"], 0.0, "points"),
+        ("posts: LN converges at fewer rates", fewer, 0.05, "points"),
+    ]
+    assert len(parts) == COMPARISONS
+    return [Clause(*part, comparisons=COMPARISONS) for part in parts]
+
+
+def tables(results):
+    header = [
+        "",
+        "images to 95 %",
+        "never",
+        "test, %",
+        "converged, % of rates",
+        "on at border, %",
+        "inside, %",
+    ]
+    rows = []
+    for name in NORMS:
+        until = results["until"][name]
+        rows.append([
+            name,
+            f"{until.mean():.0f}±{until.std(ddof=1):.0f}",
+            f"{(until == PASSES * 800).sum()}",
+            percent(results["accuracy"][name]),
+            f"{100 * converged(results, name).mean():.0f}",
+            percent(results["border"][name]),
+            percent(results["inside"][name]),
+        ])  # fmt: skip
+    by_rate = [[name, *map(percent, results["held_out"][name].T)] for name in NORMS]
+    rates = ["held out, %, at rate", *(f"{rate:g}" for rate in results["rates"])]
+    return table(header, rows) + "\n\n" + table(rates, by_rate)
+
+
+STUDY = Study("convolution", measure, clauses, tables, draw, tune, SIZE)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,493 @@
+r"""
+Saturation, drift and depth
+===========================
+
+TO BE WRITTEN.
+"""
+
+import math
+
+import numpy as np
+from common import (
+    CLASSES,
+    FOLDS,
+    PIXELS,
+    Check,
+    Clause,
+    Study,
+    best,
+    load_digits,
+    percent,
+    show,
+    side_by_side,
+    table,
+)  # fmt: skip
+from nets import EPS, FeedForward
+from nets import train as train_stack
+from plots import STYLES, lines, tidy
+
+import lnrnn
+from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
+
+# Change these.
+NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
+NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # ReLU is deep too
+DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one
+# Where gains start; without a norm, what multiplies the usual weights of the hidden layers.
+FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+BATCH, PASSES = 32, 20
+LARGEST_NORM = 1.0  # to which gradients of the recurrent network are clipped
+PROBED, SHIFTED = 200, 100  # training images with which a network is examined
+SATURATED = 0.1  # a sigmoid with less than this share of its greatest slope, 1/4, is saturated
+REACHED = 0.8  # speed: passes to so many right test images
+
+SIZE = (10.0, 10.0)
+
+
+def draw(results, figure):
+    """Gradients, speed, and drift by layer."""
+    rows = figure.subplots(3, 2)
+    for axes, net in zip(rows[0], ("deep", "RNN"), strict=True):
+        places = range(1, (DEPTH if net == "deep" else STEPS) + 1)
+        axes.set_ylim(-13.5, 1.5)
+        lines(axes, places, {name: results[f"{net}, {name}"]["gradient"] for name in NORMS})
+        for name in NORMS:
+            start = results[f"{net}, {name}, usual"]["start gradient"].mean(axis=0)
+            axes.plot(places, start, ":", color=STYLES[name][0], marker=STYLES[name][1], ms=4)
+        axes.plot([], [], "-", color="#333333", label="tuned, in training")
+        axes.plot([], [], ":", color="#333333", label="usual scale, before training")
+        axes.legend(frameon=False, loc="lower right")
+    labels = {"ylabel": "gradient over that at the end, log10"}
+    tidy(rows[0][0], "TITLE", xlabel="hidden layer (8: next to the loss)", **labels)
+    tidy(rows[0][1], "TITLE", xlabel="time step (16: next to the loss)", **labels)
+    for axes, net in zip(rows[1], ("deep", "RNN"), strict=True):
+        axes.set_ylim(0, 100)
+        right = {name: 100 * results[f"{net}, {name}"]["accuracy"] for name in NORMS}
+        lines(axes, range(1, right["LN"].shape[1] + 1), right)
+        axes.axhline(100 * REACHED, color="#999999", lw=1)
+        tidy(axes, "TITLE", xlabel="passes over the images", ylabel=f"{net}: right on the test images, %")
+    for axes, net in zip(rows[2], ("deep", "ReLU"), strict=True):
+        axes.set_ylim(-2, 0.5)
+        lines(axes, range(1, DEPTH + 1), {name: results[f"{net}, {name}"]["drift"] for name in NORMS})
+        tidy(axes, "TITLE", xlabel="hidden layer", ylabel=f"{net}: drift a pass, log10")
+
+
+show("saturation", draw, SIZE)
+
+# %%
+# Result
+# ------
+# TO BE WRITTEN.
+
+
+def moments(values):
+    """values (images, units) -> mean and standard deviation over the images, (2, units), float64."""
+    values = values.astype(np.float64)
+    return np.stack([values.mean(axis=0), values.std(axis=0)])
+
+
+def drift(old, new):
+    """How far the distributions of a layer's values moved, over their spread, as log10.
+
+    old, new: `moments` of each layer, (P, 2, units). The distance is that of Wasserstein between normal
+    distributions, root mean square over the units; the spread is that of both times. Returns (P,).
+    """
+    moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
+    spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2
+    tiny = np.finfo(np.float64).tiny
+    return 0.5 * (np.log10(np.maximum(moved, tiny)) - np.log10(np.maximum(spread, tiny)))
+
+
+def correlation(changes):
+    """changes (images, units): the mean squared correlation of two units' changes, 0 to 1."""
+    squared = np.corrcoef(changes.T.astype(np.float64)) ** 2
+    return squared[~np.eye(len(squared), dtype=bool)].mean()
+
+
+def examined(before, after, gradient):
+    """What a network does with the probed images, by place: a hidden layer, or a time step.
+
+    before, after: (images, units) for each place, before the norm and as the nonlinearity takes them.
+    gradient: lengths of the loss's gradient by the weights of a layer, or by the input at a step.
+    """
+    sigmoid = [1 / (1 + np.exp(-values.astype(np.float64))) for values in after]
+    after = np.stack([moments(values) for values in after])
+    return {
+        "before": np.stack([moments(values) for values in before]),
+        "after": after,
+        # What one unit spreads over the images: root mean square over the units.
+        "spread": np.log10(np.sqrt((after[:, 1] ** 2).mean(axis=-1))),
+        "saturated": np.array([(4 * h * (1 - h) < SATURATED).mean() for h in sigmoid]),
+        "gradient": np.log10(np.maximum(np.asarray(gradient, np.float64), 1e-45)),
+    }
+
+
+def summary(course):
+    """course: `examined` before training and after each pass."""
+    gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
+
+    def drifts(which):
+        return np.array([drift(a[which], b[which]) for a, b in zip(course, course[1:], strict=False)])
+
+    return {
+        "saturated": np.mean([found["saturated"] for found in course[1:]]),
+        "decades": np.abs(gradient[:, 0]).mean(),
+        "gradient": gradient.mean(axis=0),
+        "start gradient": gradient[0],
+        "start spread": course[0]["spread"][[0, -1]],
+        "start saturated": course[0]["saturated"].mean(),
+        "drift": drifts("after").mean(axis=0),
+        "drift before": drifts("before").mean(),
+    }
+
+
+def length(values):
+    """Euclidean, of all values."""
+    return float(np.sqrt((values.astype(np.float64) ** 2).sum()))
+
+
+# --- the deep networks ---
+
+
+def make_deep(net, name, seed, settings):
+    """A stack of networks, one for each of ``settings``, pairs (factor, rate)."""
+    sizes = (PIXELS, *[UNITS] * DEPTH, CLASSES)
+    factors = np.array([factor for factor, _ in settings], np.float32)
+    scale = np.ones((len(settings), DEPTH + 1), np.float32)
+    if NORMS[name] is None:
+        scale[:, :-1] = factors[:, None]
+    seeds = [seed] * len(settings)
+    return FeedForward(seeds, NORMS[name], sizes, scale, nonlinearity=NETS[net], gain=factors)
+
+
+def train_deep(data, networks, seed, settings, passes, on_pass, on_update=lambda: None):
+    count = len(settings)
+    chosen, rates = [data.without_fold(seed % FOLDS)] * count, [rate for _, rate in settings]
+    x, labels = data.train_x, data.train_labels
+    train_stack(networks, x, labels, chosen, [seed] * count, rates, BATCH, passes, on_pass, on_update)
+
+
+def try_deep(data, net, name, seed, grid, passes):
+    """Accuracy on the held-out fold, mean over the passes, of each setting."""
+    networks, held, found = make_deep(net, name, seed, grid), data.fold == seed % FOLDS, []
+
+    def on_pass():
+        right = networks.logits(data.train_x[held]).argmax(axis=2) == data.train_labels[held, None]
+        found.append(right.mean(axis=0))
+
+    train_deep(data, networks, seed, grid, passes, on_pass)
+    return np.mean(found, axis=0)
+
+
+def examine_deep(networks, x, labels):
+    """The first network of a stack, in training mode; a copy, for the running statistics stay."""
+    own = networks.part([0])
+    before, after = zip(*own.summed_inputs(x), strict=True)
+    gradients = own.layers(own.losses_and_gradients(x[:, None], labels[:, None])[1])[:-1]
+    return examined(
+        [z[:, 0] for z in before], [a[:, 0] for a in after], [length(g.weight) for g in gradients]
+    )
+
+
+def gradient_shift(networks, old, x, labels):
+    """How far an update of the layers below a layer moves the gradient of its weights (Santurkar et al. 2018,
+    definition 2.1): log10 of the length of the change over that of the gradient, for the hidden layers from
+    the second on. old (1, P): the values of the stack of one before the update."""
+    own, found = networks.part([0]), []
+
+    def gradient(values, layer):
+        own.values = values
+        return own.layers(own.losses_and_gradients(x[:, None], labels[:, None])[1])[layer].weight
+
+    for layer in range(1, DEPTH):
+        end = own._end(layer)
+        mixed = np.concatenate([networks.values[:, :end], old[:, end:]], axis=1)
+        usual = gradient(old, layer)
+        change = length(gradient(mixed, layer) - usual)
+        found.append(np.log10(max(change, 1e-45) / max(length(usual), 1e-45)))
+    return np.array(found)
+
+
+def correlation_from_below(old, new, x):
+    """`correlation` of how the summed inputs W h move when h moves as from stack ``old`` to ``new`` and W
+    stays, mean over the hidden layers from the second on."""
+    found = []
+    inputs = zip(old.summed_inputs(x), new.summed_inputs(x), strict=True)
+    for layer, ((_, before), (_, after)) in zip(old.layers(old.values)[1:-1], inputs, strict=False):
+        moved = activated(old.nonlinearity, after[:, 0]) - activated(old.nonlinearity, before[:, 0])
+        found.append(correlation(np.einsum("bi,oi->bo", moved, layer.weight[0])))
+    return np.mean(found)
+
+
+def activated(nonlinearity, a):
+    return np.maximum(a, 0) if nonlinearity == "relu" else 0.5 * np.tanh(0.5 * a) + 0.5
+
+
+def follow_deep(data, net, name, seed, setting, passes):
+    networks = make_deep(net, name, seed, [setting])
+    x, labels = probe_images(data, seed)
+    course, accuracies, shifts, alike = [examine_deep(networks, x, labels)], [], [], []
+    updates, old, last = 0, networks.values, networks.part([0])
+
+    def on_update():
+        nonlocal updates, old
+        if updates % (800 // BATCH) == 0:
+            shifts.append(gradient_shift(networks, old, x[:SHIFTED], labels[:SHIFTED]))
+        updates, old = updates + 1, networks.values
+
+    def on_pass():
+        nonlocal last
+        course.append(examine_deep(networks, x, labels))
+        alike.append(correlation_from_below(last, networks, x))
+        last = networks.part([0])
+        named = networks.logits(data.test_x)[:, 0].argmax(axis=1)
+        accuracies.append(float((named == data.test_labels).mean()))
+
+    train_deep(data, networks, seed, [setting], passes, on_pass, on_update)
+    more = {"accuracy": accuracies, "shift": np.mean(shifts), "alike": np.mean(alike)}
+    return {**summary(course), **more}
+
+
+def probe_images(data, seed):
+    """The first images that ``seed`` trains on, and their labels."""
+    chosen = data.without_fold(seed % FOLDS)[:PROBED]
+    return data.train_x[chosen], data.train_labels[chosen]
+
+
+# --- the recurrent network ---
+
+
+def make_recurrent(name, seed, factor):
+    rnn = lnrnn.RNN(PIXELS // STEPS, UNITS, nonlinearity="sigmoid", norm=NORMS[name], seed=seed)
+    for parameter, value in rnn.parameters().items():
+        if parameter.startswith("gain") or (parameter.startswith("weight") and NORMS[name] is None):
+            setattr(rnn, parameter, value * np.float32(factor))
+    return SequenceClassifier(rnn, CLASSES, np.random.default_rng([2, seed]))
+
+
+def as_sequences(x):
+    """Images (N, PIXELS) as STEPS pieces of their rows, (STEPS, N, PIXELS / STEPS), and the lengths (N,)."""
+    steps = np.ascontiguousarray(x.reshape(len(x), STEPS, -1).transpose(1, 0, 2))
+    return steps, np.full(len(x), STEPS)
+
+
+def summed_inputs(parameters, norm, x, y):
+    """W_ih x_t + W_hh h_{t-1}, and what the sigmoid is taken of, in training mode: (B, units) at each step.
+
+    parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units): its inputs and outputs.
+    """
+    gain = parameters.get("gain_l0")
+    # Without norm there are two, as in torch.nn: of the input and of the state.
+    bias = np.sum([value for name, value in parameters.items() if name.startswith("bias")], axis=0)
+    before, after = [], []
+    for x_t, h_t in zip(x, np.concatenate([np.zeros_like(y[:1]), y[:-1]]), strict=True):
+        z = np.einsum("bi,oi->bo", x_t, parameters["weight_ih_l0"])
+        z += np.einsum("bi,oi->bo", h_t, parameters["weight_hh_l0"])
+        before.append(z)
+        if norm is None:
+            after.append(z + bias)
+        elif norm == "layer":
+            after.append(lnrnn.layer_norm(z, z.shape[1], gain, bias, EPS))
+        else:
+            after.append(lnrnn.batch_norm(z, None, None, gain, bias, True, 0.0, EPS))
+    return before, after
+
+
+def examine_recurrent(network, name, x, labels):
+    own = make_recurrent(name, 0, 1)  # a copy: the running statistics stay as they are
+    own.set_parameters(network.parameters())
+    steps, lengths = as_sequences(x)
+    y = own.rnn.forward_train(steps)[0]
+    gx = own.loss_and_all_gradients(steps, lengths, labels)[2]
+    before, after = summed_inputs(own.rnn.parameters(), NORMS[name], steps, y)
+    return examined(before, after, [length(g) for g in gx])
+
+
+def accuracy_of(network, x, labels):
+    return float((network.predict(*as_sequences(x)) == labels).mean())
+
+
+def train_recurrent(data, network, seed, rate, passes, on_pass):
+    chosen = data.without_fold(seed % FOLDS)
+    settings = TrainingSettings(passes, BATCH, rate, LARGEST_NORM, noise=0.0)
+    rng = np.random.default_rng([1, seed])
+    steps, lengths = as_sequences(data.train_x[chosen])
+    train(network, steps, lengths, data.train_labels[chosen], settings, rng, on_pass)
+
+
+def try_recurrent(data, net, name, seed, grid, passes):
+    held = data.fold == seed % FOLDS
+    x, labels, scores = data.train_x[held], data.train_labels[held], []
+    for factor, rate in grid:
+        network, found = make_recurrent(name, seed, factor), []
+
+        def on_pass(network=network, found=found):
+            found.append(accuracy_of(network, x, labels))
+
+        train_recurrent(data, network, seed, rate, passes, on_pass)
+        scores.append(np.mean(found))
+    return np.array(scores)
+
+
+def follow_recurrent(data, net, name, seed, setting, passes):
+    network, accuracies = make_recurrent(name, seed, setting[0]), []
+    x, labels = probe_images(data, seed)
+    course = [examine_recurrent(network, name, x, labels)]
+
+    def on_pass():
+        course.append(examine_recurrent(network, name, x, labels))
+        accuracies.append(accuracy_of(network, data.test_x, data.test_labels))
+
+    train_recurrent(data, network, seed, setting[1], passes, on_pass)
+    return {**summary(course), "accuracy": accuracies}
+
+
+# --- all of it ---
+
+USUAL = ", usual"  # ends the name of what is at factor 1, if that is one of several
+START = ("start gradient", "start spread", "start saturated", "accuracy")  # all that is kept of it
+
+CASES = [(net, name) for net in NETS for name in NORMS]
+
+
+def grid_of(net, quick):
+    factors = FACTORS[net][:3:2] if quick else FACTORS[net]
+    return [(factor, rate) for factor in factors for rate in (RATES[2:3] if quick else RATES)]
+
+
+def tune(seeds, quick):
+    """For each network and norm the factor and rate with the best held-out accuracy, mean over the passes
+    and the seeds, and the best rate at factor 1, the usual scale."""
+    data, settings = load_digits(), {}
+
+    def one(run):
+        net, name, seed = run
+        attempt = try_recurrent if net == "RNN" else try_deep
+        return attempt(data, net, name, seed, grid_of(net, quick), 2 if quick else PASSES)
+
+    scores = iter(side_by_side(one, [(*case, seed) for case in CASES for seed in seeds], "settings"))
+    for net, name in CASES:
+        grid, means = grid_of(net, quick), np.mean([next(scores) for _ in seeds], axis=0)
+        settings[f"{net}, {name}"] = best(grid, means)
+        usual = len(grid) // len({factor for factor, _ in grid})
+        if usual < len(grid):
+            settings[f"{net}, {name}{USUAL}"] = best(grid[:usual], means[:usual])
+    return settings
+
+
+def measure(seeds, settings, quick):
+    """results: by network and norm, and the same with ", usual" at the usual scale."""
+    data, results = load_digits(), {}
+
+    def one(run):
+        case, seed = run
+        net, name = case.split(", ")[:2]
+        follow = follow_recurrent if net == "RNN" else follow_deep
+        return follow(data, net, name, seed, settings[case], 2 if quick else PASSES)
+
+    found = iter(side_by_side(one, [(case, seed) for case in settings for seed in seeds], "networks"))
+    for case in settings:
+        own = [next(found) for _ in seeds]
+        kept = [what for what in own[0] if what in START or not case.endswith(USUAL)]
+        results[case] = {what: np.round([each[what] for each in own], 4) for what in kept}
+    return results
+
+
+def passes_to(accuracy, level=REACHED):
+    """accuracy (S, passes): passes until it is first ``level``, (S,), interpolated, from chance at the start;
+    all passes if it never is."""
+    found = []
+    for own in accuracy:
+        own = np.concatenate([[1 / CLASSES], own])
+        above = np.flatnonzero(own >= level)
+        end = int(above[0]) if len(above) else len(own) - 1
+        found.append(end - (own[end] - level) / (own[end] - own[end - 1]) if len(above) else end)
+    return np.array(found, float)
+
+
+def doublings(decades):
+    return math.log2(10) * decades
+
+
+# question -> of which less is better, (S,); margin; unit
+QUESTIONS = {
+    "saturates less": (lambda own: own["saturated"], 0.05, "points"),
+    "gradients reach further": (lambda own: doublings(own["decades"]), doublings(0.5), "times"),
+    "trains faster": (lambda own: np.log2(passes_to(own["accuracy"])), math.log2(1.25), "times"),
+    "inputs drift less": (lambda own: doublings(own["drift"].mean(axis=1)), math.log2(1.25), "times"),
+    "W h drifts less": (lambda own: doublings(own["drift before"]), math.log2(1.25), "times"),
+    "gradients shift less": (lambda own: doublings(own["shift"]), math.log2(1.25), "times"),
+}
+
+
+def less(results, question, name, net, other="no norm"):
+    """What norm ``name`` gains on no norm."""
+    what = QUESTIONS[question.split(" at ")[0]][0]
+    usual = USUAL if "usual" in question else ""
+    return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])
+
+
+def clauses(results):
+    found, sigmoid, relu = [], results["deep, no norm"], results["ReLU, no norm"]
+
+    def gains(questions, nets):
+        cases = [(question, net, name) for question in questions for net in nets for name in ("LN", "BN")]
+        for question, net, name in cases:
+            _, margin, unit = QUESTIONS[question.split(" at ")[0]]
+            values = less(results, question, name, net)
+            found.append(Clause(f"{net}, {name}: {question}", values, margin, unit, 4))
+
+    both = "deep", "RNN"
+    gains(["trains faster at usual scale", *list(QUESTIONS)[:4]], both)
+    gains(list(QUESTIONS)[4:], ["deep"])
+    for net, own in (("deep", sigmoid), ("ReLU", relu)):
+        values = own["drift"][:, DEPTH // 2 :].mean(axis=1) - own["drift"][:, : DEPTH // 2].mean(axis=1)
+        text = f"{net}, no norm: deeper drifts more"
+        found.append(Clause(text, doublings(values), math.log2(1.25), "times", 2))
+    drifts = [less(results, "inputs drift less", "LN", net) for net in ("ReLU", "deep")]
+    found += [
+        Clause("ReLU, LN: inputs drift less", drifts[0], math.log2(1.25), "times", 3),
+        Clause("LN helps drift more with ReLU", drifts[0] - drifts[1], 0.0, "times", 3),
+        Clause("changes more alike with ReLU", relu["alike"] - sigmoid["alike"], 0.05, "points", 3),
+    ]
+    for net in NETS:
+        values = results[f"{net}, BN"]["accuracy"][:, -1] - results[f"{net}, LN"]["accuracy"][:, -1]
+        found.append(Clause(f"{net}: BN ends better than LN", values, 0.005, "points", 4))
+    spread = {name: results[f"deep, {name}, usual"]["start spread"] for name in ("LN", "BN")}
+    lost = spread["LN"][:, 0] - spread["LN"][:, -1]
+    found.append(Clause("deep, LN: spread over images lost", doublings(lost), doublings(0.5), "times", 4))
+    return [*found, Check("deep, BN: spread over images kept", bool(np.abs(spread["BN"]).max() < 0.01))]
+
+
+def tables(results):
+    cells = {
+        "saturated, %": lambda own: percent(own["saturated"]),
+        "gradient, first to last, decades": lambda own: plus_minus(own["decades"]),
+        "  at the usual scale, before training": lambda own: plus_minus(own["start gradient"][:, 0]),
+        f"passes to {100 * REACHED:.0f} %": lambda own: plus_minus(passes_to(own["accuracy"]), 1),
+        "right at the end, %": lambda own: percent(own["accuracy"][:, -1]),
+        "  at the usual scale": lambda own: percent(own["accuracy"][:, -1]),
+        "drift of f's inputs, log10": lambda own: plus_minus(own["drift"].mean(axis=1)),
+        "drift of W h, log10": lambda own: plus_minus(own["drift before"]),
+        "shift of gradients, log10": lambda own: plus_minus(own["shift"]) if "shift" in own else "-",
+        "alike, %": lambda own: percent(own["alike"]) if "alike" in own else "-",
+    }
+
+    def rows(net):
+        for row, cell in cells.items():
+            usual = USUAL if "usual" in row and net != "ReLU" else ""
+            yield [row, *(cell(results[f"{net}, {name}{usual}"]) for name in NORMS)]
+
+    return "\n\n".join(table([net, *NORMS], rows(net)) for net in NETS)
+
+
+def plus_minus(values, digits=2):
+    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{deviation}"
+
+
+STUDY = Study("saturation", measure, clauses, tables, draw, tune, SIZE)
+
+if __name__ == "__main__":
+    STUDY.main()
