@@ -110,8 +110,8 @@ show("step_statistics", draw, (10, 4.4))
 # What to do
 # ----------
 # If sequences may be longer than in training, use LN. If it has to be BN, do not repeat the last step. Repeat
-# one that is typical of what comes later, and measure what it costs on long sequences: here 1 to 2 points. With
-# ``load_state_dict`` a network keeps the first K steps of its statistics, as ``keep_steps`` does below.
+# one that is typical of what comes later, and measure what it costs on long sequences: here 1 to 2 points.
+# With ``load_state_dict`` a network keeps the first K steps of its statistics, as ``keep_steps`` does below.
 #
 # Try it yourself
 # ---------------
