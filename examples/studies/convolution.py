@@ -2,7 +2,15 @@ r"""
 Convolutional networks
 ======================
 
-TO BE WRITTEN.
+With convolutional networks, LN is faster than no norm, and BN is better than LN (Ba, Kiros and Hinton
+2016, arXiv 1607.06450, section 6.7). Posts go further: "CNN使用LN无法收敛", a CNN with LN does not converge.
+The paper supposes that units at the image's border differ too much from the others. LN takes its
+statistics over all units of one image, BN over the batch :math:`n` and the positions :math:`p` of one
+channel:
+
+.. math::
+
+   \mathrm{LN}: \frac{a_{n,p,c} - \mu_n}{\sigma_n} \qquad \mathrm{BN}: \frac{a_{n,p,c} - \mu_c}{\sigma_c}
 """
 
 import math
@@ -36,10 +44,20 @@ def draw(results, figure):
     curve.axhline(100 * (1 - REACHED), color="#999999", lw=1)
     ticks = [count for count in (200, 500, 1000, 2000, 5000) if count <= seen[-1]]
     curve.set_xticks(ticks, [f"{count:,}" for count in ticks])
-    tidy(curve, "TITLE", xlabel="images seen", ylabel=f"wrong before learning, last {WINDOW}, %")
+    tidy(
+        curve,
+        "BN learns fastest, no norm slowest",
+        xlabel="images seen",
+        ylabel="images wrong before learning, %",
+    )
     lines(rates, shown, {name: 100 * (1 - results["held_out"][name]) for name in NORMS})
     rates.set_xticks(shown, [f"{rate:g}" for rate in shown])
-    tidy(rates, "TITLE", xlabel="learning rate of Adam", ylabel="held-out images wrong at the end, %")
+    tidy(
+        rates,
+        "LN and BN stand higher rates",
+        xlabel="learning rate of Adam",
+        ylabel="held-out images wrong, %",
+    )
     for place, name in enumerate(NORMS):
         wrong = 100 * (1 - results["accuracy"][name])
         beside = place + np.linspace(-0.3, 0.3, len(wrong))
@@ -47,7 +65,7 @@ def draw(results, figure):
         test.hlines(wrong.mean(), place - 0.4, place + 0.4, color=STYLES[name][0], lw=2)
     test.set_xticks(range(len(NORMS)), list(NORMS))
     test.set_ylim(0, None)
-    tidy(test, "TITLE", ylabel="test images wrong, %")
+    tidy(test, "Both norms end alike", ylabel="test images wrong, %")
 
 
 SIZE = (10.0, 4.2)
@@ -56,7 +74,37 @@ show("convolution", draw, SIZE)
 # %%
 # Result
 # ------
-# TO BE WRITTEN.
+# - **LN beats no norm.** It ends 1.9 points better on the test images [0.9, 2.9]: confirmed. It needs fewer
+#   images to reach 95 %, by a factor of 1.13 [1.01, 1.27]: confirmed at margin 0, unclear at the project's
+#   margin of 1.25.
+# - **BN beats LN.** It is faster by a factor of 1.21 [1.05, 1.40]: confirmed at margin 0, unclear at 1.25.
+#   It does not end better: -0.1 points [-0.6, +0.3] refutes a lead of half a point.
+# - **"A CNN with LN does not converge": refuted.** All 20 networks converge, to 97.0 % of the test images.
+#   Over five learning rates LN converges in 93 % of the runs, no norm in 79 %, and BN in 99 %.
+# - **The paper's explanation: refuted here.** Units at the border are above zero as often as those inside.
+#
+# A post explains a lead of BN: LN loses what one feature tells about several images. In ``saturation`` LN
+# does lose that spread, in eight layers of a network that is not trained. Here, after training, the test
+# images show no such loss.
+#
+# What to do
+# ----------
+# With batches of 32 images and more use BN: it learns fastest. Where a batch norm cannot be used, LN is as
+# accurate.
+#
+# Try it yourself
+# ---------------
+# Set ``RATES = (0.1, 0.3)``: which norm still converges? Set ``BATCH = 2``: BN loses its lead.
+#
+# How it was measured
+# -------------------
+# scikit-learn's digits, 8 x 8 pixels, 800 images to train on and 797 to test with. Four convolutions of 3 x
+# 3, ReLU, the norm before it; Adam, 12 passes in batches of 32. The rate is the best of five on held-out
+# images, seeds 0 to 4; results are of seeds 5 to 24. Speed: images seen until 95 % of the last 200 were
+# right before they were learnt from. Converged: 90 % of the held-out images right at the end. The margins
+# (1.25 times, half a point, 5 points) are ours. The seven intervals hold together at 95 % (Bonferroni). The
+# paper gives no numbers for this section.
+
 
 SIDE = 8  # of an image
 EPS, MOMENTUM = 1e-5, 0.1

@@ -2,7 +2,17 @@ r"""
 Saturation, drift and depth
 ===========================
 
-TO BE WRITTEN.
+Posts explain norms so. A sigmoid is flat where its input is large: there it is saturated, and its
+gradient vanishes. The inputs of a layer drift while the layers below it learn, more in deep networks
+("网络层数越深, 漂移现象越明显"), and drift into saturation. A norm holds them, so gradients last and
+training is faster. With ReLU LN is said to help most ("尤其对于ReLU").
+
+.. math::
+
+   h_l = \mathrm{sigmoid}\left(g \, \frac{W h_{l-1} - \mu}{\sigma} + b\right) \qquad
+   \mathrm{sigmoid}'(a) \le \frac{1}{4}
+
+A sigmoid counts as saturated here below a tenth of its greatest slope.
 """
 
 import math
@@ -59,18 +69,38 @@ def draw(results, figure):
         axes.plot([], [], ":", color="#333333", label="usual scale, before training")
         axes.legend(frameon=False, loc="lower right")
     labels = {"ylabel": "gradient over that at the end, log10"}
-    tidy(rows[0][0], "TITLE", xlabel="hidden layer (8: next to the loss)", **labels)
-    tidy(rows[0][1], "TITLE", xlabel="time step (16: next to the loss)", **labels)
+    tidy(
+        rows[0][0],
+        "At the usual scale gradients vanish, with LN too",
+        xlabel="hidden layer (8: next to the loss)",
+        **labels,
+    )
+    tidy(
+        rows[0][1],
+        "Tuned, they last with or without a norm",
+        xlabel="time step (16: next to the loss)",
+        **labels,
+    )
     for axes, net in zip(rows[1], ("deep", "RNN"), strict=True):
         axes.set_ylim(0, 100)
         right = {name: 100 * results[f"{net}, {name}"]["accuracy"] for name in NORMS}
         lines(axes, range(1, right["LN"].shape[1] + 1), right)
         axes.axhline(100 * REACHED, color="#999999", lw=1)
-        tidy(axes, "TITLE", xlabel="passes over the images", ylabel=f"{net}: right on the test images, %")
+        tidy(
+            axes,
+            "Deep: BN learns 4 times as fast",
+            xlabel="passes over the images",
+            ylabel=f"{net}: right on the test images, %",
+        )
     for axes, net in zip(rows[2], ("deep", "ReLU"), strict=True):
         axes.set_ylim(-2, 0.5)
         lines(axes, range(1, DEPTH + 1), {name: results[f"{net}, {name}"]["drift"] for name in NORMS})
-        tidy(axes, "TITLE", xlabel="hidden layer", ylabel=f"{net}: drift a pass, log10")
+        tidy(
+            axes,
+            "Recurrent: LN learns more slowly",
+            xlabel="hidden layer",
+            ylabel=f"{net}: drift a pass, log10",
+        )
 
 
 show("saturation", draw, SIZE)
@@ -78,7 +108,42 @@ show("saturation", draw, SIZE)
 # %%
 # Result
 # ------
-# TO BE WRITTEN.
+# Each network without a norm has the best of five scales of its initial weights, so it is no easy opponent.
+#
+# - **Norms make training faster: BN, confirmed in the deep network** (4.1 times [3.4, 4.9]), unclear at our
+#   margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times [1.0,
+#   1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]). At the usual scale of
+#   weights both norms are faster in both.
+# - **Norms saturate less: confirmed, but for LN in the deep network**, which saturates more (43 % of the
+#   units against 35 %).
+# - **So gradients reach further: refuted.** At the usual scale gradients vanish without saturation, because
+#   a sigmoid's slope is at most 1/4: to 1/1600 over eight layers, and LN leaves them there. BN keeps them.
+#   With tuned scales they last in all.
+# - **Inputs drift less: BN, confirmed** (11 and 14 times less). LN: refuted, they drift more (by 1.3 and
+#   1.2).
+# - **The deeper, the more drift: confirmed at margin 0**, 1.19 times in the upper half [1.14, 1.25].
+# - **LN helps most with ReLU:** it helps against drift more than with sigmoids (1.27 times [1.06, 1.52]),
+#   but with ReLU the drift is still that of no norm (0.97 times [0.83, 1.15]).
+# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a
+#   unit over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN
+#   in the deep network [0.3, 3.6].
+#
+# What to do
+# ----------
+# In deep sigmoid networks use BN, or scale the initial weights by 4. Do not expect LN to do it.
+#
+# Try it yourself
+# ---------------
+# Set ``DEPTH = 3``: do norms still matter? Add 32 to ``FACTORS``.
+#
+# How it was measured
+# -------------------
+# scikit-learn's digits, image by image (8 layers of 32 units) or in 16 steps of four pixels (32 units);
+# Adam, 20 passes in batches of 32. Scale and rate are the best on held-out images, seeds 0 to 4; results
+# are of seeds 5 to 24. Speed: passes to 80 % of the test images. Drift: how far a layer's distribution
+# moves in a pass, over its spread. Margins are ours: 1.25 times, 5 points of saturation, half a decade of
+# gradient, half a point at the end. Each question's intervals hold together at 95 % (Bonferroni); the
+# questions are not corrected for each other.
 
 
 def moments(values):

@@ -126,3 +126,24 @@ def test_the_border_is_the_outermost_ring():
     border, inside = convolution.border_and_inside(on)
     np.testing.assert_allclose(border, [0, 0.28 * 15 / 28])
     np.testing.assert_allclose(inside, 0)
+
+
+def test_what_the_page_says():
+    results = convolution.STUDY.results()
+    by_text = {clause.text: clause for clause in convolution.clauses(results)}
+    verdicts = {text: (clause.verdict(), clause.verdict(0.0)) for text, clause in by_text.items()}
+    assert verdicts == {
+        "LN learns faster than no norm": ("unclear", "confirmed"),
+        "LN ends better than no norm": ("confirmed", "confirmed"),
+        "BN learns faster than LN": ("unclear", "confirmed"),
+        "BN ends better than LN": ("refuted", "unclear"),
+        "units at the border are on less": ("refuted", "unclear"),
+        "posts: LN does not converge": ("refuted", "refuted"),
+        "posts: LN converges at fewer rates": ("refuted", "refuted"),
+    }
+    assert results["accuracy"]["LN"].min() > convolution.CONVERGED
+    assert round(100 * results["accuracy"]["LN"].mean(), 1) == 97.0
+    converged = {
+        name: round(100 * np.mean(results["held_out"][name] >= convolution.CONVERGED)) for name in convolution.NORMS
+    }  # fmt: skip
+    assert converged == {"no norm": 79, "LN": 93, "BN": 99}

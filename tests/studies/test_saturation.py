@@ -140,3 +140,31 @@ def test_changes_from_below_are_those_with_the_weights_held(net):
 def test_passes_are_counted_from_chance_and_interpolated():
     found = saturation.passes_to(np.array([[0.5, 0.9, 0.7], [0.9, 1.0, 1.0], [0.2, 0.3, 0.3]]), 0.7)
     np.testing.assert_allclose(found, [1.5, 0.75, 3])
+
+
+def test_what_the_page_says():
+    results = saturation.STUDY.results()
+    clauses = saturation.clauses(results)
+    verdict = {clause.text: clause.verdict() for clause in clauses if hasattr(clause, "verdict")}
+    assert verdict["deep, BN: trains faster"] == "confirmed"
+    assert verdict["RNN, BN: trains faster"] == verdict["deep, LN: trains faster"] == "unclear"
+    assert verdict["RNN, LN: trains faster"] == "refuted"
+    for net in ("deep", "RNN"):
+        for name in ("LN", "BN"):
+            assert verdict[f"{net}, {name}: trains faster at usual scale"] == "confirmed"
+            assert verdict[f"{net}, {name}: gradients reach further"] == "refuted"
+            saturates = "refuted" if (net, name) == ("deep", "LN") else "confirmed"
+            assert verdict[f"{net}, {name}: saturates less"] == saturates
+        assert verdict[f"{net}, BN: inputs drift less"] == "confirmed"
+        assert verdict[f"{net}, LN: inputs drift less"] == "refuted"
+    zero = {clause.text: clause.verdict(0.0) for clause in clauses if hasattr(clause, "verdict")}
+    assert zero["RNN, LN: trains faster"] == zero["RNN, LN: inputs drift less"] == "refuted"
+    assert zero["deep, no norm: deeper drifts more"] == "confirmed"
+    assert verdict["LN helps drift more with ReLU"] == "confirmed"
+    assert zero["ReLU, LN: inputs drift less"] == "unclear"
+    assert verdict["deep, LN: spread over images lost"] == "confirmed"
+    assert zero["deep: BN ends better than LN"] == "confirmed"
+    saturated = [round(100 * results[f"deep, {name}"]["saturated"].mean()) for name in ("LN", "no norm")]
+    assert saturated in ([43, 35], [43, 34])
+    start = results["deep, no norm, usual"]["start gradient"][:, 0].mean()
+    assert 1500 < 10**-start < 1700

@@ -1,0 +1,126 @@
+"""The study of pixels: sequences, noise and starts, updates to a level, and what its page says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("scipy")
+pytest.importorskip("tqdm")
+
+import pixels
+from common import PIXELS, SEEDS, load_digits, points
+from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, STUDY, PixelLSTM, sequences, trained, updates_to
+
+UPDATES = np.array([64, 128, 192, 256])
+
+
+def test_updates_to_a_level_lie_between_the_points():
+    assert updates_to(0.5, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == pytest.approx(96)
+    assert updates_to(0.5, np.array([0.8, 0.9, 0.9, 0.9]), UPDATES) == pytest.approx(40)
+    assert updates_to(0.6, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == pytest.approx(128)
+    assert updates_to(0.95, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == 256
+
+
+def test_half_the_updates_are_twice_as_fast():
+    curves = {"BN, permuted": [0.75, 0.8, 0.9, 0.9], "no norm, permuted": [0.6, 0.75, 0.8, 0.9]}
+    results = {"updates": UPDATES, "curves": {key: np.array([curve]) for key, curve in curves.items()}}
+    np.testing.assert_allclose(pixels.faster(results, "BN", PERMUTED), np.log(2))
+    assert pixels.times(np.log([2, 2, 2])) == "2.00 [2.00, 2.00]"
+
+
+def test_sequences_are_the_pixels_one_by_one(rng):
+    images = rng.standard_normal((3, PIXELS))
+    in_order, permuted = sequences(images), sequences(images, PERMUTED)
+    assert in_order.shape == permuted.shape == (PIXELS, 3, 1)
+    np.testing.assert_array_equal(in_order[:, 1, 0], images[1])
+    np.testing.assert_array_equal(np.sort(permuted, axis=0), np.sort(in_order, axis=0))
+    assert not np.array_equal(permuted, in_order)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_training_starts_from_noise_and_inference_from_zeros(name, rng):
+    x = rng.standard_normal((PIXELS, 8, 1)).astype(np.float32)
+    lstm = PixelLSTM(name, 1.0, 3)
+    h0, c0 = lstm.forward_train(x)[2].start
+    assert 0.05 < h0.std() < 0.15 and not c0.any()
+    zeros = np.zeros((1, 8, HIDDEN), np.float32)
+    np.testing.assert_array_equal(lstm(x)[0], lstm(x, (zeros, zeros))[0])
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_only_the_forget_gates_have_a_bias_at_first(name):
+    biases = [value for key, value in PixelLSTM(name, 1.0, 0).parameters().items() if key.startswith("bias")]
+    forget = sum(bias[HIDDEN : 2 * HIDDEN] for bias in biases if len(bias) == 4 * HIDDEN)
+    np.testing.assert_array_equal(forget, 1)
+    assert sum(float(np.abs(bias).sum()) for bias in biases) == HIDDEN
+
+
+def test_a_start_is_of_the_gains_or_without_a_norm_of_the_weights():
+    for name in NORMS:
+        one, three = (PixelLSTM(name, start, 0).parameters() for start in (1.0, 3.0))
+        for key, value in one.items():
+            scaled = key.startswith("gain" if NORMS[name] else "weight")
+            np.testing.assert_allclose(three[key], (3 if scaled else 1) * value, rtol=1e-6)
+
+
+def test_calibrating_takes_the_statistics_of_all_images_and_leaves_the_noise_of_training_alone(rng):
+    x = rng.standard_normal((PIXELS, 8, 1)).astype(np.float32)
+    a, b = PixelLSTM("BN", 0.1, 0), PixelLSTM("BN", 0.1, 0)
+    a.calibrate_noisily(x, 0)
+    state = a.state_dict()
+    product = x @ a.parameters()["weight_ih_l0"].T
+    np.testing.assert_allclose(state["running_mean_ih_l0"], product.mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(state["running_var_ih_l0"], product.var(axis=1), rtol=1e-4)
+    np.testing.assert_array_equal(a.forward_train(x)[0], b.forward_train(x)[0])
+
+
+def test_layer_norm_of_one_number_would_keep_its_sign_alone_but_the_sum_keeps_more(rng):
+    """Why the norm stands over the sum of both products."""
+    images = rng.uniform(50, 100, (6, PIXELS)) * rng.choice([-1, 1], (6, PIXELS))
+    x, signs = (sequences(array).astype(np.float32) for array in (images, np.sign(images)))
+    lstm = PixelLSTM("LN", 1.0, 0)
+    assert np.abs(lstm(x)[0] - lstm(signs)[0]).max() > 0.1
+
+
+def test_a_training_says_how_right_it_is_as_often_as_wanted_and_gives_the_same_again():
+    data = load_digits()
+    network, curve = trained(data, "BN", IN_ORDER, (0.01, 0.1), 0, epochs=3, images=60, every=2)
+    again, _ = trained(data, "BN", IN_ORDER, (0.01, 0.1), 0, epochs=3, images=60, every=3)
+    assert curve.shape == (2,)
+    x = sequences(data.test_x[:50])
+    np.testing.assert_array_equal(network.rnn(x)[0], again.rnn(x)[0])
+
+
+def test_what_the_page_says():
+    results = STUDY.results()
+    verdicts = {clause.text: (clause.verdict(), clause.verdict(0.0)) for clause in STUDY.clauses(results)}
+    assert verdicts == {
+        "BN is faster, in order": ("unclear", "confirmed"),
+        "BN is faster, permuted": ("confirmed", "confirmed"),
+        "BN is no worse, in order": ("confirmed", "confirmed"),
+        "BN is better, permuted": ("confirmed", "confirmed"),
+        "LN beats BN, in order": ("refuted", "refuted"),
+        "LN is faster, in order": ("refuted", "refuted"),
+        "LN beats BN, permuted": ("refuted", "refuted"),
+        "LN is faster, permuted": ("refuted", "unclear"),
+    }
+    told = {
+        ("BN", IN_ORDER): ("+4.0 [+2.2, +5.7]", "1.11 [1.01, 1.23]"),
+        ("BN", PERMUTED): ("+7.6 [+4.9, +10.3]", "1.58 [1.36, 1.83]"),
+        ("LN", IN_ORDER): ("-0.8 [-3.2, +1.6]", "0.76 [0.65, 0.88]"),
+        ("LN", PERMUTED): ("+0.8 [-2.0, +3.5]", "0.89 [0.77, 1.03]"),
+    }
+    for part, (gained, as_fast) in told.items():
+        assert points(pixels.gain(results, *part)) == gained
+        assert pixels.times(pixels.faster(results, *part)) == as_fast
+    below = [pixels.gain(results, "LN", order, "BN").mean() for order in (IN_ORDER, PERMUTED)]
+    np.testing.assert_allclose(below, [-0.048, -0.068], atol=0.0005)
+    ends = {part: curves[:, -1].mean() for part, curves in results["curves"].items()}  # as the figure says
+    assert round(100 * (ends["BN, permuted"] - ends["no norm, permuted"])) == 8
+    assert 4 <= 100 * (ends["BN, in order"] - ends["no norm, in order"]) < 5
+    kept = STUDY.kept()
+    assert kept["seeds"] == list(SEEDS)
+    assert kept["settings"]["BN, permuted"][0] == 0.003
+    assert max(rate for rate, _ in kept["settings"].values()) == max(pixels.RATES)

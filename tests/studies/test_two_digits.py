@@ -1,0 +1,114 @@
+"""The study of two digits in a row: its pairs, its ways to go on past step 64, and what its page says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("scipy")
+pytest.importorskip("tqdm")
+
+import pixels
+import two_digits
+from common import PIXELS, SEEDS
+from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, after_another, use_statistics_of
+
+
+@pytest.fixture
+def lstm(rng):
+    """BN that knows 64 steps, of images that differ from step to step."""
+    rnn = pixels.PixelLSTM("BN", 0.5, 0)
+    rnn.calibrate_noisily(images(rng, 60).T[:, :, None], 0)
+    return rnn
+
+
+def images(rng, count):
+    return (rng.standard_normal((count, PIXELS)) * np.linspace(0.5, 2, PIXELS)).astype(np.float32)
+
+
+def test_every_image_comes_last_once_and_first_once_and_never_follows_itself(rng):
+    x = images(rng, 30)
+    pairs = after_another(x, 5)[:, :, 0].T
+    np.testing.assert_array_equal(pairs[:, PIXELS:], x)
+    np.testing.assert_array_equal(np.sort(pairs[:, :PIXELS], axis=0), np.sort(x, axis=0))
+    assert (pairs[:, :PIXELS] != x).any(axis=1).all()
+    assert not np.array_equal(pairs, after_another(x, 6)[:, :, 0].T)
+
+
+def test_steps_1_to_64_again_are_the_known_network_with_the_state_handed_on(lstm, rng):
+    pairs = after_another(images(rng, 20), 0)
+    y, state = lstm(pairs[:PIXELS])
+    expected = np.concatenate([y, lstm(pairs[PIXELS:], state)[0]])
+    use_statistics_of(lstm, np.concatenate([FIRST, FIRST]))
+    np.testing.assert_array_equal(lstm(pairs)[0], expected)
+
+
+def test_step_64_repeated_is_the_library_s_own_way_to_repeat_the_last(lstm, rng):
+    pairs = after_another(images(rng, 20), 0)
+    lstm.overrun = "last"
+    expected = lstm(pairs)[0]
+    use_statistics_of(lstm, np.concatenate([FIRST, np.full(PIXELS, PIXELS - 1)]))
+    lstm.overrun = "raise"
+    np.testing.assert_array_equal(lstm(pairs)[0], expected)
+
+
+def test_ways_to_go_on_do_not_touch_each_other(lstm, rng):
+    """In a network whose statistics an earlier way has changed, a later one gives what it gives alone."""
+    x = images(rng, 40)
+    pairs, labels = after_another(x, 0), rng.integers(10, size=40)
+    known = lstm.state_dict()
+    network = pixels.SequenceClassifier(lstm, 10, rng)
+    found = two_digits.by_statistics(network, x, pairs, labels, 0)
+    assert (
+        set(found) == {LAST, MEAN, AGAIN, BATCH, PAIRS, "repeated"} == {*WAYS, "repeated"} - {"LN", "no norm"}
+    )
+    assert found["repeated"][-1] == found[LAST]
+    for way, overrun in ((LAST, "last"), (MEAN, "mean"), (BATCH, "batch")):
+        lstm.load_state_dict(known)
+        lstm.overrun = overrun
+        assert pixels.accuracy(network, pairs, labels) == found[way]
+    lstm.load_state_dict(known)
+    use_statistics_of(lstm, np.concatenate([FIRST, FIRST]))
+    assert pixels.accuracy(network, pairs, labels) == found[AGAIN]
+
+
+def test_a_change_is_against_the_image_alone():
+    results = {
+        "BN, alone": np.array([0.9]),
+        LAST: np.array([0.1]),
+        "LN, alone": np.array([0.8]),
+        "LN": np.array([0.7]),
+    }
+    np.testing.assert_allclose(two_digits.change(results, LAST), -0.8)
+    np.testing.assert_allclose(two_digits.change(results, "LN"), -0.1)
+
+
+def test_what_the_page_says():
+    results, kept = STUDY.results(), STUDY.kept()
+    check, *measured = STUDY.clauses(results)
+    assert check.holds
+    refuted = {"LN keeps its accuracy", "no norm keeps its accuracy"}
+    for clause in measured:
+        expected = "refuted" if clause.text in refuted else "confirmed"
+        assert clause.verdict() == clause.verdict(0.0) == expected, clause.text
+    percents = {
+        "BN, alone": 92.6, "LN, alone": 87.8, "no norm, alone": 88.6, "LN": 73.9, "no norm": 73.3,
+        LAST: 12.5, AGAIN: 85.6, BATCH: 87.9, PAIRS: 88.4,
+    }  # fmt: skip
+    assert {name: round(100 * results[name].mean(), 1) for name in percents} == percents
+    assert round(100 * (results["BN, alone"] - results["repeated"].max(axis=1)).mean()) == 54
+    assert round(100 * two_digits.change(results, MEAN).mean()) == -66
+    assert round(100 * (two_digits.change(results, "LN") - two_digits.change(results, LAST)).mean()) == 66
+    by_step = results["repeated"].mean(axis=0)
+    assert by_step.argmax() == 30
+    np.testing.assert_allclose(by_step[[30, 31]], [0.33, 0.11], atol=0.005)
+    assert kept["seeds"] == list(SEEDS)
+
+
+def test_settings_and_networks_are_those_of_pixels():
+    kept, of_pixels = STUDY.kept(), pixels.STUDY.kept()
+    for name in pixels.NORMS:
+        part = f"{name}, {pixels.IN_ORDER}"
+        assert kept["settings"][part] == of_pixels["settings"][part]
+        assert kept["results"][f"{name}, alone"] == of_pixels["results"]["test"][part]
