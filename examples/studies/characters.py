@@ -2,7 +2,15 @@ r"""
 Characters: trained on 100 steps, run for 3,000
 ===============================================
 
-TO BE WRITTEN
+Batch norm (BN) by time step, trained on 100 characters of Penn Treebank, repeats the statistics of its
+last step on longer text without harm. To average the statistics over time "severely degrades performance"
+(Cooijmans et al. 2016, arXiv 1603.09025, section 3 and figure 3b). Layer norm (LN) stores no statistics. Blog
+posts add that in RNNs LN beats BN, and the LN paper that it trains faster (Ba et al. 2016, arXiv 1607.06450).
+All are measured in bits per character:
+
+.. math::
+
+   -\frac{1}{N} \sum_{n=1}^{N} \log_2 p(c_{n} \mid c_1, \dots, c_{n-1})
 """
 
 import hashlib
@@ -45,7 +53,7 @@ def draw(results, figure):
     draw_position(panels["position"], results)
 
     curve, every = panels["curve"], SMOOTH * (np.arange(results["curve"]["LN"].shape[1]) + 0.5)
-    curve.set_ylim(2.2, 4.6)
+    curve.set_ylim(2, 4.6)
     lines(curve, every, results["curve"])
     tidy(
         curve, f"{SHOWN.upper()}: LN and BN train faster than no norm", xlabel="updates",
@@ -59,8 +67,8 @@ def draw(results, figure):
     }
     forest(panels["lost"], rows, 1.0, len(CELLS))
     tidy(
-        panels["lost"], "Only the batch's own statistics lose", xlim=(-0.02, 0.15),
-        xlabel=f"bits per character lost beyond step {STEPS}",
+        panels["lost"], "Only the batch's own statistics cost", xlim=(-0.02, 0.15),
+        xticks=(0, 0.05, 0.1, 0.15), xlabel=f"bits per character lost beyond step {STEPS}",
     )  # fmt: skip
 
 
@@ -77,10 +85,13 @@ def draw_position(axes, results):
     for method, y in zip(ends, label_places(list(ends.values()), 0.075), strict=True):
         axes.text(1.08 * results["steps"], y, method, color=STYLES[method][0], va="center")
     tidy(
-        axes, f"{SHOWN.upper()}: BN's last step can be repeated, and averaged", xscale="log",
+        axes, f"{SHOWN.upper()}: repeating BN's last step costs nothing", xscale="log",
         xlim=(1, results["steps"]), ylim=(2.1, 3.0), xlabel="characters since the start",
         ylabel="bits per character",
     )  # fmt: skip
+    ticks = [tick for tick in (1, 10, 100, 1000) if tick <= results["steps"]]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
 
 
 show("characters", draw, (9.8, 6.6))
@@ -88,7 +99,44 @@ show("characters", draw, (9.8, 6.6))
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# - **BN's last step can be repeated: confirmed**, in all three cells. Up to 3,000 steps it changes the bits
+#   by 0.001. Strict BN refuses the 101st character.
+# - **Averaging the statistics over time degrades severely: refuted** in all three. The change is between
+#   -0.003 and +0.001 bits. What does cost is to take the statistics of the 32 sequences that run: 0.10 bits
+#   in the RNN and the GRU, 0.12 in the LSTM.
+# - **LN loses nothing: confirmed.**
+# - **In RNNs LN beats BN at equal length: refuted.** In no cell LN is 0.05 bits ahead. In the LSTM BN is
+#   ahead by 0.025 [0.014, 0.036], in the GRU by 0.010 [0.001, 0.019]; in the RNN nothing is clear.
+# - **LN trains faster than no norm: confirmed in the gated cells.** It needs 39 % fewer updates in the LSTM
+#   [34, 45] and 33 % in the GRU [26, 39]. **Refuted in the RNN**: 10 % more [-2, 23]. BN needs the fewest
+#   updates in all three. An update with LN takes longer, in the LSTM by a quarter (timed once).
+#
+# What to do
+# ----------
+# On text that goes on alike, where training windows begin anywhere and have one length, any step of BN is as
+# typical as the others: repeat the last one. Where sequences begin and end, it fails: see step_statistics and
+# two_digits. Whether LN or BN is ahead is small beside having a norm at all in a gated cell: 0.09 to 0.17
+# bits.
+#
+# Try it yourself
+# ---------------
+# Set ``STEPS = 20``: does BN's last step still serve for 3,000? Set ``UPDATES = 400``: does no norm catch up?
+#
+# How it was measured
+# -------------------
+# The text is that of ``help("topics")`` in Python 3.11.7 (373,217 characters; another Python has another
+# text): 80 % to train on, 8 % to choose settings, 12 % to test. Cells of 64 units, 200 updates by Adam on 32
+# windows of 100 characters. For each cell and norm the best of six pairs of rate and initial gain (without a
+# norm, scale of the weights) on the held-out text, under seed 0 only. Results are of seeds 5 to 24. What is
+# lost beyond step 100 compares the same characters, as one of the steps 51 to 100 of fresh windows; at equal
+# length these are the bits that count. Updates are counted until the training bits, mean of ten updates,
+# reach what no norm has after 100 of its 200, mean over seeds 0 to 4. The margins are ours: 0.05 bits, 0.1
+# for "severely", 20 % of the updates. Each part has three intervals, one a cell, that hold together at 95 %;
+# the parts are not corrected for each other. There is one test text, and the intervals do not cover others.
+#
+# The paper's LSTM has 1,000 units; these use little of what they have seen: after ten characters more hardly
+# helps. Networks with a longer memory could lose where these do not. The statistics are averaged after
+# training, not in it.
 
 
 # --- the text -----------------------------------------------------------------------------------------------

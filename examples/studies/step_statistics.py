@@ -2,7 +2,15 @@ r"""
 Repeating the last step's statistics
 ====================================
 
-TO BE WRITTEN
+Recurrent batch norm has a mean and a deviation for each time step. Past the longest training sequence, of
+:math:`T` steps, it has none. Cooijmans et al. (2016, arXiv 1603.09025, section 3 and figure 5) answer that
+the statistics converge within a few steps, so those of the last known step can serve for all later ones:
+
+.. math::
+
+   \hat a_t = \gamma \, \frac{a_t - \mu_{\min(t, K)}}{\sigma_{\min(t, K)}} + \beta, \qquad K = T
+
+Do the statistics settle, and which step :math:`K` can be repeated?
 """
 
 import numpy as np
@@ -49,12 +57,25 @@ def draw(results, figure):
             layer = np.repeat(results["LN"][name][:, None], 2, axis=1)
             band(axes, np.array([1, last]), 100 * layer, LN, ls=style)
     band(costs, np.arange(1, alone.shape[1] + 1), 100 * alone, OTHER)
+    costs.text(13, 5, "BN, one utterance longer than K", color=OTHER, ha="center")
+    short, long = (f"{steps:,.0f}" for steps in results["steps"].values())
+    costs.text(1.5, -63, f"BN, utterances joined:\n{short} steps,\n{long} dashed", color=BN)
+    costs.text(22, -8, "LN, joined", color=LN)
+    middle.text(7, 0.55, f"LN, {short} and {long} steps", color=LN)
+    middle.text(7, -3.8, f"BN, {short} steps, {long} dashed", color=BN)
     label = "step K, repeated for all later ones"
     tidy(
         costs, "Late steps fail, the last one worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
         xlabel=label, ylabel="accuracy gained or lost, points", xticks=(1, 5, 10, 15, 20, last),
     )  # fmt: skip
-    tidy(middle, "THE MIDDLE", xlim=(6.5, 14.5), ylim=(-7, 3), xlabel=label)
+    tidy(
+        middle,
+        "Middle steps cost 1 to 2 points",
+        xlim=(6.5, 14.5),
+        ylim=(-4, 1),
+        xticks=range(7, 15),
+        xlabel=label,
+    )
 
 
 def band(axes, x, values, colour, **style):
@@ -64,12 +85,50 @@ def band(axes, x, values, colour, **style):
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
 
 
-show("step_statistics", draw, (9.5, 4.4))
+show("step_statistics", draw, (10, 4.4))
 
 # %%
 # Result
 # ------
-# TO BE WRITTEN
+# - **The statistics settle: confirmed.** From step 1 to 2 they change by 0.44 of a standard deviation, from
+#   2 to 3 by 0.11, and after that by no more, up to step 22.
+# - **So the last known step can be repeated: refuted.** Step 26, which one training utterance reaches, costs
+#   84 points of accuracy after 123 steps, and as many after 2,610.
+# - **Is a middle step harmless? Unclear; but not free.** Repeating step 10 or 13 costs 1.7 to 2.0 points at
+#   either length: the intervals reach beyond our margin of 3 points, and all exclude 0. Layer norm (LN) loses
+#   0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better off than BN with step 13 [0.5, 2.9].
+#   With another setting for BN (rate 0.003, initial gain 0.1; a run of its own) the two steps cost 0.9 to 1.5
+#   points, which is within the margin, and again not 0.
+# - **The number of utterances does not decide.** Step 18 is known from 78, with an error of 0.06; it costs 11
+#   points. Step 12, with the statistics of those 78 alone, costs 3.0; with those of 78 drawn from all, 2.9.
+#   What is left is the place: late steps lie near the end of an utterance. On test utterances longer than
+#   step 18, which are at such a place too, repeating it costs nothing.
+#
+# The study two_digits shows the other side: there all training sequences reach every step, and to repeat the
+# last one fails as badly.
+#
+# What to do
+# ----------
+# If sequences may be longer than in training, use LN. If it has to be BN, do not repeat the last step. Repeat
+# one that is typical of what comes later, and measure what it costs on long sequences: here 1 to 2 points.
+# With ``load_state_dict`` a network keeps the first K steps of its statistics, as ``keep_steps`` does below.
+#
+# Try it yourself
+# ---------------
+# Set ``JOINED = (2, 8)``: how soon does the loss appear? Set ``MIDDLE = (12, 15)``: three steps further the
+# loss grows from 1 point to 5.
+#
+# How it was measured
+# -------------------
+# An RNN of 64 tanh units learns to name nine speakers from whole utterances of Japanese Vowels (270 of 7 to
+# 26 steps), with the settings that the study long_sequences chose. BN's statistics are then recomputed over
+# all training utterances. The network keeps those of the steps 1 to K, for every K, and repeats the last. The
+# 370 test utterances are joined, 8 or 170 of one speaker; accuracy at the end is compared with that on the
+# last utterance alone, with all statistics: 98.2 %. Seeds 5 to 24, paired. The six intervals of repeating
+# hold together at 95 %; those in the table are not corrected. In the figure the change, the error and the
+# green line end where fewer than 20 utterances reach the step; the joined lines go on, for the claim is about
+# the last step, and they average 370 sequences. The paper's text has sequences of one length, so its last
+# step is as well known as all others.
 
 
 def trained(train, norm, seed, epochs):
@@ -209,7 +268,7 @@ def clauses(results):
     last, found = len(results["count"]), []
     family = len(JOINED) * (1 + len(MIDDLE))
     moves = results["change"][:, 1:].max(axis=1)  # from step 3 on
-    found.append(Clause("from step 3 on statistics stay", -moves, -SETTLED, "deviations"))
+    found.append(Clause("statistics settle from step 3 on", -moves, -SETTLED, "deviations"))
     for count in JOINED:
         steps = f"{results['steps'][str(count)]:,.0f} steps"
         for step in (last, *MIDDLE):
@@ -244,7 +303,7 @@ def tables(results):
     return f"{by_step}\n\n{table(['', *lengths], rows)}"
 
 
-STUDY = Study("step_statistics", measure, clauses, tables, draw, size=(9.5, 4.4))
+STUDY = Study("step_statistics", measure, clauses, tables, draw, size=(10, 4.4))
 
 if __name__ == "__main__":
     STUDY.main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import step_statistics as study
+from common import interval
 
 import lnrnn
 from lnrnn.data import japanese_vowels
@@ -81,3 +82,39 @@ def test_what_is_lost_alone_is_of_the_utterances_longer_than_the_step():
     assert found["joined"]["1"][11] == cut.mean() - own.mean()
     # With all steps kept, utterances no longer than they lose nothing; those beyond repeat in both.
     assert found["joined"]["1"][-1] == 0
+
+
+def test_what_the_page_says():
+    results = study.STUDY.results()
+    found = {clause.text: clause for clause in study.clauses(results)}
+    assert found["statistics settle from step 3 on"].verdict() == "confirmed"
+    change = results["change"].mean(axis=0)
+    assert change[:2].round(2).tolist() == [0.44, 0.11] and change[2:].max() < 0.115 and len(change) == 21
+    for length in ("123", "2,610"):
+        last, ten, thirteen = (
+            found[f"repeating step {step} is harmless for {length} steps"] for step in (26, 10, 13)
+        )
+        layer = found[f"LN is harmless for {length} steps"]
+        assert (last.verdict(), layer.verdict()) == ("refuted", "confirmed")
+        for middle in (ten, thirteen):
+            assert (middle.verdict(), middle.verdict(0.0)) == ("unclear", "refuted")
+            assert 1.65 < -100 * middle.values.mean() < 2.05
+        assert round(100 * last.values.mean()) == -84
+        assert np.round(interval(100 * layer.values), 1).tolist() == [-0.7, 0.4]
+    ahead = 100 * (results["LN"]["170"] - study.after(results, 13, 170))
+    assert round(ahead.mean(), 1) == 1.7 and np.round(interval(ahead), 1).tolist() == [0.5, 2.9]
+    # The number of utterances does not decide.
+    assert results["count"][17] == 78 and results["count"][25] == 1
+    assert round(results["error"][:, 17].mean(), 2) == 0.06
+    assert -11.05 < 100 * study.after(results, 18, 8).mean() < -10.35
+    assert round(100 * results["long_only"].mean(), 1) == -3.0
+    assert round(100 * results["drawn"].mean(), 1) == -2.9
+    assert interval(results["alone"][:, 17])[0] > 0
+    assert round(100 * results["accuracy"].mean(), 1) == 98.2
+    # The figure: late steps fail, the last one worst; steps 10 to 14 cost 1 to 2 points.
+    for joined in results["joined"].values():
+        mean = 100 * joined.mean(axis=0)
+        assert mean[17:].max() < -10 and mean.argmin() == 25
+        assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
+    # Try it yourself: three steps further.
+    assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]
