@@ -45,6 +45,10 @@ FIGURE = (10.0, 7.4)
 FIXED, TRAINED = "fixed", "trained"
 
 
+def key(part):
+    return ", ".join(map(str, part))
+
+
 def change(results, what, norm, width):
     """With gain and bias trained less fixed, (S,)."""
     return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
@@ -295,10 +299,6 @@ def trained(part, seeds, rates, quick):
 def accuracy(networks, x, labels):
     """x (N, 64) or (N, M, 64), labels (N,) or (N, M) -> (M,)."""
     return (networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)).mean(axis=0)
-
-
-def key(part):
-    return ", ".join(map(str, part))
 
 
 def tune(seeds, quick):

@@ -193,8 +193,6 @@ def command(folder: Path, seed: int, seconds: float) -> Counter[str]:
         "demo",
         "axes",
         "--quick",
-        "--seeds",
-        "1",
         "--output-dir",
         str(folder),
     ]

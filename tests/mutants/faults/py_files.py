@@ -283,13 +283,6 @@ FAULTS = [
         r"""sum(value.size for value in (model.state_dict() if FAULT else model.parameters()).values())""",
         COMMAND + " -k every_cell",
     ),
-    Fault(
-        "a demo gets a figure where none was wanted",
-        CLI,
-        r"""        figure=not arguments.no_figure,""",
-        r"""        figure=not arguments.no_figure or bool(FAULT),""",
-        COMMAND + " -k hands",
-    ),
     # --- the environment ------------------------------------------------------------------------------------
     Fault(
         "OMP_NUM_THREADS counts before LNRNN_NUM_THREADS",
