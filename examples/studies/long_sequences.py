@@ -57,7 +57,50 @@ show("long_sequences", draw)
 # %%
 # Result
 # ------
-# TO BE WRITTEN from the results.
+# An RNN learns to name nine speakers from utterances of up to 26 steps. Then 170 test utterances of one
+# speaker follow one another: 2,610 steps. The change is from the accuracy at the end of one utterance to
+# that at the end of all.
+#
+# - **LN keeps its accuracy: confirmed.** It changes by -0.1 points [-0.9, +0.6].
+# - **BN fails: confirmed after training on whole utterances.** Strict BN raises an error at step 27, so it
+#   refuses all sequences. BN that repeats its last statistics falls from 98.2 to 14.2 %. BN that averages
+#   its statistics over the steps loses 7.1 points [4.9, 9.4].
+# - **After training on the first 10 steps only strict BN fails; for the others the claim is refuted.**
+#   Repeating loses 0.8 points, averaging 1.6, both less than our margin of 3.
+# - **"RNNs are better with LN than with BN": refuted at equal length.** On one utterance both have 98.2 %.
+# - **"LN trains RNNs faster": refuted.** With the fastest of nine settings for each, LN needs 6.9 epochs to
+#   a training loss of 0.3 nats, no norm 6.6, and BN 19.1. That LN and no norm differ at all is unclear.
+#
+# No norm keeps its accuracy as well: what fails is statistics by time step. Only one training utterance
+# reaches step 26, so the variance there is 0. But a step that all sequences reach can fail too: see
+# :doc:`two_digits`. In the training on 10 steps, 267 of 270 utterances reach the last one.
+#
+# In the LSTM and the GRU (``--cell``), after whole utterances, LN loses 1.1 and 1.4 points and repeating 73
+# and 56. But averaging costs only 1.2 and 2.0 there. No norm is not always safe: an LSTM trained on 10 steps
+# loses 9.7 points. LN needs 22 % more epochs than no norm in the LSTM, and 13 % fewer in the GRU.
+#
+# What to do
+# ----------
+# Use LN where sequences may be longer than in training. With BN keep ``overrun="raise"``: an error is
+# better than a wrong answer. If BN has to answer, try "mean" first, at the length that you need.
+#
+# Try it yourself
+# ---------------
+# Train on 20 steps: set ``"10 steps": 20`` and run with ``--seeds 2``. Now 43 utterances reach the last
+# step, and repeating it still loses about 30 points. Averaging loses nothing.
+#
+# How it was measured
+# -------------------
+# Japanese Vowels: 270 utterances to train on, 370 to test with; each comes last once. An RNN of 64 units,
+# LSTM and GRU of 32; 200 epochs of Adam. Results are of seeds 5 to 24, with 95 % intervals, for the first
+# six changes corrected for six comparisons. The margins, 3 points, 1 at equal length, and 20 % of the
+# epochs, are ours. The bands of the figure are two standard errors. In the middle of an utterance all
+# networks are less accurate than at its end.
+#
+# Learning rate and initial gain are the best of nine, on training utterances held out in turn. The best
+# scores differ by few of 270 utterances, and a repeated search (``--tune``) chose other settings for some
+# networks. With those averaging loses 4.1 points [2.3, 6.0] in the RNN, so the margin of 3 decides nothing.
+# Cooijmans et al. (2016) repeat a step that all training sequences reach, and find no harm.
 
 
 def joined(utterances, count):

@@ -156,3 +156,56 @@ def test_the_figure_has_bands_for_several_seeds_and_keeps_its_text_within(result
                 box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height
             )
             assert text.get_fontsize() * 830 / figure.bbox.width * figure.dpi / 72 >= 9
+
+
+def verdicts(cell):
+    clauses = study.clauses(study.STUDY.results(cell))
+    return {clause.text: clause.holds if hasattr(clause, "holds") else clause.verdict() for clause in clauses}
+
+
+def change(cell, training, method):
+    return round(100 * study.change(study.STUDY.results(cell), training, method).mean(), 1)
+
+
+def test_what_the_page_says_of_the_rnn():
+    results, found = study.STUDY.results("rnn"), verdicts("rnn")
+    for text in ("LN keeps accuracy, 10 steps", "LN keeps accuracy, whole utterances"):
+        assert found[text] == "confirmed"
+    for text in ("BN last loses, whole utterances", "BN mean loses, whole utterances"):
+        assert found[text] == "confirmed"
+    for text in (
+        "BN last loses, 10 steps", "BN mean loses, 10 steps", "LN is above BN at equal length",
+        "LN saves epochs, fastest settings", "LN saves epochs, tuned settings",
+    ):  # fmt: skip
+        assert found[text] == "refuted"
+    assert found["BN refuses all, 10 steps"] and found["BN refuses all, whole utterances"]
+    assert results["known"] == 26 and round(results["steps"][-1]) == 2610 and results["counts"][-1] == 170
+    whole = [change("rnn", study.WHOLE, method) for method in ("LN", "BN mean", "no norm")]
+    assert whole == [-0.1, -7.1, 1.0]
+    assert [change("rnn", "10 steps", method) for method in ("BN last", "BN mean")] == [-0.8, -1.6]
+    ends = {
+        name: 100 * results["accuracy"][f"{study.WHOLE}, {name}"].mean(axis=0) for name in ("LN", "BN last")
+    }
+    assert [round(ends["LN"][0], 1), *np.round(ends["BN last"][[0, -1]], 1)] == [98.2, 98.2, 14.2]
+    shown = {name: 100 * found.mean(axis=0) / 370 for name, found in results["right_by_step"].items()}
+    assert shown["last"][30:].max() < 25 and shown["layer norm"][26:].min() > 70
+    lengths = japanese_vowels().train.lengths
+    assert [np.sum(lengths >= steps) for steps in (10, 20, 26)] == [267, 43, 1]
+
+
+@pytest.mark.parametrize(
+    ("cell", "layer", "last", "mean", "epochs"),
+    [("rnn", -0.1, -84.0, -7.1, -7), ("lstm", -1.1, -73.3, -1.2, -22), ("gru", -1.4, -55.7, -2.0, 13)],
+)
+def test_what_the_page_says_of_every_cell(cell, layer, last, mean, epochs):
+    results, found = study.STUDY.results(cell), verdicts(cell)
+    assert found["LN keeps accuracy, 10 steps"] == found["LN keeps accuracy, whole utterances"] == "confirmed"
+    assert found["BN last loses, whole utterances"] == "confirmed"
+    assert found["LN is above BN at equal length"] == "refuted"
+    changes = [change(cell, study.WHOLE, method) for method in ("LN", "BN last", "BN mean")]
+    assert changes == [layer, last, mean]
+    assert round(100 * study.saved(results, ", fastest").mean()) == epochs
+    assert max(epochs.max() for epochs in results["epochs"].values()) < study.EPOCHS // 2
+    assert cell != "lstm" or change(cell, "10 steps", "no norm") == -9.7
+    fastest = {name: results["epochs"][f"{name}, fastest"].mean() for name in study.NORMS}
+    assert cell != "rnn" or [round(mean, 1) for mean in fastest.values()] == [6.9, 19.1, 6.6]
