@@ -12,7 +12,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import lnrnn
 from lnrnn.speakers import CELLS
 
 FIRST, ALL = "long-sequences", "all"
@@ -75,8 +74,7 @@ def run(name: str, words: list[str]) -> int:
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
     # The same lnrnn as here, wherever it is.
-    paths = [str(Path(lnrnn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
     if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
