@@ -189,10 +189,19 @@ def leave_out(app: Any, page: str, source: list[str]) -> None:
                 source[0] = source[0].replace(f"\n{name}\n", "\n")
 
 
+def link_pages(app: Any, page: str, source: list[str]) -> None:
+    """Links to the files of studies, as a code host shows them: here to their pages."""
+    if page == "studies/index":
+        source[0] = re.sub(r"<(\w+)\.py>`__", r"<\1.html>`__", source[0])
+    found = re.sub(r"\]\(\.\./((?:\.\./)*)examples/studies/(\w+)\.\w+\)", r"](\1studies/\2.rst)", source[0])
+    source[0] = found.replace("studies/README.rst)", "studies/index.rst)")
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite)
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", leave_out)
+    app.connect("source-read", link_pages)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}

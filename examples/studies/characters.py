@@ -10,7 +10,7 @@ All are measured in bits per character:
 
 .. math::
 
-   -\frac{1}{N} \sum_{n=1}^{N} \log_2 p(c_{n} \mid c_1, \dots, c_{n-1})
+   -\frac{1}{N} \sum_{n=1}^{N} \log_2 p(c_{n} \mid c_1, \ldots, c_{n-1})
 """
 
 import hashlib
