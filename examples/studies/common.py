@@ -387,9 +387,9 @@ def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
-    """Draws the kept results of a study, in a page or a notebook. A script draws what it measures, at its
-    end."""
-    if in_page():
+    """Draws the kept results of a study, in its page or notebook. A script draws what it measures, at its
+    end. A study that another one imports draws nothing."""
+    if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
         kept = read(FOLDER / "results" / f"{name}.json")

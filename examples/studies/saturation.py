@@ -71,33 +71,35 @@ def draw(results, figure):
     labels = {"ylabel": "gradient over that at the end, log10"}
     tidy(
         rows[0][0],
-        "At the usual scale gradients vanish, with LN too",
+        "Deep: LN's gradients vanish as no norm's do",
         xlabel="hidden layer (8: next to the loss)",
         **labels,
     )
     tidy(
         rows[0][1],
-        "Tuned, they last with or without a norm",
+        "Recurrent: BN keeps them at any scale",
         xlabel="time step (16: next to the loss)",
         **labels,
     )
-    for axes, net in zip(rows[1], ("deep", "RNN"), strict=True):
+    titles = "Deep: BN learns 4 times as fast", "Recurrent: LN learns more slowly"
+    for axes, net, title in zip(rows[1], ("deep", "RNN"), titles, strict=True):
         axes.set_ylim(0, 100)
         right = {name: 100 * results[f"{net}, {name}"]["accuracy"] for name in NORMS}
         lines(axes, range(1, right["LN"].shape[1] + 1), right)
         axes.axhline(100 * REACHED, color="#999999", lw=1)
         tidy(
             axes,
-            "Deep: BN learns 4 times as fast",
+            title,
             xlabel="passes over the images",
             ylabel=f"{net}: right on the test images, %",
         )
-    for axes, net in zip(rows[2], ("deep", "ReLU"), strict=True):
+    titles = "With LN layers drift as without a norm", "With ReLU, too"
+    for axes, net, title in zip(rows[2], ("deep", "ReLU"), titles, strict=True):
         axes.set_ylim(-2, 0.5)
         lines(axes, range(1, DEPTH + 1), {name: results[f"{net}, {name}"]["drift"] for name in NORMS})
         tidy(
             axes,
-            "Recurrent: LN learns more slowly",
+            title,
             xlabel="hidden layer",
             ylabel=f"{net}: drift a pass, log10",
         )
