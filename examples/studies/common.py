@@ -112,8 +112,7 @@ class Clause:
 
     text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
     what they are printed in; "points" and "%" are hundredths; "times" is a ratio, of which the values and the
-    margin are the log2 ("x": the natural logarithm). margin: the project's threshold. comparisons: see
-    `interval`.
+    margin are the natural logarithm. margin: the project's threshold. comparisons: see `interval`.
     """
 
     text: str
@@ -134,8 +133,8 @@ class Clause:
         return [self.text, f"{mean} [{low}, {high}] {self.unit}", margin, self.verdict(), self.verdict(0.0)]
 
     def _number(self, value: float) -> str:
-        if self.unit in ("times", "x"):
-            return f"{2.0**value if self.unit == 'times' else np.exp(value):.3g}"
+        if self.unit == "times":
+            return f"{np.exp(value):.3g}"
         return f"{(100 if self.unit in ('points', '%') else 1) * value:+.3g}"
 
 

@@ -29,7 +29,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 BATCH, PASSES = 32, 12
 REACHED, WINDOW = 0.95, 200  # speed: images seen until so many of the last WINDOW were right
 CONVERGED = 0.9  # a network that is right on so many images has converged
-FASTER, MARGIN = math.log2(1.25), 0.005  # what counts: a quarter faster, half a point better
+FASTER, MARGIN = math.log(1.25), 0.005  # what counts: a quarter faster, half a point better
 COMPARISONS = 7  # intervals on this page, which hold together
 
 
@@ -319,8 +319,8 @@ def images_until(right, level=REACHED, window=WINDOW):
 
 
 def faster(results, name, other):
-    """log2 of how many times fewer images ``name`` needs than ``other``, (S,)."""
-    return np.log2(results["until"][other] / results["until"][name])
+    """The logarithm of how many times fewer images ``name`` needs than ``other``, (S,)."""
+    return np.log(results["until"][other] / results["until"][name])
 
 
 def better(results, name, other):

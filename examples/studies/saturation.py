@@ -473,18 +473,18 @@ def passes_to(accuracy, level=REACHED):
     return np.array(found, float)
 
 
-def doublings(decades):
-    return math.log2(10) * decades
+def natural(decades):
+    return math.log(10) * decades
 
 
 # question -> of which less is better, (S,); margin; unit
 QUESTIONS = {
     "saturates less": (lambda own: own["saturated"], 0.05, "points"),
-    "gradients reach further": (lambda own: doublings(own["decades"]), doublings(0.5), "times"),
-    "trains faster": (lambda own: np.log2(passes_to(own["accuracy"])), math.log2(1.25), "times"),
-    "inputs drift less": (lambda own: doublings(own["drift"].mean(axis=1)), math.log2(1.25), "times"),
-    "W h drifts less": (lambda own: doublings(own["drift before"]), math.log2(1.25), "times"),
-    "gradients shift less": (lambda own: doublings(own["shift"]), math.log2(1.25), "times"),
+    "gradients reach further": (lambda own: natural(own["decades"]), natural(0.5), "times"),
+    "trains faster": (lambda own: np.log(passes_to(own["accuracy"])), math.log(1.25), "times"),
+    "inputs drift less": (lambda own: natural(own["drift"].mean(axis=1)), math.log(1.25), "times"),
+    "W h drifts less": (lambda own: natural(own["drift before"]), math.log(1.25), "times"),
+    "gradients shift less": (lambda own: natural(own["shift"]), math.log(1.25), "times"),
 }
 
 
@@ -511,10 +511,10 @@ def clauses(results):
     for net, own in (("deep", sigmoid), ("ReLU", relu)):
         values = own["drift"][:, DEPTH // 2 :].mean(axis=1) - own["drift"][:, : DEPTH // 2].mean(axis=1)
         text = f"{net}, no norm: deeper drifts more"
-        found.append(Clause(text, doublings(values), math.log2(1.25), "times", 2))
+        found.append(Clause(text, natural(values), math.log(1.25), "times", 2))
     drifts = [less(results, "inputs drift less", "LN", net) for net in ("ReLU", "deep")]
     found += [
-        Clause("ReLU, LN: inputs drift less", drifts[0], math.log2(1.25), "times", 3),
+        Clause("ReLU, LN: inputs drift less", drifts[0], math.log(1.25), "times", 3),
         Clause("LN helps drift more with ReLU", drifts[0] - drifts[1], 0.0, "times", 3),
         Clause("changes more alike with ReLU", relu["alike"] - sigmoid["alike"], 0.05, "points", 3),
     ]
@@ -523,7 +523,7 @@ def clauses(results):
         found.append(Clause(f"{net}: BN ends better than LN", values, 0.005, "points", 4))
     spread = {name: results[f"deep, {name}, usual"]["start spread"] for name in ("LN", "BN")}
     lost = spread["LN"][:, 0] - spread["LN"][:, -1]
-    found.append(Clause("deep, LN: spread over images lost", doublings(lost), doublings(0.5), "times", 4))
+    found.append(Clause("deep, LN: spread over images lost", natural(lost), natural(0.5), "times", 4))
     return [*found, Check("deep, BN: spread over images kept", bool(np.abs(spread["BN"]).max() < 0.01))]
 
 

@@ -305,12 +305,19 @@ def test_a_page_shows_what_is_kept(counted, monkeypatch, capsys):
     assert len(counted.measured) == 1
     drawn = []
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    common.show("made_up", lambda results, figure: drawn.append((results, figure)), (5, 3))
+
+    def draw(results, figure):
+        drawn.append((results, figure))
+
+    common.show("made_up", draw, (5, 3))
+    assert not drawn  # the page of another study, which imports this one
+    draw.__module__ = "__main__"
+    common.show("made_up", draw, (5, 3))
     ((results, figure),) = drawn
     pyplot.close(figure)
     assert isinstance(results["share"]["LN"], np.ndarray) and figure.get_size_inches().tolist() == [5, 3]
     with pytest.raises(FileNotFoundError, match="results/other.json is missing: run other.py"):
-        common.show("other", None)
+        common.show("other", draw)
 
 
 SCRIPT = """
