@@ -3,7 +3,7 @@
 from fault import Fault
 
 SPEAKERS, DEMO = "lnrnn/speakers.py", "lnrnn/demo.py"
-LOOP, SHORT = "tests/demo/test_training.py", "tests/demo/test_short_demo.py"
+LOOP, SHORT = "tests/demo/test_training_loop.py", "tests/demo/test_short_demo.py"
 
 FAULTS = [
     Fault(
