@@ -88,7 +88,7 @@ tsan: $(VENV)/.test
 
 coverage: $(VENV)/.whole
 	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
-	$(BIN)/python tests/run_coverage.py $(VENV)/covered $(ARGS)
+	$(BIN)/python tests/campaigns/coverage/run_coverage.py $(VENV)/covered $(ARGS)
 
 mutants: $(VENV)/.whole
 	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)

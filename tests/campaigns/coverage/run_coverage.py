@@ -1,6 +1,6 @@
 """``make coverage``: which lines and branches of Python, Cython and C the suite never runs.
 
-    python tests/run_coverage.py FOLDER [--report FILE] [ARGUMENTS OF PYTEST]
+    python tests/campaigns/coverage/run_coverage.py FOLDER [--report FILE] [ARGUMENTS OF PYTEST]
 
 A copy of the sources in FOLDER is built with gcc's --coverage and the whole suite runs in it, processes that
 tests start included. FOLDER/html shows every line; --report writes a table by file and every line that was
@@ -21,13 +21,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "support"))
+TESTS = Path(__file__).parents[2]
+sys.path.insert(0, str(TESTS / "support"))
 
 from source_copy import build, copy_sources  # noqa: E402
 
 # Other builds, programs of their own, and other people's tests, which run nothing new.
-NEVER = ("tests/mutants", "tests/benchmarks")
+NEVER = ("tests/mutants", "tests/campaigns/mutants", "tests/benchmarks")
 PLAIN = "force=True,  # it goes by times"
 WITH_LINES = "emit_linenums=True, " + PLAIN
 CONFIG = """\
@@ -112,7 +112,7 @@ def join(folder: Path) -> list[dict]:
 def reasons() -> list[tuple[str, str, str]]:
     """(file, the line's text, why it is never run), of which the text may have * and ?."""
     found = []
-    for line in (HERE / "never_run.txt").read_text().splitlines():
+    for line in (TESTS / "never_run.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             file, text, why = (part.strip() for part in line.split(" | "))
             found.append((file, text, why))
