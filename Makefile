@@ -10,14 +10,14 @@
 #   make tsan                the tests of threads under gcc's thread sanitizer, with a broken barrier as its control
 #   make guard               sizes 1 to 200 of everything with pages around every array that nothing may touch
 #   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
-#   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/faults/run.py says what); five minutes
-#   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/races/run.py says what); three minutes
+#   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/campaigns/faults/run.py says what); five minutes
+#   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/campaigns/races/run.py says what); three minutes
 #   make fuzz [SECONDS=60]   random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
 #   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
 #   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
 #   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
-#   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/machines/run.py)
-#   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/wheels/run.py says which)
+#   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/campaigns/machines/run.py)
+#   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/campaigns/wheels/run.py says which)
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
 #   make docs                the documentation as a site, in build/docs/index.html
 #   make clean               all that these made
@@ -74,17 +74,17 @@ format: $(VENV)/.lint
 	$(BIN)/clang-format -i $(C)
 
 warnings:
-	$(PYTHON) tests/check_warnings.py
+	$(PYTHON) tests/campaigns/warnings/check_warnings.py
 
 # Builds of their own, in copies of the sources.
 sanitize: $(VENV)/.test
-	$(BIN)/python tests/memory_checks.py address $(VENV)/sanitized $(if $(K),-k "$(K)") $(ARGS)
+	$(BIN)/python tests/campaigns/sanitizers/memory_checks.py address $(VENV)/sanitized $(if $(K),-k "$(K)") $(ARGS)
 
 valgrind: $(VENV)/.test
-	$(BIN)/python tests/memory_checks.py valgrind $(ARGS)
+	$(BIN)/python tests/campaigns/sanitizers/memory_checks.py valgrind $(ARGS)
 
 tsan: $(VENV)/.test
-	$(BIN)/python tests/thread_sanitizer.py $(VENV)/tsan $(ARGS)
+	$(BIN)/python tests/campaigns/sanitizers/thread_sanitizer.py $(VENV)/tsan $(ARGS)
 
 coverage: $(VENV)/.whole
 	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
@@ -94,35 +94,35 @@ mutants: $(VENV)/.whole
 	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)
 
 guard: $(VENV)/.test
-	$(BIN)/python tests/guard/sweep.py $(ARGS)
+	$(BIN)/python tests/campaigns/guard/sweep.py $(ARGS)
 
 digest: $(VENV)/.test
-	$(BIN)/python tests/digest_settings.py $(ARGS)
+	$(BIN)/python tests/campaigns/digest/digest_settings.py $(ARGS)
 
 # ARGS="--seed 7 --seconds 60 kill": parts by name, what is random again, longer.
 faults: $(VENV)/.test
-	$(BIN)/python tests/faults/run.py $(ARGS)
+	$(BIN)/python tests/campaigns/faults/run.py $(ARGS)
 
 races: $(VENV)/.test
-	$(BIN)/python tests/races/run.py $(ARGS)
+	$(BIN)/python tests/campaigns/races/run.py $(ARGS)
 
 fuzz: $(VENV)/.test
-	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
+	$(BIN)/python tests/campaigns/fuzz/fuzz.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
 
 STEP ?= 1
 ulp: $(VENV)/.test
-	$(BIN)/python tests/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
+	$(BIN)/python tests/campaigns/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
 
 machines: $(VENV)/.test
-	$(BIN)/python tests/machines/run.py $(VENV)/machines $(ARGS)
+	$(BIN)/python tests/campaigns/machines/run.py $(VENV)/machines $(ARGS)
 
 wheels: $(VENV)/.wheels
-	$(BIN)/python tests/wheels/run.py $(VENV)/wheels $(ARGS)
+	$(BIN)/python tests/campaigns/wheels/run.py $(VENV)/wheels $(ARGS)
 
 STEPS ?= 10000000
 CALLS ?= 1000000
 soak: $(VENV)/.test
-	$(BIN)/python tests/soak/soak.py --steps $(STEPS) --calls $(CALLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python tests/campaigns/soak/soak.py --steps $(STEPS) --calls $(CALLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Warnings are errors. Nothing is fetched but the packages of the extra docs.
 docs: $(VENV)/.docs

@@ -8,7 +8,7 @@ LNRNN_REPOSITORY is the address of the public repository, if the package is to b
 links to is then found from a package index too.
 
 For another machine than this one: CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as
-tests/wheels/targets.py does.
+tests/campaigns/wheels/targets.py does.
 """
 
 from __future__ import annotations

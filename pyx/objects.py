@@ -20,7 +20,7 @@ class Objects:
     def __init__(self, command: list[str], version: str, folder: Path) -> None:
         """command: the compiler, with what every unit needs. version: what it says of itself."""
         self.command, self.folder = command, folder
-        scripts = [_hash(word) for word in command if os.path.isfile(word)]  # as tests/wheels/zig_cc.py is
+        scripts = [_hash(word) for word in command if os.path.isfile(word)]  # such as zig_cc.py
         self.compiler = [version, *scripts, *command]
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -1,5 +1,5 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set,
- * subnormal results, infinities and NaN included (tests/simd/test_vmath.py; tests/ulp tries all floats).
+ * subnormal results, infinities and NaN included (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
  *
  * exp and sigmoid use the reduction x = n ln2 + r with |r| <= ln2/2 and a minimax polynomial of degree 6 for
  * exp(r) or exp(-r), whose relative error is below 4e-9, a sixteenth of half an ULP. tanh uses tables and the

@@ -12,7 +12,7 @@ FAULTS = [
         KERNEL,
         r"(L - k) * p / (LNRNN_PROBES - 1), k), scale, mean);",
         r"(L - k) * p / (size_t)(LNRNN_PROBES - 1 - (FAULT ? 1 : 0)), k), scale, mean);",
-        "tests/guard/test_guard_pages.py -k 'no_kernel and avx2'",
+        "tests/campaigns/guard/test_guard_pages.py -k 'no_kernel and avx2'",
     ),
     Fault(
         "a pivot is the mean of the first sample alone",

@@ -1,0 +1,38 @@
+"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit
+for bit.
+
+    python tests/campaigns/digest/digest.py > before.txt        # ... change something that may not change a result, build ...
+    python tests/campaigns/digest/digest.py | diff before.txt -
+
+or two builds in two folders: PYTHONPATH=OTHER python tests/campaigns/digest/digest.py. Hashes are those of one machine and one
+compiler: they are not kept, they are compared.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+import lnrnn  # noqa: E402
+from configurations import configurations, digest  # noqa: E402
+from helpers import available_isas, isa_options, using_caches, using_isa, using_threads  # noqa: E402
+
+
+def main() -> None:
+    parser = isa_options(__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
+    )
+    options = parser.parse_args()
+    lnrnn._core.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
+    for isa in options.isa or available_isas():
+        with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
+            for function, arguments in configurations():
+                named = " ".join(getattr(a, "__name__", str(a)) for a in arguments)
+                print(isa, function.__name__, named, digest(function(*arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""SIGKILL and SIGINT at random moments: of a process that writes, computes and trains.
+
+    python tests/campaigns/faults/signals.py kill|interrupt|command FOLDER [--seed N] [--seconds S]
+
+kill: a file is then an old one or a new one, whole, and can be written again. interrupt: a KeyboardInterrupt,
+or the right result; what the call changes is as before it or as after it, no other file is left, and the next
+call is right. command: both, of `lnrnn run` and `lnrnn demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "support")]
+
+import numpy as np  # noqa: E402
+from limits import Writers  # noqa: E402
+from operations import bits  # noqa: E402
+
+import lnrnn  # noqa: E402
+from lnrnn.cli import write_array  # noqa: E402
+from networks import network, normal  # noqa: E402
+
+PART = ".lnrnn-"
+
+
+def parts_left(folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if p.name.startswith(PART)]
+
+
+def kill(folder: Path, seed: int, seconds: float) -> Counter[str]:
+    """Children that write for ever are killed after a random time."""
+    rng, writers, seen = np.random.default_rng(seed), Writers(folder), Counter()
+    end = time.monotonic() + seconds
+    todo = writers.all()
+    for _, write in todo:
+        write()
+    while time.monotonic() < end:
+        path, write = todo[rng.choice(3, p=[0.45, 0.45, 0.1])]
+        writers.reset()
+        delay = rng.uniform(0, 1.0 if path == writers.png else 0.02)
+        child = os.fork()
+        if not child:
+            try:
+                while True:
+                    write()
+                    writers.reset()
+            finally:
+                os._exit(1)
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"the child ended: {status}"
+        found = whole(writers, path)
+        left = parts_left(folder)
+        assert len(left) <= 1, left  # a killed process can remove nothing
+        for part in left:
+            part.unlink()
+        seen[f"{path.name} {found}{', a part left' * len(left)}"] += 1
+        write()
+        assert writers.whole(path) == "new"
+    return seen
+
+
+def whole(writers: Writers, path: Path) -> str:
+    """reset() writes the figure without lnrnn.files, so that it may be cut off."""
+    if path == writers.png and path.read_bytes() in (b"", b"old"):
+        return "old"
+    return writers.whole(path)
+
+
+class Alarm:
+    """A KeyboardInterrupt after a random time, but only inside a `with`."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        signal.signal(signal.SIGALRM, self.ring)
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+    def call(self, function, delay: float):
+        """-> the result, or the KeyboardInterrupt."""
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        try:
+            try:
+                self.armed = True
+                return function()
+            finally:
+                self.armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt as interrupt:
+            return interrupt.with_traceback(None)
+
+
+def work(folder: Path) -> dict:
+    """name -> (call, what it may change, reset). About a millisecond each, and two of a hundred."""
+    rng = np.random.default_rng(1)
+    x, long = normal(rng, 20, 9, 12), normal(rng, 400, 40, 64)
+    rnn, bn = (
+        network(12, 24, cell="LSTM", num_layers=3),
+        network(12, 24, cell="GRU", norm="batch", num_layers=3),
+    )
+    large = network(64, 200, cell="LSTM", norm="batch")
+    y, _, tape = rnn.forward_train(x)
+    states = {m: m.state_dict() for m in (rnn, bn, large)}
+    other = network(12, 24, cell="LSTM", num_layers=3, seed=5).state_dict()
+    path, array = folder / "m.safetensors", folder / "a.npy"
+    layer, rows = lnrnn.BatchNorm(12), normal(rng, 90, 12)
+    layer_state = layer.state_dict()
+
+    def of(model, call):
+        return call, lambda: bits(model), lambda: model.load_state_dict(states[model])
+
+    def files_seen():
+        found = bits(lnrnn.load(path)) + np.load(array).tobytes()
+        return found + repr(sorted(os.listdir(folder))).encode()
+
+    def files_reset():
+        bn.save(path)
+        write_array(array, rows)
+
+    return {
+        "call": of(rnn, lambda: rnn(x)),
+        "stream": of(rnn, lambda: [s(row) for s in [rnn.stream(9)] for row in x]),
+        "forward_train": of(bn, lambda: bn.forward_train(x)[:2]),
+        "backward": of(rnn, lambda: rnn.backward(tape, y)),
+        "calibrate": of(bn, lambda: bn.calibrate([x])),
+        "load_state_dict": of(rnn, lambda: rnn.load_state_dict(other)),
+        "long call": of(large, lambda: large.forward_train(long)[:1]),
+        "layer": (lambda: layer(rows), lambda: bits(layer), lambda: layer.load_state_dict(layer_state)),
+        "save": (lambda: rnn.save(path), files_seen, files_reset),
+        "load": (lambda: lnrnn.load(path), files_seen, files_reset),
+        "write_array": (lambda: write_array(array, x), files_seen, files_reset),
+    }
+
+
+def interrupt(folder: Path, seed: int, seconds: float) -> Counter[str]:
+    rng, alarm, seen = np.random.default_rng(seed), Alarm(), Counter()
+    end = time.monotonic() + seconds
+    known = {}
+    for name, (call, state, reset) in work(folder).items():
+        reset_all = reset
+        if name in ("save", "load", "write_array"):
+            reset_all()
+        reset()
+        old = state()
+        call()
+        reset()
+        since = time.monotonic()
+        want = bits(call())
+        known[name] = (call, state, reset, old, want, state(), time.monotonic() - since)
+    open_before = len(os.listdir("/proc/self/fd"))
+    while time.monotonic() < end:
+        for name, (call, state, reset, old, want, new, took) in known.items():
+            if name == "long call" and rng.random() > 0.1:
+                continue
+            reset()
+            found = alarm.call(call, rng.uniform(1e-6, 1.1 * took))
+            stopped = isinstance(found, KeyboardInterrupt)
+            seen[f"{name} {'interrupted' if stopped else 'done'}"] += 1
+            assert stopped or bits(found) == want, f"{name}: a wrong result"
+            now = state()
+            assert now in (old, new) if stopped else now == new, f"{name}: neither the old nor the new"
+            reset()
+            assert bits(call()) == want and state() == new, f"{name}: the next call is wrong"
+    left = len(os.listdir("/proc/self/fd")) - open_before
+    seen["descriptors left open"] += left
+    return seen
+
+
+def command(folder: Path, seed: int, seconds: float) -> Counter[str]:
+    """`lnrnn run` and `lnrnn demo axes --quick` as processes, killed or interrupted."""
+    rng, seen = np.random.default_rng(seed), Counter()
+    model, x, y = folder / "m.safetensors", folder / "x.npy", folder / "y.npy"
+    lnrnn.LSTM(32, 128, seed=0).save(model)
+    np.save(x, rng.standard_normal((400, 8, 32)).astype(np.float32))
+    run = [sys.executable, "-m", "lnrnn", "run", str(model), str(x), str(y)]
+    demo = [
+        sys.executable,
+        "-m",
+        "lnrnn",
+        "demo",
+        "axes",
+        "--quick",
+        "--output-dir",
+        str(folder),
+    ]
+    results = {}
+    for name, arguments, made in (("run", run, y), ("demo", demo, folder / "axes.png")):
+        since = time.monotonic()
+        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        results[name] = (arguments, made, made.read_bytes(), time.monotonic() - since)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = str(rng.choice(["run", "run", "run", "demo"]))
+        arguments, made, want, took = results[name]
+        made.write_bytes(b"old")
+        number = signal.Signals(int(rng.choice([signal.SIGKILL, signal.SIGINT])))
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        time.sleep(rng.uniform(0.5 * took, 1.1 * took))
+        process.send_signal(number)
+        said = process.communicate()[1]
+        found = made.read_bytes()
+        new = found[:8] == want[:8] and len(found) > 0.9 * len(want) if name == "demo" else found == want
+        assert found == b"old" or new, f"{name}, {number.name}: {made} is neither the old file nor the new"
+        left = parts_left(folder)
+        if number == signal.SIGINT:
+            assert not left, f"{name}, {number.name}: {left}"
+            assert process.returncode in (0, 130, -signal.SIGINT, 2, 1), process.returncode
+            assert found == want or "Segmentation" not in said
+        for part in left:
+            part.unlink()
+        seen[f"{name} {number.name} exit {process.returncode} {'old' if found == b'old' else 'new'}"] += 1
+    return seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["kill", "interrupt", "command"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    options.folder.mkdir(exist_ok=True)
+    lnrnn.set_num_threads(1)  # a child that is forked has no other threads
+    seen = {"kill": kill, "interrupt": interrupt, "command": command}[options.what](
+        options.folder, options.seed, options.seconds
+    )
+    for name, count in sorted(seen.items()):
+        print(f"    {name}: {count}")
+    print(f"{options.what}: {sum(seen.values())} signals")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""A part of `make soak` within the suite, and whether it sees what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from soak import ENVIRONMENT
+
+from networks import run_python
+
+HERE = Path(__file__).parent
+START = f"import sys; sys.path.insert(0, {str(HERE)!r}); import soak, soak_calls, numpy as np, lnrnn; "
+
+
+def soaked(change, steps, calls):
+    """What soak.py prints in a process of its own, after `change`."""
+    call = f"sys.exit(soak.main(['--steps', '{steps}', '--calls', '{calls}']))"
+    done = run_python(f"{START}{change}\n{call}", **ENVIRONMENT)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def test_some_steps_and_calls():
+    code, said = soaked("", 100_000, 12_000)
+    assert code == 0, said
+    assert said.count("steps in") == 6 and "12000 calls" in said
+    assert not sys.platform.startswith("linux") or "not measured" not in said
+
+
+# What is done to the library, steps, calls, and what is said of it.
+FAULTS = {
+    "a leak of 2 KB a call": (
+        "kept = []; old = lnrnn.layer_norm\n"
+        "lnrnn.layer_norm = lambda *a, **k: kept.append(bytes(2000)) or old(*a, **k)",
+        (0, 16_000),
+        "more are resident",
+    ),
+    "a result of too few digits": (
+        "old = lnrnn.rms_norm\nlnrnn.rms_norm = lambda *a: old(*a) * (1 + 2e-3)",
+        (0, 1000),
+        "from the reference",
+    ),
+    "a network that changes by itself": (
+        "old = soak_calls.CALLS['activation'][1]\n"
+        "def change(s):\n    s.constant['RNN'].weight_hh_l0 = s.constant['RNN'].weight_hh_l0 * 1.0001\n"
+        "soak_calls.CALLS['activation'] = 1, change",
+        (0, 1000),
+        "other bits",
+    ),
+    "a stream that loses a bit of its state": (
+        "old = soak.lnrnn.LSTM.stream\n"
+        "class Lossy:\n"
+        "    def __init__(self, s): self.__dict__['s'] = s\n"
+        "    def __getattr__(self, name): return getattr(self.s, name)\n"
+        "    def __setattr__(self, name, value): setattr(self.s, name, value)\n"
+        "    def __call__(self, x, out=None):\n"
+        "        if self.s.step == 4000: h, c = self.s.state; self.s.state = np.nextafter(h, 2), c\n"
+        "        return self.s(x, out=out)\n"
+        "lnrnn.LSTM.stream = lambda self, n=1: Lossy(old(self, n))",
+        (6000, 0),
+        "steps 4000 to 5000: not the whole sequence's bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault):
+    change, (steps, calls), message = FAULTS[fault]
+    if "leak" in fault and not sys.platform.startswith("linux"):
+        pytest.skip("memory is measured on Linux alone")
+    code, said = soaked(change, steps, calls)
+    assert code == 1 and message in said and "again: python tests/campaigns/soak/soak.py" in said, said

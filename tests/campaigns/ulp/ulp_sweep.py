@@ -1,0 +1,323 @@
+"""exp, tanh and sigmoid of every float32, on every instruction set of this machine.
+
+    python tests/campaigns/ulp/ulp_sweep.py                  # all 2^32 inputs; make ulp
+    python tests/campaigns/ulp/ulp_sweep.py --step 1021      # every 1021st
+
+Prints, for each function and instruction set, the largest error in units in the last place (ULP) with its
+input, a histogram of the errors, and what NaN, infinities, zeros and subnormal numbers give; which
+instruction sets give the same bits; and exits with 1 if one of the limits in `broken` does not hold. NEON and
+the scalar code of aarch64 are run in an emulator on every 1021st input, where a cross compiler and qemu are
+installed.
+
+ulp_judge.c has the reference, what its own error is, and what a ULP is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+
+import lnrnn  # noqa: E402
+from compilers import GCC_AARCH64, ISAS, QEMU, built, emulates_aarch64, native_compiler  # noqa: E402
+from helpers import available_isas, isa_families, using_isa, using_threads  # noqa: E402
+from lnrnn import _core  # noqa: E402
+
+HERE = Path(__file__).parent
+FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": _core.Function.SIGMOID}
+QUARTERS = 8
+BLOCK = 1 << 16
+EMULATED_STEP = 1021  # a prime: every exponent, and every low bit, comes up
+# By function the largest error in ULP, at most 2 as README.md promises, and the least part of the results
+# that are the nearest float: a little beside what was measured on all floats.
+LIMITS = {"exp": (1.2, 0.995), "tanh": (1.9, 0.996), "sigmoid": (2.0, 0.97)}
+MANY = 1_000_000  # inputs, spread over all floats: so many show that part
+REFERENCE_LIMIT = 2.0**-22  # ULP: NEAR_TIE of ulp_judge.c
+REFERENCE_EVERY = 4096  # of the inputs, one in so many is compared with long double
+
+# Instruction sets with a fused multiply-add, and those without: the same bits within each.
+FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
+
+
+class Verdict(ctypes.Structure):
+    """`verdict` of ulp_judge.c."""
+
+    COUNTS = (
+        "nans",
+        "nan_wrong",
+        "infinity_wrong",
+        "out_of_range",
+        "special_wrong",
+        "subnormal_results",
+        "steps_back",
+        "deepest_step",
+    )
+    _fields_ = [
+        ("largest", ctypes.c_double),
+        ("input", ctypes.c_uint32),
+        ("result", ctypes.c_uint32),
+        ("inputs", ctypes.c_uint64),
+        ("nearest", ctypes.c_uint64),
+        ("near_ties", ctypes.c_uint64),
+        ("above", ctypes.c_uint64 * QUARTERS),
+        *((name, ctypes.c_uint64) for name in COUNTS),
+        ("step_input", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    ]
+
+    def histogram(self) -> list[int]:
+        """Results whose error is at most 1/4 ULP, at most 2/4, .. at most 2, and above."""
+        above = [self.inputs, *self.above]
+        return [a - b for a, b in zip(above, [*above[1:], 0], strict=True)]
+
+
+@dataclass
+class Found:
+    """What a sweep found of one function."""
+
+    verdicts: dict[str, Verdict]
+    reference_error: float = 0.0  # in ULP, against long double
+    differing: dict[tuple[str, str], int] = field(default_factory=dict)  # inputs with other bits, by two sets
+
+    def same(self) -> list[list[str]]:
+        """The instruction sets in groups whose results are the same bits."""
+        groups: list[list[str]] = []
+        for name in self.verdicts:
+            group = next((g for g in groups if not self.differing[g[0], name]), None)
+            if group is None:
+                groups.append(group := [])
+            group.append(name)
+        return groups
+
+
+def judge() -> ctypes.CDLL:
+    """ulp_judge.c, compiled for the widest vectors of this machine."""
+    best = isa_families()[0]
+    flags = ["-O3", "-fno-trapping-math", "-shared", "-fPIC", *ISAS[best][2]]
+    path = built(f"ulp-judge-{platform.machine()}-{best}", native_compiler(), HERE / "ulp_judge.c", flags)
+    library = ctypes.CDLL(str(path))
+    library.judge_different.restype = ctypes.c_uint64
+    library.judge_reference_error.restype = ctypes.c_double
+    return library
+
+
+# f(name of a function, x, y): y = function(x)
+Computes = Callable[[str, np.ndarray, np.ndarray], None]
+
+
+def native(isa: str) -> Computes:
+    """The public functions on one instruction set of this machine, which stays in use."""
+
+    def run(function: str, x: np.ndarray, y: np.ndarray) -> None:
+        _core.use_isa(isa)
+        getattr(lnrnn, function)(x, out=y)
+
+    return run
+
+
+class Emulated:
+    """The three functions on an instruction set of aarch64; `run` is a Computes."""
+
+    def __init__(self, isa: str) -> None:
+        flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]
+        program = built(f"ulp-aarch64-{isa}", [GCC_AARCH64], HERE / "functions.c", flags)
+        self.process = subprocess.Popen([QEMU, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def run(self, function: str, x: np.ndarray, y: np.ndarray) -> None:
+        self.process.stdin.write(np.array([FUNCTIONS[function], x.size], np.uint32).tobytes() + x.tobytes())
+        self.process.stdin.flush()
+        y[:] = np.frombuffer(self.process.stdout.read(x.nbytes), np.float32)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def sweep(
+    function: str,
+    sets: dict[str, Computes],
+    step: int = 1,
+    *,
+    first: int = 0,
+    last: int = 1 << 32,
+    progress: Callable[[float], None] | None = None,
+) -> Found:
+    """The floats with the bits first, first + step, .. < last through `function` on each of the sets."""
+    library, number = judge(), int(FUNCTIONS[function])
+    names = list(sets)
+    found = Found({name: Verdict() for name in names})
+    found.differing = {(a, b): 0 for a in names for b in names}
+    count = -(-(last - first) // step)
+    room = min(count, BLOCK) + 1
+    x, nearest = np.empty(room, np.float32), np.empty(room, np.float32)
+    truth, per_ulp, errors = np.empty((3, room))
+    tie = np.empty(room, np.uint8)
+    results = {name: np.empty(room, np.float32) for name in names}
+    reference = [address(a) for a in (x, truth, per_ulp, nearest, tie)]
+    for start in range(0, count, BLOCK):
+        begin = int(start > 0)  # one more before: the neighbour of the first
+        n = min(BLOCK, count - start) + begin
+        size = ctypes.c_size_t(n)
+        bits = ctypes.c_uint32(first + (start - begin) * step)
+        library.judge_inputs(bits, ctypes.c_uint32(step), size, reference[0])
+        library.judge_reference(number, size, *reference)
+        some = [np.ascontiguousarray(a[: n : max(1, REFERENCE_EVERY // step)]) for a in (x, truth, per_ulp)]
+        error = library.judge_reference_error(number, ctypes.c_size_t(some[0].size), *map(address, some))
+        found.reference_error = max(found.reference_error, error)
+        blocks: dict[str, Verdict] = {}
+        for k, name in enumerate(names):
+            sets[name](function, x[:n], results[name][:n])
+            for other in names[:k]:
+                different = library.judge_different(size, address(results[other]), address(results[name]))
+                found.differing[other, name] += different
+                found.differing[name, other] += different
+                if not different and name not in blocks:
+                    blocks[name] = blocks[other]
+            if name not in blocks:
+                blocks[name] = Verdict()
+                rest = address(results[name]), address(errors), ctypes.byref(blocks[name])
+                library.judge_compare(number, ctypes.c_size_t(begin), size, *reference, *rest)
+            library.judge_add(ctypes.byref(found.verdicts[name]), ctypes.byref(blocks[name]))
+        if progress:
+            progress((start + n) / count)
+    return found
+
+
+def broken(function: str, found: Found) -> list[str]:
+    """What does not hold of what has to, each with what shows it."""
+    wrong = []
+    if not found.reference_error < REFERENCE_LIMIT:
+        wrong.append(f"{function}: the reference is off by {found.reference_error:.3g} ULP")
+    for name, v in found.verdicts.items():
+        where = f"{function} on {name}"
+        most, part = LIMITS[function]
+        if not v.largest <= most:
+            wrong.append(f"{where}: {v.largest:.4f} ULP; {reproducer(function, name, v.input)}")
+        if v.inputs >= MANY and v.nearest + v.near_ties < part * v.inputs:
+            wrong.append(f"{where}: only {v.nearest} of {v.inputs} results are the nearest float")
+        for count, what in (
+            (v.nan_wrong, "results are NaN of a number, or no NaN of NaN"),
+            (v.infinity_wrong, "results are infinite where the nearest float is not, or the reverse"),
+            (v.out_of_range, "results are out of range or have the wrong sign"),
+            (v.special_wrong, "results of zeros, subnormal or infinite inputs are not the nearest float"),
+        ):
+            if count:
+                wrong.append(f"{where}: {count} {what}")
+    for (a, b), count in found.differing.items():
+        if a < b and count and (a in FUSED) == (b in FUSED):
+            wrong.append(f"{function}: {a} and {b} differ on {count} inputs")
+    return wrong
+
+
+def reproducer(function: str, isa: str, bits: int) -> str:
+    return (
+        f"LNRNN_ISA={isa} python -c 'import lnrnn, numpy as np; "
+        f'print(lnrnn.{function}(np.array([{bits:#010x}], "u4").view("f4")))\''
+    )
+
+
+def number(bits: int) -> str:
+    return f"{np.array(bits, np.uint32).view(np.float32)[()]!s} ({bits:#010x})"
+
+
+def report(function: str, found: Found) -> str:
+    """Instruction sets joined by = give the same bits."""
+    lines = []
+    groups = found.same()
+    for group in groups:
+        v = found.verdicts[group[0]]
+        lines.append(
+            f"{function} on {' = '.join(group)}: {v.inputs} numbers and {v.nans} NaN;"
+            f" largest error {v.largest:.4f} ULP at {number(v.input)}, result {number(v.result)}"
+        )
+        lines.append(
+            f"    the nearest float: {v.nearest} ({100 * v.nearest / (v.inputs - v.near_ties):.3f} %),"
+            f" apart from {v.near_ties} too near to a tie; subnormal results: {v.subnormal_results}"
+        )
+        edges = ", ".join(f"<= {k / QUARTERS * 2}: {n}" for k, n in enumerate(v.histogram()[:-1], 1) if n)
+        lines.append(f"    errors in ULP {edges}, above 2: {v.histogram()[-1]}")
+        lines.append(
+            f"    wrong NaN {v.nan_wrong}, infinities {v.infinity_wrong}, range or sign {v.out_of_range},"
+            f" results of zeros, subnormals, infinities {v.special_wrong}"
+        )
+        deepest = f", by {v.deepest_step} floats at most, at {number(v.step_input)}" if v.steps_back else ""
+        lines.append(f"    steps against the function's direction: {v.steps_back}{deepest}")
+    for k, a in enumerate(groups):
+        for b in groups[k + 1 :]:
+            lines.append(f"{function}: {a[0]} and {b[0]} differ on {found.differing[a[0], b[0]]} inputs")
+    lines.append(f"{function}: the reference against long double: {found.reference_error:.2g} ULP")
+    return "\n".join(lines)
+
+
+def counter(what: str) -> Callable[[float], None]:
+    """Writes how far `what` is, once a percent, where somebody reads it."""
+    said = -1
+
+    def progress(part: float) -> None:
+        nonlocal said
+        if int(100 * part) > said and sys.stderr.isatty():
+            said = int(100 * part)
+            print(f"\r{what}: {said} %", end="" if part < 1 else "\n", file=sys.stderr, flush=True)
+
+    return progress
+
+
+def emulated(function: str, step: int) -> list[str]:
+    """NEON and aarch64's scalar code beside the best set of this machine and its scalar code."""
+    machines = {"neon": Emulated("neon"), "scalar on aarch64": Emulated("scalar")}
+    try:
+        sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
+        sets |= {name: machine.run for name, machine in machines.items()}
+        found = sweep(function, sets, step, progress=counter(f"{function}, emulated"))
+    finally:
+        for machine in machines.values():
+            machine.close()
+    print(f"--- {function} on aarch64, emulated: every {step}th float")
+    print(report(function, found), flush=True)
+    return broken(function, found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    again = dict(action="append", help="only this one; may be given several times")
+    parser.add_argument("--step", type=int, default=1, help="every so manyth float; 1 is all of them")
+    parser.add_argument("--function", choices=FUNCTIONS, **again)
+    parser.add_argument("--isa", choices=available_isas(), **again)
+    options = parser.parse_args()
+    natives = {isa: native(isa) for isa in options.isa or available_isas()}
+    wrong = []
+    with using_threads(1), using_isa(available_isas()[0]):
+        for function in options.function or FUNCTIONS:
+            began = time.perf_counter()
+            found = sweep(function, natives, options.step, progress=counter(function))
+            print(f"--- {function}, " + ("every float" if options.step == 1 else f"step {options.step}"))
+            print(report(function, found))
+            print(f"{function}: {time.perf_counter() - began:.0f} s", flush=True)
+            wrong += broken(function, found)
+            if not options.isa and emulates_aarch64():
+                wrong += emulated(function, max(options.step, EMULATED_STEP))
+    if not emulates_aarch64():
+        print(f"neon: not run, for {GCC_AARCH64} or {QEMU} is not installed")
+    print("\n".join(wrong) or "all limits hold")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,77 @@
+"""Every C unit of pyx/, for every instruction set, through every compiler that is installed, with warnings
+on: there are to be none. Nothing is built, and nothing but the compilers is needed.
+
+    python tests/campaigns/warnings/check_warnings.py
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "pyx"))
+
+from build_flags import units  # noqa: E402
+
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-fsyntax-only"]
+
+
+def compilers() -> list[tuple[str, list[str]]]:
+    """(machine, command): gcc and clang for the machines that lnrnn has instruction sets of. One that is not
+    installed, or that lacks that machine's C library, is passed over."""
+    if sys.platform == "darwin":
+        return [(platform.machine(), ["clang"])]
+    found = []
+    for machine in ("x86_64", "aarch64"):
+        native = machine == platform.machine()
+        found.append((machine, ["gcc" if native else f"{machine}-linux-gnu-gcc"]))
+        found.append((machine, ["clang", f"--target={machine}-linux-gnu"]))
+    return [*found, (platform.machine(), ["musl-gcc"])]  # another C library
+
+
+def accepts(command: list[str], header: str) -> bool:
+    """Whether the compiler is here and finds a header."""
+    if not shutil.which(command[0]):
+        return False
+    run = [*command, "-fsyntax-only", "-x", "c", "-"]
+    return subprocess.run(run, input=f"#include <{header}>\n", text=True, capture_output=True).returncode == 0
+
+
+def check(command: list[str], machine: str) -> list[str]:
+    """The complaints about all units, each once: a header is read by many."""
+    openmp = ["-fopenmp"] if accepts([*command, "-fopenmp"], "omp.h") else []
+
+    def complaints(unit):
+        include = [f"-I{folder}" for folder in unit.include]
+        run = [*command, *unit.flags, *WARNINGS, *include, unit.source]
+        done = subprocess.run(run, cwd=ROOT, text=True, capture_output=True)
+        found = re.findall(r"^\S+:\d+(?::\d+)?: (?:warning|error|fatal error): .*$", done.stderr, re.M)
+        return found or ([done.stderr] if done.returncode else [])
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        found = pool.map(complaints, units(machine, openmp))
+    return list(dict.fromkeys(line for lines in found for line in lines))
+
+
+def main() -> None:
+    wrong = here = 0
+    for machine, command in compilers():
+        # <stdlib.h> and not <stdint.h>, which a compiler brings with it.
+        if accepts(command, "stdlib.h"):
+            found = check(command, machine)
+            print(*found, f"{' '.join(command)}: {len(found)} warnings", sep="\n")
+            wrong, here = wrong + len(found), here + 1
+    if not here:
+        sys.exit("neither gcc nor clang is installed")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a wheel has to be and to do. As a program: the tests of a wheel that is installed in the Python that
+runs it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]
+
+from emulated import Emulated  # noqa: E402
+
+import pages  # noqa: E402
+from outcome import Wrong, done  # noqa: E402
+from pythons_here import environment  # noqa: E402
+from source_copy import ROOT, copy_sources  # noqa: E402
+
+__all__ = ["contents", "in_emulator", "installed"]
+
+LARGEST = 1_500_000  # bytes
+# Tests that need the wheel alone. Of the machine's code, which is the same in the wheels of all Pythons:
+# norms and layers against the reference, equal bits by threads and batches, teams of threads.
+OF_MACHINE = (
+    "tests/norm/test_layer_norm.py", "tests/norm/test_batch_norm_input.py", "tests/rnn/test_forward.py",
+    "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
+)  # fmt: skip
+# Of the module: arguments and their errors, streams, files.
+OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
+# In an emulator, which takes some twenty times as long.
+IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
+FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
+
+
+def contents(wheel: Path) -> str:
+    """Size, and what check-wheel-contents finds."""
+    size = wheel.stat().st_size
+    if size > LARGEST:
+        raise Wrong(f"{wheel.name} has {size} bytes, more than {LARGEST}")
+    tool = Path(sys.executable).with_name("check-wheel-contents")
+    done([str(tool), str(wheel)])
+    return f"{size / 1e6:.3f} MB"
+
+
+def program() -> str:
+    """The README's."""
+    found = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
+    return next(block.text for block in found if "lnrnn.layer_norm(" in block.text)
+
+
+def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
+    """In an environment of its own: pip takes NumPy alone, the README's program runs, and tests pass; whole:
+    those of the machine's code too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    done([python, "-m", "venv", str(folder)])
+    own, free = str(folder / "bin/python"), environment(folder)
+    pip = [own, "-m", "pip", "--disable-pip-version-check"]
+    begun = time.monotonic()
+    done([*pip, "install", "--quiet", str(wheel)], env=free)
+    (folder / "program.py").write_text(program())
+    done([own, "program.py"], cwd=folder, env=free)
+    took = time.monotonic() - begun
+    names = {line.split("==")[0] for line in done([*pip, "list", "--format=freeze"], env=free).split()}
+    if names - {"pip", "setuptools"} != {"lnrnn", "numpy"}:
+        raise Wrong(f"pip has installed {sorted(names)}")
+    known = done([str(folder / "bin/lnrnn"), "info"], cwd=folder, env=free)
+    if "openmp: no\nteam: pthread" not in known:
+        raise Wrong(f"not the threads that a wheel has:\n{known}")
+    done([*pip, "install", "--quiet", *FOR_TESTS], env=free)
+    copy_tests(folder / "room")
+    command = [own, "-m", "pytest", "-p", "no:cacheprovider", *(OF_MACHINE if whole else ()), *OF_MODULE]
+    said = done(command, cwd=folder / "room", env=environment(folder / "room/tests"))
+    more = import_time(own, folder, free)
+    return f"installed, first program after {took:.1f} s; import {more}; {said.splitlines()[-1]}"
+
+
+def copy_tests(folder: Path) -> None:
+    """The sources without the package, so that the tests import what is installed."""
+    copy_sources(folder)
+    shutil.rmtree(folder / "lnrnn")
+
+
+def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
+    """The least of ten starts with lnrnn, over the least of ten with NumPy alone."""
+
+    def least(statement: str) -> float:
+        took = []
+        for _ in range(10):
+            begun = time.perf_counter()
+            subprocess.run([python, "-c", statement], cwd=folder, env=free, check=True)
+            took.append(time.perf_counter() - begun)
+        return min(took)
+
+    return f"{1000 * (least('import lnrnn') - least('import numpy')):.0f} ms over NumPy's"
+
+
+def in_emulator(wheel: Path, python: str, folder: Path) -> str:
+    """The README's program, and tests of layer norm, arguments and files."""
+    machine = Emulated(folder)
+    machine.install(python, str(wheel), *FOR_TESTS)
+    known = machine.run(["-m", "lnrnn", "info"], folder)
+    if "isa: neon" not in known or "team: pthread" not in known:
+        raise Wrong(f"not what a wheel for aarch64 has:\n{known}")
+    machine.run(["-c", program()], folder)
+    copy_tests(folder / "room")
+    said = machine.run(["-m", "pytest", "-p", "no:cacheprovider", *IN_EMULATOR], folder / "room")
+    return f"in qemu: {said.splitlines()[-1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *OF_MACHINE, *OF_MODULE]).returncode)
