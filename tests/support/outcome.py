@@ -1,11 +1,13 @@
-"""How a part of `make machines` ends when it does not pass, and how it runs commands."""
+"""How a part of a campaign ends when it does not pass, and how it runs commands."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 
-__all__ = ["Missing", "Wrong", "done", "needs"]
+__all__ = ["Missing", "Wrong", "done", "needs", "restart_with"]
 
 
 class Missing(Exception):
@@ -28,3 +30,10 @@ def done(command: list[str], **options) -> str:
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode} of {' '.join(map(str, command))}\n{ran.stdout[-3000:]}")
     return ran.stdout
+
+
+def restart_with(environment: dict[str, str], *before: str) -> None:
+    """Runs this program again with those variables, after the words `before`, unless it has the variables."""
+    if environment.items() - os.environ.items():
+        command = [*before, sys.executable, *sys.argv]
+        os.execvpe(command[0], command, {**os.environ, **environment})

@@ -1,11 +1,11 @@
 """One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit
 for bit.
 
-    python tests/campaigns/digest/digest.py > before.txt        # ... change something that may not change a result, build ...
+    python tests/campaigns/digest/digest.py > before.txt        # then a change, and a build
     python tests/campaigns/digest/digest.py | diff before.txt -
 
-or two builds in two folders: PYTHONPATH=OTHER python tests/campaigns/digest/digest.py. Hashes are those of one machine and one
-compiler: they are not kept, they are compared.
+PYTHONPATH=OTHER chooses a build in another folder. Hashes are those of one machine and one compiler: they are
+compared, and not kept.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def main() -> None:
     parser.add_argument(
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
     )
+    parser.add_argument("--every", type=int, default=1, help="not every configuration, but every so-manyth")
     options = parser.parse_args()
     lnrnn._core.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
     for isa in options.isa or available_isas():
         with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
-            for function, arguments in configurations():
+            for function, arguments in list(configurations())[:: options.every]:
                 named = " ".join(getattr(a, "__name__", str(a)) for a in arguments)
                 print(isa, function.__name__, named, digest(function(*arguments)))
 

@@ -1,7 +1,5 @@
 """Under the limits of the system: sizes of files, a full disk, processes, address space. Each is an error
 that says so, or the right result, and the next call is right.
-
-    python tests/campaigns/faults/limits.py files|memory|processes|disk FOLDER [--seed N] [--steps N]
 """
 
 from __future__ import annotations
@@ -12,17 +10,18 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "support"), str(Path(__file__).parents[2] / "runtime")]
+import numpy as np
+from operations import bits
 
-import numpy as np  # noqa: E402
-from operations import bits  # noqa: E402
-
-import lnrnn  # noqa: E402
-from lnrnn.cli import write_array  # noqa: E402
+import lnrnn
+from lnrnn.cli import write_array
+from outcome import Missing, needs, restart_with
+from source_copy import ROOT
 
 
 @contextmanager
@@ -34,10 +33,6 @@ def limited(kind: int, value: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(kind, (hard, hard))
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
 
 
 class Writers:
@@ -90,19 +85,26 @@ class Writers:
             told = "old"
         assert sorted(os.listdir("/proc/self/fd")) == before, "a descriptor stays open"
         assert self.whole(path) == told, f"{path.name} is not the {told} one"
-        assert names(self.folder) == sorted(p.name for p in (self.model, self.array, self.png)), names(
-            self.folder
-        )
+        assert set(os.listdir(self.folder)) == {p.name for p in (self.model, self.array, self.png)}
         return told == "new"
 
 
-def files(folder: Path, steps: int) -> int:
+def steps_of(options: argparse.Namespace) -> int:
+    return 3 if options.quick else 60
+
+
+def work_folder(options: argparse.Namespace) -> Path:
+    """An empty one."""
+    return Path(tempfile.mkdtemp(dir=options.folder))
+
+
+def file_sizes(options: argparse.Namespace) -> dict[str, int]:
     """Files may have so many bytes: from none to more than are needed."""
-    writers, tried = Writers(folder), 0
+    writers, tried = Writers(work_folder(options)), 0
     for path, write in writers.all():
         write()
         size = path.stat().st_size
-        for limit in np.unique(np.linspace(0, size + 1, steps).astype(int)):
+        for limit in np.unique(np.linspace(0, size + 1, steps_of(options)).astype(int)):
             writers.reset()
             with limited(resource.RLIMIT_FSIZE, int(limit)):
                 done = writers.attempt(path, write, errno.EFBIG)
@@ -110,11 +112,18 @@ def files(folder: Path, steps: int) -> int:
             write()
             assert writers.whole(path) == "new"
             tried += 1
-    return tried
+    return {"limits": tried}
 
 
-def disk(folder: Path) -> int:
+def disk(options: argparse.Namespace) -> dict[str, int]:
     """A small tmpfs that others have filled up to the last pages: no page is left, one, two, and so on."""
+    folder = work_folder(options)
+    mounts = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(folder)]
+    if "LNRNN_UNSHARED" not in os.environ:
+        needs("unshare")
+        if subprocess.run(mounts, capture_output=True).returncode:
+            raise Missing("needs a user namespace with mounts of its own")
+    restart_with({"LNRNN_UNSHARED": "1"}, "unshare", "-rm")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)], check=True)
     writers, tried = Writers(folder), 0
 
@@ -134,10 +143,10 @@ def disk(folder: Path) -> int:
             write()
             assert writers.whole(path) == "new"
             tried += 1
-    return tried
+    return {"disks": tried}
 
 
-def memory(steps: int) -> int:
+def address_space(options: argparse.Namespace) -> dict[str, int]:
     """The address space may grow by so many pages: from none to more than are needed."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 16, 128)).astype(np.float32)
@@ -161,7 +170,7 @@ def memory(steps: int) -> int:
     for name, (call, seen) in work.items():
         bn.load_state_dict(start)
         old, want, new = seen(), bits(call()), seen()
-        for room in np.linspace(0, 40 << 20, steps).astype(int):
+        for room in np.linspace(0, 40 << 20, steps_of(options)).astype(int):
             bn.load_state_dict(start)
             with open("/proc/self/statm") as file:
                 size = int(file.read().split()[0]) * resource.getpagesize()
@@ -180,15 +189,16 @@ def memory(steps: int) -> int:
             assert bits(call()) == want, f"{name}, {room} bytes more: the next call is wrong"
             tried += 1
     assert refused, "there was always enough memory"
-    return tried
+    return {"limits": tried, "refused": refused}
 
 
-def processes(seed: int, steps: int) -> int:
+def processes(options: argparse.Namespace) -> dict[str, int]:
     """So many processes and threads, for teams of several sizes: the results are those of one thread."""
+    sys.path.append(str(ROOT / "tests/runtime"))
     from test_threads import ADDRESSES, PROCESSES, with_limit
 
-    rng = np.random.default_rng(seed)
-    for _ in range(steps):
+    rng, tries = np.random.default_rng(options.seed), max(1, steps_of(options) // 6)
+    for _ in range(tries):
         limit, threads = int(rng.integers(1, 20)), int(rng.integers(2, 33))
         with_limit(PROCESSES.format(limit=limit), threads)
         room = int(rng.integers(60, 400))
@@ -197,26 +207,4 @@ def processes(seed: int, steps: int) -> int:
         except AssertionError as error:
             if not str(error).rstrip().endswith("MemoryError"):  # which it may be: of the results themselves
                 raise AssertionError(f"{threads} threads, {room} MiB: {error}") from None
-    return 2 * steps
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["files", "memory", "processes", "disk"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=50)
-    options = parser.parse_args()
-    options.folder.mkdir(exist_ok=True)
-    lnrnn.set_num_threads(1)
-    tried = {
-        "files": lambda: files(options.folder, options.steps),
-        "disk": lambda: disk(options.folder),
-        "memory": lambda: memory(options.steps),
-        "processes": lambda: processes(options.seed, options.steps),
-    }[options.what]()
-    print(f"{options.what}: {tried} limits, each an error or the right result")
-
-
-if __name__ == "__main__":
-    main()
+    return {"limits": 2 * tries}

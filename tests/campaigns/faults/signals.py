@@ -1,7 +1,5 @@
 """SIGKILL and SIGINT at random moments: of a process that writes, computes and trains.
 
-    python tests/campaigns/faults/signals.py kill|interrupt|command FOLDER [--seed N] [--seconds S]
-
 kill: a file is then an old one or a new one, whole, and can be written again. interrupt: a KeyboardInterrupt,
 or the right result; what the call changes is as before it or as after it, no other file is left, and the next
 call is right. command: both, of `lnrnn run` and `lnrnn demo`.
@@ -16,34 +14,40 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "support")]
+import numpy as np
+from limits import Writers, work_folder
+from operations import bits
 
-import numpy as np  # noqa: E402
-from limits import Writers  # noqa: E402
-from operations import bits  # noqa: E402
-
-import lnrnn  # noqa: E402
-from lnrnn.cli import write_array  # noqa: E402
-from networks import network, normal  # noqa: E402
+import lnrnn
+from lnrnn.cli import write_array
+from networks import network, normal
 
 PART = ".lnrnn-"
+
+
+def until(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
 
 
 def parts_left(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.name.startswith(PART)]
 
 
-def kill(folder: Path, seed: int, seconds: float) -> Counter[str]:
+def kill(options: argparse.Namespace) -> Counter[str]:
     """Children that write for ever are killed after a random time."""
-    rng, writers, seen = np.random.default_rng(seed), Writers(folder), Counter()
-    end = time.monotonic() + seconds
+    folder = work_folder(options)
+    rng, writers, seen = np.random.default_rng(options.seed), Writers(folder), Counter()
+    lnrnn.set_num_threads(1)  # a child that is forked has no other threads
     todo = writers.all()
     for _, write in todo:
         write()
-    while time.monotonic() < end:
+    for _ in until(options.seconds):
         path, write = todo[rng.choice(3, p=[0.45, 0.45, 0.1])]
         writers.reset()
         delay = rng.uniform(0, 1.0 if path == writers.png else 0.02)
@@ -145,14 +149,11 @@ def work(folder: Path) -> dict:
     }
 
 
-def interrupt(folder: Path, seed: int, seconds: float) -> Counter[str]:
-    rng, alarm, seen = np.random.default_rng(seed), Alarm(), Counter()
-    end = time.monotonic() + seconds
+def interrupt(options: argparse.Namespace) -> Counter[str]:
+    rng, alarm, seen = np.random.default_rng(options.seed), Alarm(), Counter()
+    lnrnn.set_num_threads(1)
     known = {}
-    for name, (call, state, reset) in work(folder).items():
-        reset_all = reset
-        if name in ("save", "load", "write_array"):
-            reset_all()
+    for name, (call, state, reset) in work(work_folder(options)).items():
         reset()
         old = state()
         call()
@@ -161,7 +162,7 @@ def interrupt(folder: Path, seed: int, seconds: float) -> Counter[str]:
         want = bits(call())
         known[name] = (call, state, reset, old, want, state(), time.monotonic() - since)
     open_before = len(os.listdir("/proc/self/fd"))
-    while time.monotonic() < end:
+    for _ in until(options.seconds):
         for name, (call, state, reset, old, want, new, took) in known.items():
             if name == "long call" and rng.random() > 0.1:
                 continue
@@ -179,30 +180,21 @@ def interrupt(folder: Path, seed: int, seconds: float) -> Counter[str]:
     return seen
 
 
-def command(folder: Path, seed: int, seconds: float) -> Counter[str]:
+def command(options: argparse.Namespace) -> Counter[str]:
     """`lnrnn run` and `lnrnn demo axes --quick` as processes, killed or interrupted."""
-    rng, seen = np.random.default_rng(seed), Counter()
+    rng, seen, folder = np.random.default_rng(options.seed), Counter(), work_folder(options)
     model, x, y = folder / "m.safetensors", folder / "x.npy", folder / "y.npy"
     lnrnn.LSTM(32, 128, seed=0).save(model)
     np.save(x, rng.standard_normal((400, 8, 32)).astype(np.float32))
-    run = [sys.executable, "-m", "lnrnn", "run", str(model), str(x), str(y)]
-    demo = [
-        sys.executable,
-        "-m",
-        "lnrnn",
-        "demo",
-        "axes",
-        "--quick",
-        "--output-dir",
-        str(folder),
-    ]
+    lnrnn_command = [sys.executable, "-m", "lnrnn"]
+    run = [*lnrnn_command, "run", str(model), str(x), str(y)]
+    demo = [*lnrnn_command, "demo", "axes", "--quick", "--output-dir", str(folder)]
     results = {}
     for name, arguments, made in (("run", run, y), ("demo", demo, folder / "axes.png")):
         since = time.monotonic()
         subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         results[name] = (arguments, made, made.read_bytes(), time.monotonic() - since)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in until(options.seconds):
         name = str(rng.choice(["run", "run", "run", "demo"]))
         arguments, made, want, took = results[name]
         made.write_bytes(b"old")
@@ -223,24 +215,3 @@ def command(folder: Path, seed: int, seconds: float) -> Counter[str]:
             part.unlink()
         seen[f"{name} {number.name} exit {process.returncode} {'old' if found == b'old' else 'new'}"] += 1
     return seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["kill", "interrupt", "command"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=20)
-    options = parser.parse_args()
-    options.folder.mkdir(exist_ok=True)
-    lnrnn.set_num_threads(1)  # a child that is forked has no other threads
-    seen = {"kill": kill, "interrupt": interrupt, "command": command}[options.what](
-        options.folder, options.seed, options.seconds
-    )
-    for name, count in sorted(seen.items()):
-        print(f"    {name}: {count}")
-    print(f"{options.what}: {sum(seen.values())} signals")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,11 @@
 """Every request of an operation fails in turn: its first request for memory, in the next try its second, and
-so on, until the operation makes fewer. To be run with failing.c preloaded; run.py does that.
+so on, until the operation makes fewer. failing.c is preloaded.
 
-    python tests/campaigns/faults/sweep.py memory|files FOLDER [--only TEXT] [--every K] [--at N]
+With PYTHONMALLOC=malloc every object of Python is a request too. Without it only large objects and arrays
+are, and all memory has to be given back: Python itself loses some if there is no memory for a frame.
 
-With PYTHONMALLOC=malloc every object of Python is a request too. Without, only large ones and arrays are, and
-whether all memory is given back is looked at as well: Python itself loses some when it finds no memory
-for the frame of a function.
-
-Prints for each operation how many requests failed, and what went wrong: an error that is none of memory or of
-the file system, a wrong result, a state between the old one and the new, memory or a descriptor that is not
-given back, a wrong next call.
+These are problems: an error that is none of memory or of the file system, a wrong result, a state between the
+old one and the new, memory or a descriptor that is not given back, a wrong next call.
 """
 
 from __future__ import annotations
@@ -22,15 +18,13 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "support")]
+import numpy as np
+from operations import Operation, bits, operations
 
-import numpy as np  # noqa: E402
-from operations import Operation, bits, operations  # noqa: E402
-
-import lnrnn  # noqa: E402
+import lnrnn
+from outcome import Wrong
 
 MEMORY, FILES = 1, 2
 ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
@@ -39,10 +33,7 @@ ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
 ROWS = 1, 20
 PATIENCE = 120  # seconds for an operation, all its sweeps together
 LEAKS = 2  # blocks more after each sweep over an operation than after the one before: Python's lists may grow
-SWEEPS = (
-    4,
-    16,
-)  # to see that, and so many again where the first were not enough: what grows for ever is a leak
+SWEEPS = 4, 16  # to see that, and so many again if the first are not enough: a leak grows for ever
 
 lib = ctypes.PyDLL(None)  # what is preloaded is found in the process itself
 
@@ -71,11 +62,8 @@ def handler() -> str:
 
 
 def descriptors() -> list[str]:
-    return sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _open(fd))
-
-
-def _open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
+    paths = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return sorted(os.readlink(path) for path in paths if os.path.lexists(path))
 
 
 unraised: list[str] = []
@@ -197,59 +185,44 @@ def hear(told: Any) -> None:
         unraised.append(f"{told.exc_value!r} in {told.object!r}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["memory", "files"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="operations whose names contain this")
-    parser.add_argument("--every", type=int, default=1, help="not every request, but every K-th")
-    parser.add_argument("--at", type=int, help="this request alone, with the traceback of what it raises")
-    options = parser.parse_args()
+def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
+    """Every operation, or those whose names contain options.only; each options.every-th request, or the one
+    options.at alone."""
     find_functions()
     import safetensors.numpy  # noqa: F401
 
     spare_safetensors()
     lnrnn.set_num_threads(1)
     sys.unraisablehook = hear
-    options.folder.mkdir(exist_ok=True)
     # Where it was, if the process ends.
     progress = open(options.folder / "at", "w+b", buffering=0)  # noqa: SIM115
     gc.disable()
     total = wrong = others = 0
     every_object = bool(os.environ.get("PYTHONMALLOC"))
-    ways = (
-        [(MEMORY, row, 0) for row in (ROWS[:1] if every_object else ROWS)]
-        if options.kind == "memory"
-        else [(FILES, 1, error) for error in (ENOSPC, EIO, EINTR, SHORT)]
-    )
-    for name, operation in operations(options.folder / "files", options.kind == "files"):
-        if options.only not in name:
-            continue
-        if (
-            every_object and name == "load"
-        ):  # safetensors ends the process where Python makes no object for it
+    errors = (0,) if kind == MEMORY else (ENOSPC, EIO, EINTR, SHORT)
+    rows = ROWS if kind == MEMORY and not every_object else ROWS[:1]
+    for name, operation in operations(options.folder / "files", kind == FILES):
+        # safetensors ends the process where Python makes no object for it
+        if options.only not in name or (every_object and name == "load"):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         gc.collect()
         gc.freeze()
-        for way in ways:
-            sweep = Sweep(operation, *way)
+        for row, error in [(row, error) for row in rows for error in errors]:
+            sweep = Sweep(operation, kind, row, error)
             if options.at:
-                print(name, way, sweep.check(options.at), *sweep.problems)
+                print(name, row, error, sweep.check(options.at), *sweep.problems)
                 continue
 
-            def tell(at: int, name: str = name, way: Any = way) -> None:
+            def tell(at: int, name: str = name) -> None:
                 progress.seek(0)
                 progress.write(f"--only {name!r} --at {at}".ljust(200).encode())
 
             failed = sweep.run(options.every, tell)
             total, wrong, others = total + failed, wrong + len(sweep.problems), others + sweep.others
-            print(f"{name} {way[1:]}: {failed} requests failed, {sweep.others} errors of others", flush=True)
             for problem in sweep.problems[:8]:
-                print(f"    WRONG {problem}", flush=True)
-    print(f"total: {total} failures, {others} errors of others, {wrong} problems")
-    sys.exit(bool(wrong))
-
-
-if __name__ == "__main__":
-    main()
+                print(f"{name} {row, error}, {failed} requests failed: WRONG {problem}", flush=True)
+    faulthandler.cancel_dump_traceback_later()
+    if wrong:
+        raise Wrong(f"{wrong} problems after {total} failures")
+    return {"requests failed": total, "errors of NumPy and Python": others}

@@ -1,34 +1,36 @@
-"""``make guard``: no kernel reads or writes outside its arrays.
+"""No kernel reads or writes outside its arrays.
 
-    python tests/campaigns/guard/sweep.py [--isa avx2] [--quick]
-
-Every array of NumPy's gets a page before and one after it that nothing may touch, close to its end in one
-pass and to its beginning in the other; a touch ends the process, and the last line of what it printed names
-the case. Sizes 1 to 200 of every norm and elementwise function, dtype, instruction set and of every kind of
-network with float, bfloat16 and int8 weights, forward, in streams, and backward; the results must be those
-without guards, to the bit. New memory is NaN, so that what is read before it is written shows too.
+guard: every array of NumPy's gets a page before and one after it that nothing may touch, close to its end in
+one pass and to its beginning in the other; a touch ends the process. Sizes 1 to 200 of every norm and
+elementwise function, dtype, instruction set and of every kind of network with float, bfloat16 and int8
+weights, forward, in streams, and backward; the results must be those without guards, to the bit. New memory
+is NaN, so that a value that is read before it is written shows too. control: a byte outside an array ends the
+process, one inside does not.
 """
 
 from __future__ import annotations
 
+import argparse
+import ctypes
 import faulthandler
 import importlib.util
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2]
-sys.path.insert(0, str(TESTS / "support"))
-import numpy as np  # noqa: E402
+import numpy as np
 
-import lnrnn  # noqa: E402
-from configurations import digest, of_network, of_norm, rng_of  # noqa: E402
-from helpers import available_isas, isa_options, using_isa, using_threads  # noqa: E402
-from networks import VARIANTS  # noqa: E402
+import lnrnn
+from compilers import native_compiler
+from configurations import digest, of_network, of_norm, rng_of
+from helpers import available_isas, using_isa, using_threads
+from networks import VARIANTS
+from outcome import Missing, Wrong
 
 SIZES = range(1, 201)
 QUICK = (1, 3, 16, 31, 65)
@@ -41,11 +43,14 @@ Case = tuple[Callable[..., Iterator[np.ndarray]], tuple[object, ...]]
 
 def guard_pages(folder: Path):
     """The module, compiled in ``folder`` for this Python unless it is there."""
+    if not sys.platform.startswith("linux"):
+        raise Missing("needs Linux: pages without access by mprotect")
     path = folder / f"guard_pages{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not path.exists():
         include = [f"-I{sysconfig.get_paths()['include']}", f"-I{np.get_include()}"]
         source = Path(__file__).with_name("guard_pages.c")
-        subprocess.run(["cc", "-O1", "-fPIC", "-shared", *include, str(source), "-o", str(path)], check=True)
+        command = [*native_compiler(), "-O1", "-fPIC", "-shared", *include, str(source), "-o", str(path)]
+        subprocess.run(command, check=True)
     spec = importlib.util.spec_from_file_location("guard_pages", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -90,39 +95,48 @@ def cases(quick: bool) -> Iterator[Case]:
                 yield of_network, (variant, (n, 1 + (n + 7 * k) % 40), 1 + (n + k) % 6, weights, 1 + k % 2)
 
 
-def main() -> int:
-    parser = isa_options(__doc__)
-    parser.add_argument("--quick", action="store_true", help="five sizes")
-    options = parser.parse_args()
+def guarded(options: argparse.Namespace) -> dict[str, int]:
     faulthandler.enable()
-    with tempfile.TemporaryDirectory() as folder:
-        guard = guard_pages(Path(folder))
-    wrong = 0
+    guard = guard_pages(options.folder)
+    begun, count, wrong = guard.set(0), 0, []
+    at = open(options.folder / "at", "w")  # noqa: SIM115
     for isa in options.isa or available_isas():
-        count, before = 0, guard.set(0)
         with using_isa(isa), using_threads(1):
             for function, arguments in cases(options.quick):
-                named = (
-                    f"{isa} {function.__name__} {' '.join(getattr(a, '__name__', str(a)) for a in arguments)}"
-                )
+                named = " ".join(getattr(a, "__name__", str(a)) for a in (isa, function, *arguments))
                 want = digest(function(*arguments))
                 for mode, number in MODES.items():
-                    sys.stderr.write(f"\r{named} {mode}".ljust(100))
+                    at.seek(0)
+                    at.write(f"# {named} {mode}".ljust(150))
+                    at.flush()
                     guard.set(number)
                     try:
                         got = digest(function(*arguments))
                     finally:
                         guard.set(0)
                     if got != want:
-                        wrong += 1
-                        print(f"\nanother result with guards {mode}: {named}")
+                        wrong.append(f"{named} {mode}")
                 count += 1
-        print(
-            f"\n{isa}: {count} cases, {guard.set(0) - before} arrays with guards, {wrong} other results",
-            flush=True,
-        )
-    return int(wrong > 0)
+    if wrong:
+        raise Wrong(f"other results with guards: {wrong}")
+    return {"cases": count, "arrays with guards": guard.set(0) - begun}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def control(options: argparse.Namespace) -> dict[str, str]:
+    guard = guard_pages(options.folder)
+    for size, (mode, number) in itertools.product((5, 8192), MODES.items()):
+        inside, outside = (size - 1, size) if mode == "after" else (0, -1)
+        for offset, ends_by in ((inside, 0), (outside, -signal.SIGSEGV)):
+            child = os.fork()
+            if not child:
+                guard.set(number)
+                a = np.empty(size, np.uint8)
+                ctypes.memset(a.ctypes.data + offset, 1, 1)
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status != ends_by:
+                raise Wrong(f"byte {offset} of {size}, guards {mode}: status {status}, not {ends_by}")
+    return {"a touch": "ends the process"}
+
+
+PARTS = {"control": control, "guard": guarded}

@@ -1,23 +1,22 @@
-"""``make digest``: the same bits whatever the threads: tests/campaigns/digest/digest.py in processes of different settings.
-
-    python tests/campaigns/digest/digest_settings.py [--isa avx2] [--quick]
+"""The same bits whatever the threads: digest.py in processes of different settings.
 
 Settings are the number of threads (1 to 7), whose threads they are, the cores of the affinity mask, OpenMP's
-environment, and the sizes of the caches that the tuning goes by. Prints one digest for each instruction set,
-or the configurations that differ, with the setting, and then ends with 1.
+environment, and the sizes of the caches that the tuning goes by. As a control, the digests of the instruction
+sets may not all be equal.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-import lnrnn  # noqa: E402
-from helpers import available_isas, isa_options  # noqa: E402
+import lnrnn
+from helpers import available_isas
+from outcome import Wrong
 
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {},
@@ -37,6 +36,7 @@ PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main
 
 def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str]]]:
     """(name, words before the script, environment, words after it). The first is one thread."""
+    few = ["--every", "12"] if quick else []
     found: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():
         kind = {"LNRNN_TEAM": team}
@@ -52,7 +52,7 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
         for caches in CACHES:
             words = ["--threads", "2", "--caches", *caches]
             found.append((f"{team}, 2 threads, caches {' '.join(caches)}", [], kind, words))
-    return found
+    return [(name, before, environment, [*after, *few]) for name, before, environment, after in found]
 
 
 def digests(isa: str, before: list[str], environment: dict[str, str], after: list[str]) -> list[str]:
@@ -63,24 +63,24 @@ def digests(isa: str, before: list[str], environment: dict[str, str], after: lis
     return done.stdout.splitlines()
 
 
-def main() -> int:
-    parser = isa_options(__doc__)
-    parser.add_argument("--quick", action="store_true", help="three settings instead of all")
-    options = parser.parse_args()
-    different = 0
+def digested(options: argparse.Namespace) -> dict[str, int | str]:
+    found: dict[str, int | str] = {}
+    wrong = []
     for isa in options.isa or available_isas():
         (_, *first), *others = settings(options.quick)
         want = digests(isa, *first)
         for name, *setting in others:
             got = digests(isa, *setting)
-            wrong = [a for a, b in zip(got, want, strict=True) if a != b]
-            different += len(wrong)
-            for line in wrong:
-                print(f"{name}: {line}")
-        whole = hashlib.sha256("\n".join(want).encode()).hexdigest()[:16]
-        print(f"{isa}: {1 + len(others)} settings, {len(want)} configurations, digest {whole}", flush=True)
-    return int(different > 0)
+            wrong += [f"{name}: {a}" for a, b in zip(got, want, strict=True) if a != b]
+        found |= {"settings": 1 + len(others), "configurations": len(want)}
+        without_name = "\n".join(line.partition(" ")[2] for line in want)
+        found[isa] = hashlib.sha256(without_name.encode()).hexdigest()[:16]
+    if wrong:
+        raise Wrong("\n".join(wrong))
+    isas = [isa for isa in found if isa in available_isas()]
+    if len(isas) > 1 and len({found[isa] for isa in isas}) == 1:
+        raise Wrong("the digests of all instruction sets are equal: they show nothing")
+    return found
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+PARTS = {"digest": digested}

@@ -1,0 +1,119 @@
+"""Faults injected into lnrnn.
+
+memory     the n-th request for memory fails, for every n of every operation: of arrays and large objects, one
+           alone and 20 in a row
+objects    the same of every object of Python, one alone
+first      the same of the first call in a fresh process, on one thread and on two
+files      the n-th call to the file system fails: ENOSPC, EIO, EINTR, or half of a write
+sizes, address, processes    RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
+disk       a full tmpfs, in a user namespace
+kill, interrupt, command    SIGKILL and SIGINT at random moments
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from limits import address_space, disk, file_sizes, processes
+from signals import command, interrupt, kill
+from sweep import FILES, MEMORY, fail_all
+
+from compilers import built, native_compiler, preloading
+from outcome import Missing, Wrong, restart_with
+
+HERE = Path(__file__).parent
+FIRST = """
+import sys; sys.path[:0] = {path!r}
+import sweep, numpy as np, lnrnn
+sweep.find_functions()
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads({threads})
+x, rnn = np.ones((40, 64, 16), np.float32), lnrnn.LSTM(16, 32, seed=0)
+call = {{"call": lambda: rnn(x)[0], "norm": lambda: lnrnn.layer_norm(x.reshape(-1, 64), 64)}}[{what!r}]
+try:
+    found = sweep.lib.faults_call(call, sweep.MEMORY, {at}, 1, 0)
+except MemoryError:
+    found = None
+failed = sweep.lib.faults_failed()
+want = call()
+assert found is None or np.array_equal(found, want)
+lnrnn.set_num_threads(1)
+assert np.array_equal(call(), want)
+sys.exit(0 if failed else 9)
+"""
+
+
+def failing() -> dict[str, str]:
+    """The environment of a program in which requests fail."""
+    if platform.libc_ver()[0] != "glibc":
+        raise Missing("needs Linux and glibc")
+    flags = ["-shared", "-fPIC", "-fvisibility=default", "-fno-builtin"]
+    library = built("faults", native_compiler(), HERE / "failing.c", flags)
+    return {"RUST_BACKTRACE": "0", **preloading(library)}
+
+
+def restart_preloaded(**more: str) -> None:
+    if "LNRNN_PRELOADED" not in os.environ:
+        restart_with({"LNRNN_PRELOADED": "1", **failing(), **more})
+
+
+def memory(options: argparse.Namespace) -> dict[str, int]:
+    restart_preloaded()
+    options.every = options.every or (31 if options.quick else 1)
+    return fail_all(options, MEMORY)
+
+
+def objects(options: argparse.Namespace) -> dict[str, int]:
+    # CPython 3.13.0 itself crashes where a request for a function fails (PyFunction_NewWithQualName).
+    if sys.version_info >= (3, 13):
+        raise Missing("needs Python 3.12 or earlier")
+    restart_preloaded(PYTHONMALLOC="malloc")
+    options.every = options.every or (450 if options.quick else 1)
+    return fail_all(options, MEMORY)
+
+
+def files(options: argparse.Namespace) -> dict[str, int]:
+    restart_preloaded()
+    options.every = options.every or 1
+    return fail_all(options, FILES)
+
+
+def first(options: argparse.Namespace) -> dict[str, int]:
+    tried, ended = 0, []
+    environment = {**os.environ, **failing()}
+    for threads, what in [(threads, what) for threads in (1, 2) for what in ("call", "norm")]:
+        status = 0
+        for at in range(1, 1000):
+            code = FIRST.format(path=sys.path, threads=threads, what=what, at=at)
+            run = [sys.executable, "-c", code]
+            done = subprocess.run(run, env=environment, text=True, capture_output=True)
+            status = done.returncode
+            if status == 9:  # it makes fewer requests
+                break
+            tried += 1
+            if status:
+                ended.append(f"{what}, {threads} threads, request {at}: exit {status}, {done.stderr[-100:]}")
+    print(*ended, sep="\n")
+    # Where a thread or its memory cannot be had, glibc and libgomp end the process.
+    wrong = [text for text in ended if "libgomp" not in text and "thread-local data" not in text]
+    if wrong:
+        raise Wrong(f"{len(wrong)} processes ended")
+    return {"requests failed": tried, "processes ended by libgomp or glibc": len(ended)}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", default="", help="operations whose names contain this")
+    parser.add_argument("--every", type=int, help="not every request, but every so-manyth")
+    parser.add_argument("--at", type=int, help="this request alone, with the traceback of what it raises")
+
+
+PARTS = {
+    "memory": memory, "objects": objects, "first": first, "files": files, "sizes": file_sizes,
+    "address": address_space, "processes": processes, "disk": disk,
+    "kill": kill, "interrupt": interrupt, "command": command,
+}  # fmt: skip

@@ -1,0 +1,392 @@
+"""Races: threads of one process that read, set and call one model; forks; the end of the interpreter.
+
+readers: while one thread sets something of a model between two versions, others read it in every way there
+is: bit for bit one version or the other. callers: eight threads call one model, streams of it among them.
+settings: the same while the number of threads changes, on every instruction set (which may change only while
+nobody computes). fork: a child of a process whose threads are computing, and a grandchild, compute the same
+bits. pools: multiprocessing by fork, forkserver and spawn. exit: the interpreter ends while daemon threads
+compute, train and set, with a call in atexit: exit code 0, no message. These threads do not save: up to
+Python 3.13 the system ends a thread that wants the interpreter's lock after its end, and safetensors, which
+is written in Rust, then ends the process (github.com/PyO3/pyo3/issues/6084).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import copy
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lnrnn
+from helpers import at_once, available_isas, using_isa
+from networks import VARIANTS, drawn_state, network, normal, run_python
+
+CAN_HANG = True
+T, B, D, H = 6, 4, 5, 9
+PATIENCE = 30  # seconds until a child counts as hanging
+
+
+def until(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+
+
+def bits(found: Any) -> bytes:
+    if isinstance(found, (tuple, list)):
+        return b"".join(map(bits, found))
+    return np.asarray(found).tobytes()
+
+
+def shown(rnn) -> bytes:
+    """What state_dict gives, as a reader of its own."""
+    return bits(list(rnn.state_dict().values()))
+
+
+def readers(rnn, x, folder: Path) -> dict[str, Callable[[], bytes]]:
+    """Every way to have something of a model."""
+    h0 = drawn_state(np.random.default_rng(3), rnn, B)
+    ways = {
+        "call": lambda: call(rnn, x),
+        "call, ragged": lambda: bits(rnn(x, h0, [T, 0, 3, 1])),
+        "state_dict": lambda: shown(rnn),
+        "parameters": lambda: bits(list(rnn.parameters().values())),
+        "copy": lambda: shown(copy.copy(rnn)),
+        "deepcopy": lambda: shown(copy.deepcopy(rnn)),
+        "pickle": lambda: shown(pickle.loads(pickle.dumps(rnn))),
+        "bfloat16": lambda: bits(rnn.to_dtype("bfloat16")(x)),
+        "int8": lambda: bits(rnn.to_dtype("int8")(x)),
+        "file": lambda: saved(rnn, folder),
+    }
+    if not rnn.bidirectional:
+        ways["stream"] = lambda: streamed(rnn, x)
+    if rnn.norm is None or rnn.norm == type(rnn)(1, 1).norm:
+        ways["forward_train"] = lambda: trained(rnn, x)
+    return ways
+
+
+def call(rnn, x) -> bytes:
+    return bits(rnn(x))
+
+
+def streamed(rnn, x) -> bytes:
+    stream = rnn.stream(x.shape[1])
+    return bits([stream(row) for row in x])
+
+
+def saved(rnn, folder: Path) -> bytes:
+    path = folder / f"{threading.get_ident()}.safetensors"
+    rnn.save(path)
+    return shown(lnrnn.load(path))
+
+
+def trained(rnn, x) -> bytes:
+    y, h, tape = rnn.forward_train(x)
+    gx, gh0, grads = rnn.backward(tape, y)
+    return bits([y, h, gx, gh0, list(grads.values())])
+
+
+def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
+    """Every way to set something: with 0 one version, with 1 another."""
+    states = [rnn.state_dict(), other.state_dict()]
+    found = {"load_state_dict": lambda k: rnn.load_state_dict(states[k])}
+    for name in rnn.parameters():
+        found[name] = lambda k, name=name: setattr(rnn, name, states[k][name])
+    if isinstance(rnn.norm, lnrnn.BatchNormSpec):
+        data = [normal(rng, T, n, D) for n in (8, 13)]
+        found["calibrate"] = lambda k: rnn.calibrate([data[k]])
+        found["overrun"] = lambda k: setattr(rnn, "overrun", ("last", "mean")[k])
+    return found
+
+
+class Mixed(AssertionError):
+    """What a reader had was neither of one version nor of the other."""
+
+
+def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> int:
+    """Reads in several threads while change(0), change(1), ... go on in another. -> how many reads."""
+    stop, reads = threading.Event(), [0] * threads
+
+    def changing():
+        end, k = time.monotonic() + seconds, 0
+        try:
+            while time.monotonic() < end:
+                change(k % 2)
+                k += 1
+        finally:
+            stop.set()
+
+    def reading(place):
+        while not stop.is_set():
+            if read() not in wanted:
+                raise Mixed("neither the one version nor the other")
+            reads[place] += 1
+
+    at_once([changing, *(lambda place=place: reading(place) for place in range(threads))])
+    return sum(reads)
+
+
+def read_and_set(options: argparse.Namespace) -> Counter[str]:
+    """A random configuration, reader and setter, again and again."""
+    rng, seen = np.random.default_rng(options.seed), Counter()
+    sys.setswitchinterval(1e-5)
+    lnrnn.set_num_threads(2)
+    for _ in until(options.seconds):
+        variant = str(rng.choice(list(VARIANTS)))
+        layers, both = int(rng.integers(1, 4)), bool(rng.integers(2))
+        spec = dict(VARIANTS[variant], num_layers=layers, bidirectional=both, trained=T)
+        rnn, other = network(D, H, seed=0, **spec), network(D, H, seed=1, **spec)
+        ways, sets = readers(rnn, normal(rng, T, B, D), options.folder), setters(rnn, other, rng)
+        for _ in range(6):
+            way, what = str(rng.choice(list(ways))), str(rng.choice(list(sets)))
+            wanted = set()
+            for k in (0, 1):
+                sets[what](k)
+                wanted.add(ways[way]())
+            try:
+                reads = race(sets[what], ways[way], wanted, 0.15)
+            except Mixed as error:
+                raise Mixed(
+                    f"{variant}, {layers} layers, bidirectional={both}: {way} beside {what}: {error}"
+                ) from None
+            seen["pairs of a reader and a setter"] += 1
+            seen["reads"] += reads
+    return seen
+
+
+def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
+    """Calls of one model with arrays of their own, and streams."""
+    found = []
+    for k in range(8):
+        x = normal(rng, int(rng.integers(1, 30)), int(rng.integers(1, 70)), rnn.input_size)
+        jobs = partial(call, rnn, x)
+        if k % 4 == 3:
+            jobs = partial(streamed, rnn, x)
+        elif k % 4 == 2 and "forward_train" in readers(rnn, x, Path()) and rnn.known_steps is None:
+            jobs = partial(trained, rnn, x)
+        found.append((jobs, jobs()))
+    return found
+
+
+def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
+    """Eight threads; with `changing` a ninth sets the number of threads, and each model has another
+    instruction set."""
+    rng, seen = np.random.default_rng(options.seed), Counter()
+    sys.setswitchinterval(1e-5)
+    lnrnn.set_num_threads(2)
+    for _ in until(options.seconds):
+        variant = str(rng.choice(list(VARIANTS)))
+        spec = VARIANTS[variant]
+        rnn = network(D, int(rng.integers(1, 150)), **spec, num_layers=int(rng.integers(1, 3)), trained=40)
+        isa = str(rng.choice(available_isas())) if changing else lnrnn.cpu_info()["isa"]
+        with using_isa(isa):
+            jobs = work(rng, rnn)
+            with turning() if changing else nullcontext():
+                for _ in range(3):
+                    for got, (_, want) in zip(at_once([job for job, _ in jobs]), jobs, strict=True):
+                        assert got == want, f"{variant}, H = {rnn.hidden_size}, {isa}: other bits"
+                        seen["calls"] += 1
+        seen["models"] += 1
+    return seen
+
+
+@contextmanager
+def turning() -> Iterator[None]:
+    """A thread that sets the number of threads, without end."""
+    stop = threading.Event()
+
+    def turn() -> None:
+        for k in itertools.count():
+            if stop.is_set():
+                return
+            lnrnn.set_num_threads(1 + k % 4)
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+class Load:
+    """Threads that compute, train, set and, given a folder, save without end."""
+
+    def __init__(self, seed: int, folder: Path | None) -> None:
+        rng = np.random.default_rng(seed)
+        self.rnn = network(12, 70, cell=str(rng.choice(["RNN", "LSTM", "GRU"])), num_layers=2)
+        self.x, self.rows = normal(rng, 30, 40, 12), normal(rng, 3000, 300)
+        self.stop, self.path = threading.Event(), os.path.join(folder or "", "m.safetensors")
+        self.state = self.rnn.state_dict()
+        self.want = self.result()
+        jobs = [self.result, self.norm, self.train, self.set] + [self.save] * bool(folder)
+        self.threads = [threading.Thread(target=self.loop, args=(job,), daemon=True) for job in jobs]
+
+    def loop(self, job) -> None:
+        while not self.stop.is_set():
+            job()
+
+    def result(self) -> bytes:
+        return self.rnn(self.x)[0].tobytes() + self.norm()
+
+    def norm(self) -> bytes:
+        return lnrnn.layer_norm(self.rows, 300).tobytes()
+
+    def train(self) -> None:
+        y, _, tape = self.rnn.forward_train(self.x)
+        self.rnn.backward(tape, y)
+
+    def set(self) -> None:
+        self.rnn.load_state_dict(self.state)
+
+    def save(self) -> None:
+        self.rnn.save(self.path)
+
+    def __enter__(self) -> Load:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in self.threads), "a thread hangs"
+
+
+def ended(child: int) -> int:
+    """The status of a child, which may not hang."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("a child hangs")
+
+
+def child_of(load: Load) -> None:
+    """What a child does: it computes, sets threads, trains, saves, and has a child."""
+    code = 1
+    try:
+        same = load.result() == load.want
+        lnrnn.set_num_threads(3)
+        load.train()
+        load.set()
+        load.path += str(os.getpid())
+        load.save()
+        inner = os.fork()
+        if not inner:
+            os._exit(0 if load.result() == load.want else 3)
+        code = 0 if same and ended(inner) == 0 else 2
+    finally:
+        os._exit(code)
+
+
+def fork(options: argparse.Namespace) -> Counter[str]:
+    rng, seen = np.random.default_rng(options.seed), Counter()
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which are tested here
+    lnrnn.set_num_threads(2)
+    for _ in until(options.seconds):
+        with Load(int(rng.integers(1000)), options.folder) as load:
+            for _ in range(8):
+                time.sleep(rng.uniform(0, 0.02))
+                child = os.fork()
+                if not child:
+                    child_of(load)
+                status = ended(child)
+                assert status == 0, f"child: status {status}"
+                assert load.result() == load.want, "the parent computes something else"
+                seen["children"] += 1
+                seen["grandchildren"] += 1
+    return seen
+
+
+def in_a_pool(seed: int) -> bytes:
+    x = normal(np.random.default_rng(seed), 30, 40, 12)
+    return network(12, 70, cell="GRU", num_layers=2)(x)[0].tobytes()
+
+
+def pools(options: argparse.Namespace) -> Counter[str]:
+    seen = Counter()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    lnrnn.set_num_threads(2)
+    want = [in_a_pool(k) for k in range(6)]
+    for _ in until(options.seconds):
+        for method in ("fork", "forkserver", "spawn"):
+            with Load(options.seed, options.folder), multiprocessing.get_context(method).Pool(2) as pool:
+                assert pool.map_async(in_a_pool, range(6), 1).get(PATIENCE * 3) == want, method
+                rnn = network(12, 70, cell="LSTM")  # and as an argument, by pickle
+                got = pool.map_async(rnn, [np.ones((3, 12), np.float32)] * 2).get(PATIENCE)
+                assert np.array_equal(got[0][0], rnn(np.ones((3, 12)))[0])
+            seen[f"pools by {method}"] += 1
+    return seen
+
+
+def end_of_the_interpreter(seed: int, wait: float, how: str) -> None:
+    """Runs in a process of its own."""
+    load = Load(seed, None)
+    at_the_end = load.result
+
+    def last() -> None:
+        assert at_the_end() == load.want
+        print("computed at exit", flush=True)
+
+    atexit.register(last)
+    load.__enter__()
+    time.sleep(wait)
+    if how == "exit":
+        sys.exit(0)
+    if how == "error":
+        raise SystemExit(0)
+    if how == "interrupt":
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+        os.kill(os.getpid(), signal.SIGINT)
+        load.result()
+
+
+def ends(options: argparse.Namespace) -> Counter[str]:
+    rng, seen = np.random.default_rng(options.seed), Counter()
+    for _ in until(options.seconds):
+        how, wait = str(rng.choice(["end", "exit", "error", "interrupt"])), rng.uniform(0, 0.05)
+        call = f"end_of_the_interpreter({rng.integers(1000)}, {wait}, {how!r})"
+        code = f"import sys; sys.path[:0] = {sys.path!r}; import run_races; run_races.{call}"
+        done = run_python(code, timeout=PATIENCE * 2, LNRNN_NUM_THREADS=str(rng.integers(1, 4)))
+        said = done.stdout.split("\n")[0]
+        assert done.returncode == 0 and said == "computed at exit" and not done.stderr, (
+            f"{call}: exit {done.returncode}, {done.stdout}{done.stderr[-1500:]}"
+        )
+        seen[f"ends by {how}"] += 1
+    return seen
+
+
+PARTS = {
+    "readers": read_and_set,
+    "callers": call_together,
+    "settings": partial(call_together, changing=True),
+    "fork": fork,
+    "pools": pools,
+    "exit": ends,
+}

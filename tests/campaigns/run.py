@@ -1,0 +1,167 @@
+"""Runs a campaign: a search for faults that takes too long for the suite. README.md lists all campaigns.
+
+    python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
+
+A campaign is a module, NAME/run_NAME.py. Its PARTS are functions: part(options) -> {name: number or text}. A
+part that fails raises an error, and one whose tools are absent raises Missing. A module may have
+add_options(parser). Each part runs in a process of its own, with the folder options.folder to work in. If it
+fails, the command that repeats it is printed, with the words that it has written to the file `at` there. With
+--keep the figures are written to results/NAME.json, which the documentation shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
+MISSING = 77  # exit status: something that the campaign needs is not installed
+PATIENCE = 300  # seconds until a part counts as hanging, beyond twice its --seconds, if the module says so
+
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
+
+from outcome import Missing, Wrong  # noqa: E402
+
+
+def load(name: str) -> ModuleType:
+    sys.path.insert(0, str(HERE / name))
+    return importlib.import_module(f"run_{name}")
+
+
+def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"run.py {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    listed = ", ".join(module.PARTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {listed}; default: all")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of all that is random")
+    parser.add_argument("--seconds", type=float, default=30, help="for each part without an end of its own")
+    parser.add_argument("--quick", action="store_true", help="a sample that takes seconds")
+    parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
+    parser.add_argument(
+        "--pytest", type=shlex.split, default=[], help="more arguments of pytest, in one word"
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/campaigns" / name)
+    parser.add_argument("--skip-missing", action="store_true", help="pass over parts without their tools")
+    parser.add_argument("--keep", action="store_true", help=f"write results/{name}.json")
+    parser.add_argument("--note", action="append", default=[], help="a remark for that file")
+    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)  # run one part here, write them there
+    getattr(module, "add_options", lambda parser: None)(parser)
+    return parser
+
+
+def run_here(module: ModuleType, options: argparse.Namespace) -> int:
+    """One part in this process."""
+    (part,) = options.parts
+    options.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        figures = module.PARTS[part](options)
+    except Missing as missing:
+        print(f"{part}: not run: {missing}", flush=True)
+        return MISSING
+    except Wrong as wrong:
+        print(f"{part}: WRONG: {wrong}", flush=True)
+        return 1
+    options.figures.write_text(json.dumps(figures))
+    return 0
+
+
+def run_part(part: str, words: list[str], options: argparse.Namespace, limit: float | None) -> dict | int:
+    """One part in a process of its own. -> its figures, or the exit status."""
+    folder = options.folder.resolve() / part
+    folder.mkdir(parents=True, exist_ok=True)
+    figures, at = folder / "figures.json", folder / "at"
+    for old in (figures, at):
+        old.unlink(missing_ok=True)
+    command = [sys.executable, str(Path(__file__)), *words, "--seed", str(options.seed)]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+    inner = [*command, "--folder", str(folder), "--figures", str(figures)]
+    try:
+        status: object = subprocess.run(inner, env=environment, timeout=limit).returncode
+    except subprocess.TimeoutExpired:
+        status = f"more than {limit} s"
+    if status == 0:
+        found: dict = json.loads(figures.read_text())
+        return found
+    if status != MISSING:
+        where = at.read_text().strip() if at.exists() else ""
+        print(f"{part}: FAILED, exit {status}; again: {shlex.join(command)} {where}", flush=True)
+    return MISSING if status == MISSING else 1
+
+
+def cpu() -> str:
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    named = re.search(r"^model name\s*: (.*)$", text, re.M)
+    return f"{named[1] if named else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def keep(name: str, words: list[str], notes: list[str], seconds: float, figures: dict, passed: bool) -> None:
+    """Writes the result; of a part that is one of several, each figure with the part's name."""
+    named = {
+        (key if len(figures) == 1 or key == part else f"{part}: {key}"): value
+        for part, found in figures.items()
+        for key, value in found.items()
+    }
+    result = {
+        "campaign": name, "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu(),
+        "python": platform.python_version(), "seconds": round(seconds),
+        "command": shlex.join(["run.py", *words]), "passed": passed, "figures": named, "notes": notes,
+    }  # fmt: skip
+    path = HERE / "results" / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"kept in {path.relative_to(ROOT)}")
+
+
+def main(words: list[str]) -> int:
+    if not words or words[0] not in NAMES:
+        print(__doc__, "Campaigns: ", ", ".join(NAMES), sep="")
+        return 2 * (bool(words) and words[0] not in ("-h", "--help", "--list"))
+    name, *rest = words
+    module = load(name)
+    parser = parser_of(name, module)
+    options = parser.parse_args(rest)
+    if unknown := [part for part in options.parts if part not in module.PARTS]:
+        parser.error(f"no part {unknown[0]!r}: there are {', '.join(module.PARTS)}")
+    if options.figures:
+        return run_here(module, options)
+    limit = PATIENCE + 2 * options.seconds if getattr(module, "CAN_HANG", False) else None
+    given = [word for word in rest if word not in options.parts]
+    begun, figures, failed = time.monotonic(), {}, 0
+    for part in options.parts or module.PARTS:
+        since = time.monotonic()
+        found = run_part(part, [name, part, *given], options, limit)
+        if isinstance(found, dict):
+            figures[part] = found
+            said = ", ".join(f"{key} {value}" for key, value in found.items())
+            print(f"{part}: {said} ({time.monotonic() - since:.0f} s)", flush=True)
+        elif found != MISSING or not options.skip_missing:
+            failed = max(failed, found)
+    print(f"{name}: {'FAILED' if failed else 'passed'}, seed {options.seed}")
+    if options.keep:
+        keep(name, words, options.note, time.monotonic() - begun, figures, not failed)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
