@@ -1,19 +1,17 @@
-"""``make coverage``: which lines and branches of Python, Cython and C the suite never runs.
+"""Which lines and branches of Python, Cython and C the suite never runs.
 
-    python tests/campaigns/coverage/run_coverage.py FOLDER [--report FILE] [ARGUMENTS OF PYTEST]
-
-A copy of the sources in FOLDER is built with gcc's --coverage and the whole suite runs in it, processes that
-tests start included. FOLDER/html shows every line; --report writes a table by file and every line that was
-never run, with its reason from tests/never_run.txt. Ends with 1 if a line that was never run has no reason
-there; says which reasons were not needed. Of a header that is compiled for several instruction sets, a line
-counts as run if it ran in one of them. Branches of Cython, most of which look for exceptions, are not
-counted.
+A copy of the sources is built with gcc's --coverage and the whole suite runs in it, with all processes that
+tests start. html/ in the folder shows every line; --report writes a table by file and every line that was
+never run, with its reason from tests/never_run.txt. A line without a reason there is a failure; reasons
+that were not needed are printed. Of a header that is compiled for several instruction sets, a line counts
+as run if it ran in one of them. Branches of Cython, most of which look for exceptions, are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib.util
 import json
 import os
 import subprocess
@@ -21,10 +19,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-TESTS = Path(__file__).parents[2]
-sys.path.insert(0, str(TESTS / "support"))
-
-from source_copy import build, copy_sources  # noqa: E402
+from outcome import Missing, Wrong
+from source_copy import ROOT, build, copy_sources
 
 # Other builds, programs of their own, and other people's tests, which run nothing new.
 NEVER = ("tests/mutants", "tests/campaigns/mutants", "tests/benchmarks")
@@ -112,7 +108,7 @@ def join(folder: Path) -> list[dict]:
 def reasons() -> list[tuple[str, str, str]]:
     """(file, the line's text, why it is never run), of which the text may have * and ?."""
     found = []
-    for line in (TESTS / "never_run.txt").read_text().splitlines():
+    for line in (ROOT / "tests" / "never_run.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             file, text, why = (part.strip() for part in line.split(" | "))
             found.append((file, text, why))
@@ -182,37 +178,32 @@ def tables(tally: Tally) -> tuple[list[str], list[str]]:
     return files, never
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument(
-        "--only-report", action="store_true", help="of what a run before this one has measured"
-    )
-    options, arguments = parser.parse_known_args()
-    folder = options.folder.resolve()
+def covered(options: argparse.Namespace) -> dict[str, str | int]:
+    absent = [name for name in ("coverage", "gcovr") if not importlib.util.find_spec(name)]
+    if absent:
+        raise Missing(f"needs the packages {' and '.join(absent)}")
+    folder = options.folder
     if not options.only_report:
-        arguments = arguments or ["tests", *(f"--ignore={name}" for name in NEVER)]
-        if measure(folder, arguments) not in (
-            0,
-            1,
-        ):  # a few tests may not bear the measuring: they are shown above
-            raise SystemExit("the suite does not run")
+        tests = options.pytest or ["tests", *(f"--ignore={name}" for name in NEVER)]
+        # 1: a few tests may fail under measurement, and pytest shows them.
+        if measure(folder, tests) not in (0, 1):
+            raise Wrong("the suite does not run")
     tally = tallied(folder, join(folder))
     files, never = tables(tally)
-    print(files[-1])
     if options.report:
         options.report.write_text("\n".join([*files, "", *never]) + "\n")
-    for words, found in (
-        ("never run, and no reason given", tally.unexplained),
-        ("a reason that was not needed", tally.unneeded),
-    ):
-        for line in found:
-            print(f"{words}: {line}")
-    return 1 if tally.unexplained else 0
+    for line in tally.unneeded:
+        print(f"a reason that was not needed: {line}")
+    if tally.unexplained:
+        raise Wrong("\n".join(["never run, without a reason:", *tally.unexplained]))
+    counts = tally.counts["all"]
+    explained = len(tally.explained)
+    return {"lines run": share(*counts[:2]), "branches taken": share(*counts[2:]), "explained": explained}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--only-report", action="store_true", help="of an earlier measurement in the folder")
+
+
+PARTS = {"coverage": covered}

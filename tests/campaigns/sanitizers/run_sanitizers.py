@@ -1,0 +1,186 @@
+"""Memory that may not be touched or is not written, undefined behaviour, and races of threads, as compilers
+and valgrind see them.
+
+address: the suite on a build with gcc's address and undefined-behaviour sanitizers, on every instruction
+set of the machine. Left out are tests that limit memory, preload a library or compile for another machine.
+Leaks are
+not looked for: Python never gives back all of its memory.
+valgrind: every norm, function and kind of network in a few sizes under valgrind's memcheck, which knows
+which bits were written, with Python's memory from malloc so that it sees every object. Only errors in
+lnrnn's own code count. As a control, memory that nobody has written is normalised: that must be reported.
+threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library the
+sanitizer does not know. As a control, a barrier whose atomic operations order nothing: a race must be
+reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from outcome import Wrong, done, needs
+from source_copy import ROOT, build, copy_sources
+
+GUARD = str(ROOT / "tests/campaigns/guard")
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+FOLDERS = (
+    "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
+    "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
+)  # fmt: skip
+# Of those: what limits memory, of which the sanitizer reserves terabytes, counts it, or measures stacks.
+NOT = (
+    "tests/runtime/test_threads.py",
+    "tests/runtime/test_result_memory.py",
+    "tests/runtime/test_interrupts.py",
+    "tests/capi/test_c_realtime.py",
+)
+# A process that breaks down on purpose: the sanitizer ends it with another status.
+NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_what_a_fault_looks_like[crash]",)
+
+MEMCHECK = """
+import sys
+sys.path[:0] = {path!r}
+import numpy as np, lnrnn, run_guard
+from helpers import using_threads
+run_guard.QUICK = {sizes}
+lnrnn._core.use_isa({isa!r})
+with using_threads(1):
+    count = 0
+    for function, arguments in list(run_guard.cases(quick=True))[::{every}]:
+        for array in function(*arguments):
+            count += bool(np.isfinite(np.asarray(array, np.float64)).all())  # a branch on each result
+    print(count, "arrays")
+    print("CONTROL", file=sys.stderr, flush=True)
+    lnrnn.layer_norm(np.empty((5, 37), np.float32), 37)
+"""
+
+# Where threads divide units, sequences, rows and gradients, and where callers and forks meet.
+OF_THREADS = (
+    "tests/runtime/test_teams.py",
+    "tests/runtime/test_concurrent_setters.py",
+    "tests/rnn/test_equal_bits.py",
+    "tests/rnn/test_lanes.py",
+    "tests/rnn/test_partitions.py",
+    "tests/rnn/test_short_calls.py",
+    "tests/rnn/test_side_by_side.py",
+    "tests/capi/test_c_stream.py",
+)
+# The sanitizer does not support threads that a child of a fork starts, and has a thread of its own.
+NOT_THREADS = "not fork and not workers_start and not allocates"
+# Units of a step divided among two threads, which meet at the barrier.
+CONTROL = """
+import lnrnn, numpy as np
+lnrnn._core.set_barrier_mode("together")
+lnrnn.set_num_threads(2)
+rnn = lnrnn.RNN(8, 1024, seed=0)
+rnn(np.random.default_rng(0).standard_normal((20, 1, 8)).astype(np.float32))
+assert lnrnn._core.teams_had()[1] == 2
+"""
+RACE = "WARNING: ThreadSanitizer: data race"
+
+
+def in_copy(folder: Path, libraries: list[str], arguments: list[str], **more: str) -> tuple[int, str]:
+    """Python in the copy, with the sanitizer's libraries, which have to be the first of the process. -> the
+    status, and what it prints."""
+    paths = [done(["gcc", f"-print-file-name={name}"]).strip() for name in libraries]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "LD_PRELOAD": " ".join(paths), **more}
+    command = [sys.executable, *arguments]
+    ran = subprocess.run(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    print(ran.stdout[-6000:], flush=True)
+    return ran.returncode, ran.stdout
+
+
+def tests_of(options: argparse.Namespace, default: list[str]) -> list[str]:
+    named = any(not word.startswith("-") and "tests" in word for word in options.pytest)
+    return ["-m", "pytest", "-q", "-p", "no:cacheprovider", *([] if named else default), *options.pytest]
+
+
+def address(options: argparse.Namespace) -> dict[str, str]:
+    needs("gcc")
+    folder = options.folder
+    copy_sources(folder)
+    build(folder, CC="gcc", CFLAGS=f"{SANITIZERS} -fno-omit-frame-pointer", LDFLAGS=SANITIZERS)
+    # Hostile files ask for more memory than there is: that is a MemoryError, and no error of the test.
+    settings = {
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    libraries = ["libasan.so", "libstdc++.so"]  # PyTorch throws exceptions of C++
+    control = "import lnrnn, ctypes, numpy as np; ctypes.memset(np.ones(2, np.uint8).ctypes.data + 2, 1, 1)"
+    status, said = in_copy(folder, libraries, ["-c", control], PYTHONMALLOC="malloc", **settings)
+    if not status or "heap-buffer-overflow" not in said:
+        raise Wrong("a byte written beyond an array is not reported")
+    left_out = [f"--ignore={name}" for name in NOT if (folder / name).exists()]
+    left_out += [f"--deselect={name}" for name in NOT_TESTS]
+    status, said = in_copy(folder, libraries, tests_of(options, [*FOLDERS, *left_out]), **settings)
+    if status:
+        raise Wrong(f"pytest ends with {status}")
+    return {"tests": said.splitlines()[-1]}
+
+
+def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], list[str], str]:
+    """Memcheck's errors in lnrnn's code, those in the control, and the number of arrays."""
+    path = [GUARD, str(ROOT / "tests/support"), str(ROOT)]
+    program = MEMCHECK.format(path=path, isa=isa, sizes=sizes, every=every)
+    variables = {**os.environ, "PYTHONMALLOC": "malloc", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        ["valgrind", "--num-callers=12", "--error-limit=no", sys.executable, "-c", program],
+        env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        raise Wrong(f"under valgrind: exit {ran.returncode}\n{ran.stderr[-3000:]}")
+
+    def ours(log: str) -> list[str]:
+        reports = re.split(r"^==\d+== \n", log, flags=re.MULTILINE)
+        return [report for report in reports if re.search(r"\bat 0x\S+: .*_core\.", report)]
+
+    cases, _, control = ran.stderr.partition("CONTROL\n")
+    return ours(cases), ours(control), ran.stdout.strip()
+
+
+def valgrind(options: argparse.Namespace) -> dict[str, str]:
+    needs("valgrind")
+    figures = {}
+    sizes, every = ((3,), 6) if options.quick else ((1, 3, 16, 31, 65), 1)
+    for isa in options.isa or ["scalar"]:
+        found, control, figures[isa] = errors(isa, sizes, every)
+        if found:
+            raise Wrong(f"{isa}: {len(found)} errors\n" + "\n".join(found[:20]))
+        if not control:
+            raise Wrong(f"{isa}: the control is not reported")
+    return figures
+
+
+def threads(options: argparse.Namespace) -> dict[str, str | int]:
+    needs("gcc")
+    flags = {"CC": "gcc", "CFLAGS": "-fsanitize=thread", "LDFLAGS": "-fsanitize=thread", "LNRNN_OPENMP": "0"}
+    settings = {"TSAN_OPTIONS": "halt_on_error=0 exitcode=66", "OPENBLAS_NUM_THREADS": "1"}
+    folder = options.folder
+    copy_sources(folder)
+    barrier = folder / "pyx/runtime/barrier.c"
+    text = barrier.read_text()
+    relaxed, count = re.subn(r"__ATOMIC_(ACQ_REL|ACQUIRE|RELEASE)", "__ATOMIC_RELAXED", text)
+    if not count:
+        raise Wrong("the barrier has no ordered operations: the control has to be written anew")
+    barrier.write_text(relaxed)
+    build(folder, **flags)
+    _, said = in_copy(folder, ["libtsan.so"], ["-c", CONTROL], **settings)
+    seen = said.count(RACE)
+    if not seen:
+        raise Wrong("a barrier that orders nothing is not reported: the sanitizer sees nothing here")
+    barrier.write_text(text)
+    build(folder, **flags)
+    tests = tests_of(options, ["-k", NOT_THREADS, *OF_THREADS])
+    status, said = in_copy(folder, ["libtsan.so"], tests, **settings)
+    if status or RACE in said:
+        raise Wrong(f"{said.count(RACE)} races, pytest ends with {status}")
+    return {"races in the control": seen, "tests": said.splitlines()[-1]}
+
+
+PARTS = {"address": address, "valgrind": valgrind, "threads": threads}
