@@ -1,6 +1,5 @@
-"""The units of the C and their flags. setup.py builds with them, the campaign `warnings` checks with them, and
-the tests of the vocabulary compile with them.
-"""
+"""The units of the C and their flags. setup.py builds with them, tests/campaigns/warnings checks with them,
+and the tests of the vocabulary compile with them."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
     python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
 
-A campaign is a module, NAME/run_NAME.py. Its PARTS are functions: part(options) -> {name: number or text}. A
-part that fails raises an error, and one whose tools are absent raises Missing. A module may have
-add_options(parser). Each part runs in a process of its own, with the folder options.folder to work in. If it
-fails, the command that repeats it is printed, with the words that it has written to the file `at` there. With
---keep the figures are written to results/NAME.json, which the documentation shows.
+A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options that return figures, {name:
+number or text}, or a text. A part that fails raises an error, and one whose tools are absent raises Missing.
+A module may have add_options(parser). Each part runs in a process of its own, with the folder options.folder
+to work in. If it fails, the command that repeats it is printed, with the words of the file `at` in that
+folder. With --keep the figures are written to results/NAME.json, which the documentation shows.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def run_here(module: ModuleType, options: argparse.Namespace) -> int:
     except Wrong as wrong:
         print(f"{part}: WRONG: {wrong}", flush=True)
         return 1
+    figures = {part: figures} if isinstance(figures, str) else figures
     options.figures.write_text(json.dumps(figures))
     return 0
 
@@ -97,8 +98,7 @@ def run_part(part: str, words: list[str], options: argparse.Namespace, limit: fl
     except subprocess.TimeoutExpired:
         status = f"more than {limit} s"
     if status == 0:
-        found: dict = json.loads(figures.read_text())
-        return found
+        return dict(json.loads(figures.read_text()))
     if status != MISSING:
         where = at.read_text().strip() if at.exists() else ""
         print(f"{part}: FAILED, exit {status}; again: {shlex.join(command)} {where}", flush=True)

@@ -8,8 +8,8 @@ wrong result, by a command that runs it again.
     python tests/campaigns/fuzz/fuzz.py --seconds 60 [--seed N] [--workers 2] [--kinds norms,networks] [--tally FILE]
     python tests/campaigns/fuzz/fuzz.py --case networks:SEED:NUMBER      # one case, in this process
 
-An execution is one call of the library whose result was checked. --tally appends a line to a file, and prints
-the sum of its lines; without --seed a new seed is drawn.
+An execution is one call of the library whose result was checked. --tally appends a line to a file, and
+prints the sum of its lines; without --seed a new seed is drawn.
 """
 
 from __future__ import annotations

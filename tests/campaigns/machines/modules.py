@@ -1,4 +1,4 @@
-"""The Python module by other compilers and for other Pythons: parts of `make machines`."""
+"""The Python module by other compilers and for other Pythons."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from outcome import Missing, Wrong, done, needs
 from pythons_here import VERSIONS, environment, python_of
 from source_copy import copy_sources
 
+DIGEST = "tests/campaigns/digest/digest.py"
 # What a compiler can get wrong: the vocabulary, the norms, products, forward and backward.
 OF_KERNELS = [
     "tests/simd/test_simd.py", "tests/simd/test_vmath.py", "tests/norm/test_exact_statistics.py",
@@ -50,8 +51,9 @@ def same_arrays(folder: Path) -> list[str]:
     return said
 
 
-def compilers(folder: Path, options: argparse.Namespace) -> str:
+def compilers(options: argparse.Namespace) -> str:
     needs("gcc", "clang")
+    folder = options.folder
     said, digests = same_arrays(folder), []
     for compiler in ("gcc", "clang"):
         own = folder / compiler
@@ -62,7 +64,7 @@ def compilers(folder: Path, options: argparse.Namespace) -> str:
         file, *teams = done([sys.executable, "-c", used], cwd=own, env=free).splitlines()
         if not Path(file).is_relative_to(own):
             raise Wrong(f"{file} was imported, not what {compiler} has built")
-        digests.append(done([sys.executable, "tests/campaigns/digest/digest.py"], cwd=own, env=free).splitlines())
+        digests.append(done([sys.executable, DIGEST], cwd=own, env=free).splitlines())
         tests = ["tests/simd", "tests/norm", "tests/rnn"] if options.whole else OF_KERNELS
         said.append(f"{compiler} ({', '.join(teams)}): {tested(sys.executable, own, tests, free)}")
     pairs = list(zip(*digests, strict=True))
@@ -72,8 +74,9 @@ def compilers(folder: Path, options: argparse.Namespace) -> str:
     return "; ".join(said)
 
 
-def pythons(folder: Path, options: argparse.Namespace) -> str:
+def pythons(options: argparse.Namespace) -> str:
     """Each in an environment of its own, with what `make test` installs."""
+    folder = options.folder
     found = {version: python_of(version) for version in options.python or VERSIONS}
     absent = [version for version, python in found.items() if not python]
     if absent:

@@ -1,4 +1,4 @@
-"""The calls of soak.py: CALLS, by name how often each is drawn and what it does with a Service."""
+"""The calls of run_soak.py: CALLS, by name how often each is drawn, and its function of a Service."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import reference as ref
-from networks import (
-    VARIANTS,
-    calm,
-    drawn_state,
-    learn,
-    normal,
-    parts,
-    reference_backward,
-    reference_forward,
-)
+from networks import VARIANTS, calm, drawn_state, learn, normal, parts, reference_backward, reference_forward
 
 KNOWN = 8  # steps that batch norm knows
 FLOATS = (np.float32, np.float64, np.float16)
@@ -138,7 +129,9 @@ def layers(service: Service) -> None:
 
 def large_result(service: Service) -> None:
     """Of 4 MiB and more: in a block that is kept."""
-    mebibytes = (4, 6, 8, 18)[service.rng.integers(4)]  # whole huge pages, by which soak.py tells the blocks
+    mebibytes = (4, 6, 8, 18)[
+        service.rng.integers(4)
+    ]  # whole huge pages: run_soak.py knows the blocks by them
     x = np.broadcast_to(normal(service.rng, 1, 1024), (256 * mebibytes, 1024))
     y = lnrnn.layer_norm(x, 1024)
     if service.judged:
@@ -253,19 +246,10 @@ def refused(service: Service) -> None:
 
 
 CALLS: dict[str, tuple[float, Callable[[Service], None]]] = {
-    "layer_norm": (20, layer_norm),
-    "layer_norm_backward": (8, layer_norm_backward),
-    "batch_norm": (12, batch_norm),
-    "activation": (12, activation),
-    "layers": (2, layers),
-    "large_result": (0.05, large_result),
-    "call": (20, call),
-    "stream": (4, stream),
-    "short_type": (3, short_type),
-    "setter": (8, setter),
-    "train": (6, train),
-    "calibrate": (0.3, calibrate),
-    "file": (0.5, file),
-    "copies": (2, copies),
-    "refused": (2, refused),
-}
+    function.__name__: (weight, function)
+    for weight, function in (
+        (20, layer_norm), (8, layer_norm_backward), (12, batch_norm), (12, activation), (2, layers),
+        (0.05, large_result), (20, call), (4, stream), (3, short_type), (8, setter), (6, train),
+        (0.3, calibrate), (0.5, file), (2, copies), (2, refused),
+    )
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""A part of `make soak` within the suite, and whether it sees what is wrong."""
+"""What a campaign of soak has to see: planted faults."""
 
 from __future__ import annotations
 
@@ -6,30 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from soak import ENVIRONMENT
+from run_soak import ENVIRONMENT
 
 from networks import run_python
 
-HERE = Path(__file__).parent
-START = f"import sys; sys.path.insert(0, {str(HERE)!r}); import soak, soak_calls, numpy as np, lnrnn; "
+START = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import argparse, pathlib, run_soak, soak_calls, numpy as np, lnrnn
+"""
 
-
-def soaked(change, steps, calls):
-    """What soak.py prints in a process of its own, after `change`."""
-    call = f"sys.exit(soak.main(['--steps', '{steps}', '--calls', '{calls}']))"
-    done = run_python(f"{START}{change}\n{call}", **ENVIRONMENT)
-    assert not done.stderr, done.stderr
-    return done.returncode, done.stdout
-
-
-def test_some_steps_and_calls():
-    code, said = soaked("", 100_000, 12_000)
-    assert code == 0, said
-    assert said.count("steps in") == 6 and "12000 calls" in said
-    assert not sys.platform.startswith("linux") or "not measured" not in said
-
-
-# What is done to the library, steps, calls, and what is said of it.
+# What is done to the library, steps, calls, and a part of the message.
 FAULTS = {
     "a leak of 2 KB a call": (
         "kept = []; old = lnrnn.layer_norm\n"
@@ -50,7 +36,7 @@ FAULTS = {
         "other bits",
     ),
     "a stream that loses a bit of its state": (
-        "old = soak.lnrnn.LSTM.stream\n"
+        "old = lnrnn.LSTM.stream\n"
         "class Lossy:\n"
         "    def __init__(self, s): self.__dict__['s'] = s\n"
         "    def __getattr__(self, name): return getattr(self.s, name)\n"
@@ -66,9 +52,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_seen(fault):
+def test_soak_sees(fault, tmp_path):
     change, (steps, calls), message = FAULTS[fault]
     if "leak" in fault and not sys.platform.startswith("linux"):
         pytest.skip("memory is measured on Linux alone")
-    code, said = soaked(change, steps, calls)
-    assert code == 1 and message in said and "again: python tests/campaigns/soak/soak.py" in said, said
+    more = f"seed=0, quick=False, folder=pathlib.Path({str(tmp_path)!r})"
+    part = "streams" if steps else "calls"
+    run = f"run_soak.PARTS[{part!r}](argparse.Namespace({steps=}, {calls=}, {more}))"
+    done = run_python(f"{START}{change}\n{run}", **ENVIRONMENT)
+    assert done.returncode and message in done.stderr, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-/* Judges float32 results of exp, tanh and sigmoid: a shared library for ulp_sweep.py.
+/* Judges float32 results of exp, tanh and sigmoid: a shared library for run_ulp.py.
  *
  * The reference is computed in double. With x = n ln2 + r, |r| <= ln2/2, expm1(r) is its Taylor polynomial of
  * degree 14, whose remainder is below r^15/15! < 2^-62. ln2 is split so that n times its high part is exact

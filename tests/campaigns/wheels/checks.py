@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]  # as a program, too
 
 from emulated import Emulated  # noqa: E402
 

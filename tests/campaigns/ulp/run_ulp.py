@@ -1,15 +1,10 @@
 """exp, tanh and sigmoid of every float32, on every instruction set of this machine.
 
-    python tests/campaigns/ulp/ulp_sweep.py                  # all 2^32 inputs; make ulp
-    python tests/campaigns/ulp/ulp_sweep.py --step 1021      # every 1021st
-
 Prints, for each function and instruction set, the largest error in units in the last place (ULP) with its
-input, a histogram of the errors, and what NaN, infinities, zeros and subnormal numbers give; which
-instruction sets give the same bits; and exits with 1 if one of the limits in `broken` does not hold. NEON and
-the scalar code of aarch64 are run in an emulator on every 1021st input, where a cross compiler and qemu are
-installed.
-
-ulp_judge.c has the reference, what its own error is, and what a ULP is.
+input, a histogram of the errors, and the results of NaN, infinities, zeros and subnormal numbers; and which
+instruction sets give the same bits. It fails if one of the limits in `broken` does not hold. aarch64: NEON
+and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the reference, its
+own error, and the definition of a ULP.
 """
 
 from __future__ import annotations
@@ -18,20 +13,17 @@ import argparse
 import ctypes
 import platform
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-
-import lnrnn  # noqa: E402
-from compilers import GCC_AARCH64, ISAS, QEMU, built, emulates_aarch64, native_compiler  # noqa: E402
-from helpers import available_isas, isa_families, using_isa, using_threads  # noqa: E402
-from lnrnn import _core  # noqa: E402
+import lnrnn
+from compilers import GCC_AARCH64, ISAS, QEMU, built, native_compiler
+from helpers import available_isas, isa_families, using_isa, using_threads
+from lnrnn import _core
+from outcome import Wrong, needs
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": _core.Function.SIGMOID}
@@ -53,15 +45,9 @@ class Verdict(ctypes.Structure):
     """`verdict` of ulp_judge.c."""
 
     COUNTS = (
-        "nans",
-        "nan_wrong",
-        "infinity_wrong",
-        "out_of_range",
-        "special_wrong",
-        "subnormal_results",
-        "steps_back",
-        "deepest_step",
-    )
+        "nans", "nan_wrong", "infinity_wrong", "out_of_range", "special_wrong", "subnormal_results",
+        "steps_back", "deepest_step",
+    )  # fmt: skip
     _fields_ = [
         ("largest", ctypes.c_double),
         ("input", ctypes.c_uint32),
@@ -155,7 +141,6 @@ def sweep(
     *,
     first: int = 0,
     last: int = 1 << 32,
-    progress: Callable[[float], None] | None = None,
 ) -> Found:
     """The floats with the bits first, first + step, .. < last through `function` on each of the sets."""
     library, number = judge(), int(FUNCTIONS[function])
@@ -193,8 +178,6 @@ def sweep(
                 rest = address(results[name]), address(errors), ctypes.byref(blocks[name])
                 library.judge_compare(number, ctypes.c_size_t(begin), size, *reference, *rest)
             library.judge_add(ctypes.byref(found.verdicts[name]), ctypes.byref(blocks[name]))
-        if progress:
-            progress((start + n) / count)
     return found
 
 
@@ -264,60 +247,43 @@ def report(function: str, found: Found) -> str:
     return "\n".join(lines)
 
 
-def counter(what: str) -> Callable[[float], None]:
-    """Writes how far `what` is, once a percent, where somebody reads it."""
-    said = -1
+def judged(sets: dict[str, Computes], options: argparse.Namespace, least_step: int) -> dict[str, str]:
+    """Each function on all the sets. -> by function the largest error and the parts of nearest results."""
+    step = max(1_000_003 if options.quick else options.step, least_step)
+    wrong, figures = [], {}
+    with using_threads(1), using_isa(available_isas()[0]):
+        for function in options.function or FUNCTIONS:
+            found = sweep(function, sets, step)
+            print(f"--- {function}, every float" if step == 1 else f"--- {function}, step {step}")
+            print(report(function, found), flush=True)
+            wrong += broken(function, found)
+            worst = max(found.verdicts.values(), key=lambda v: v.largest)
+            figures[function] = f"{worst.largest:.4f} ULP at most, {worst.inputs} inputs"
+    if wrong:
+        raise Wrong("\n".join(wrong))
+    return figures
 
-    def progress(part: float) -> None:
-        nonlocal said
-        if int(100 * part) > said and sys.stderr.isatty():
-            said = int(100 * part)
-            print(f"\r{what}: {said} %", end="" if part < 1 else "\n", file=sys.stderr, flush=True)
 
-    return progress
+def here(options: argparse.Namespace) -> dict[str, str]:
+    return judged({isa: native(isa) for isa in options.isa or available_isas()}, options, 1)
 
 
-def emulated(function: str, step: int) -> list[str]:
+def aarch64(options: argparse.Namespace) -> dict[str, str]:
     """NEON and aarch64's scalar code beside the best set of this machine and its scalar code."""
+    needs(GCC_AARCH64, QEMU)
     machines = {"neon": Emulated("neon"), "scalar on aarch64": Emulated("scalar")}
+    sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
     try:
-        sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
-        sets |= {name: machine.run for name, machine in machines.items()}
-        found = sweep(function, sets, step, progress=counter(f"{function}, emulated"))
+        emulated = {name: machine.run for name, machine in machines.items()}
+        return judged(sets | emulated, options, EMULATED_STEP)
     finally:
         for machine in machines.values():
             machine.close()
-    print(f"--- {function} on aarch64, emulated: every {step}th float")
-    print(report(function, found), flush=True)
-    return broken(function, found)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    again = dict(action="append", help="only this one; may be given several times")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, default=1, help="every so manyth float; 1 is all of them")
-    parser.add_argument("--function", choices=FUNCTIONS, **again)
-    parser.add_argument("--isa", choices=available_isas(), **again)
-    options = parser.parse_args()
-    natives = {isa: native(isa) for isa in options.isa or available_isas()}
-    wrong = []
-    with using_threads(1), using_isa(available_isas()[0]):
-        for function in options.function or FUNCTIONS:
-            began = time.perf_counter()
-            found = sweep(function, natives, options.step, progress=counter(function))
-            print(f"--- {function}, " + ("every float" if options.step == 1 else f"step {options.step}"))
-            print(report(function, found))
-            print(f"{function}: {time.perf_counter() - began:.0f} s", flush=True)
-            wrong += broken(function, found)
-            if not options.isa and emulates_aarch64():
-                wrong += emulated(function, max(options.step, EMULATED_STEP))
-    if not emulates_aarch64():
-        print(f"neon: not run, for {GCC_AARCH64} or {QEMU} is not installed")
-    print("\n".join(wrong) or "all limits hold")
-    return int(bool(wrong))
+    parser.add_argument("--function", choices=FUNCTIONS, action="append", help="only this; may be repeated")
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+PARTS = {"here": here, "aarch64": aarch64}

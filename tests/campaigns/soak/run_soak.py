@@ -1,18 +1,14 @@
 """A service that runs for long, in short: many steps of streams and many calls of all kinds in one process.
 
-    python tests/campaigns/soak/soak.py [--steps 10000000] [--calls 1000000] [--seed 0]        # make soak
-
-Streams: one of an LSTM with layer norm of all those steps, and one of a tenth of them of each network of
+streams: one of an LSTM with layer norm of --steps steps, and one of a tenth of them of each network of
 STREAMS. Every output is compared, bit for bit, with calls on whole sequences that go on from the state
 before; at twenty checkpoints also with the reference in float64.
+calls: norms, activations and their gradients, networks, streams, training, calibration, setters, copies,
+files and refused arguments, drawn at random. Every 50th result is compared with the reference; a fixed set
+of calls has the same bits at every checkpoint.
 
-Calls: norms, activations and their gradients, networks, streams, training, calibration, setters, copies,
-files and refused arguments, drawn at random. Every 50th result is compared with the reference; what a fixed
-set of calls gives has the same bits at every checkpoint.
-
-Memory, on Linux, at every checkpoint: what is resident, without the blocks that are kept for large results,
-stays within 1 MiB of what it was after a tenth of the work, or the first 6000 steps or calls; the blocks are
-four at most.
+Memory, on Linux, at every checkpoint: the resident memory, without the blocks that are kept for large
+results, stays within 2 MiB of its size after a tenth of the work, or the first 6000 steps or calls.
 """
 
 from __future__ import annotations
@@ -22,21 +18,14 @@ import gc
 import hashlib
 import os
 import re
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+from soak_calls import CALLS, Service
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "support"), str(Path(__file__).parent)]
-
-from soak_calls import CALLS, Service  # noqa: E402
-
-import lnrnn  # noqa: E402
-from networks import calm, drawn_state, normal, parts, reference_forward  # noqa: E402
+import lnrnn
+from networks import calm, drawn_state, normal, parts, reference_forward
+from outcome import Wrong, restart_with
 
 MiB = 1 << 20
 CHECKPOINTS = 20
@@ -65,13 +54,9 @@ STREAMS = {
 ENVIRONMENT = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 
 
-class Failed(AssertionError):
-    pass
-
-
 def check(condition: bool, message: str) -> None:
     if not condition:
-        raise Failed(message)
+        raise Wrong(message)
 
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -118,14 +103,12 @@ class Memory:
         grown = rest - self.seen[0]
         check(grown <= GROWTH, f"{what}: {grown} bytes more are resident than after the warm-up")
 
-    def __str__(self) -> str:
+    def figures(self) -> dict[str, int | str]:
         if not self.seen:
-            return "memory was not measured"
+            return {"memory": "not measured"}
         grown = max(self.seen) - self.seen[0]
-        return (
-            f"resident {self.seen[0] / MiB:.1f} MiB after the warm-up, {grown / 1024:.0f} KiB more at most,"
-            f" {(self.seen[-1] - self.seen[0]) / 1024:.0f} KiB at the end; blocks {self.blocks / MiB:.0f} MiB"
-        )
+        warm = round(self.seen[0] / MiB, 1)
+        return {"MiB after the warm-up": f"{warm}", "KiB more at most": grown // 1024}
 
 
 def is_checkpoint(done: int, step: int, total: int) -> bool:
@@ -140,7 +123,7 @@ def is_warm(done: int, total: int) -> bool:
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-def soak_stream(name: str, steps: int, seed: int) -> str:
+def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
     options, dtype, tolerance = STREAMS[name]
     rng = np.random.default_rng([seed, sorted(STREAMS).index(name)])
     rnn = calm(5, 12, seed=seed, **options)
@@ -150,7 +133,6 @@ def soak_stream(name: str, steps: int, seed: int) -> str:
     memory, largest = Memory(), 0.0
     many = normal(rng, 7 * BLOCK, 1, 5)
     y = np.empty((BLOCK, 1, 12), np.float32)
-    began = time.perf_counter()
     done = 0
     while done < steps:
         n, at = min(BLOCK, steps - done), int(rng.integers(6 * BLOCK))
@@ -177,40 +159,38 @@ def soak_stream(name: str, steps: int, seed: int) -> str:
                 check(error < tolerance, f"{where}: {error} from the reference")
             memory.look(where, is_warm(done, steps))
         state = after
-    took = time.perf_counter() - began
-    judged = f"{largest:.1e} from the reference" if tolerance else "compared with whole sequences alone"
-    return f"{name}: {steps} steps in {took:.0f} s, {judged}; {memory}"
+    found = {"steps": steps, **memory.figures()}
+    if tolerance:
+        found["from the reference"] = f"{largest:.1e}"
+    return {f"{name}: {key}": value for key, value in found.items()}
 
 
 # --- calls --------------------------------------------------------------------------------------------------
 
 
-def soak_calls(calls: int, seed: int) -> str:
-    memory, counts = Memory(), dict.fromkeys(CALLS, 0)
+def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
+    restart_with(ENVIRONMENT)
+    calls, seed = 8_000 if options.quick else options.calls, options.seed
+    memory = Memory()
     names, weights = list(CALLS), np.array([weight for weight, _ in CALLS.values()], float)
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder), seed)
-        rng, first = np.random.default_rng([seed, 1]), digest(service)
-        done = 0
-        while done < calls:
-            n = min(BLOCK, calls - done)
-            for k, name in enumerate(rng.choice(names, n, p=weights / weights.sum())):
-                service.judged = (done + k) % 50 == 0
-                try:
-                    CALLS[name][1](service)
-                except Exception as error:
-                    raise Failed(f"seed {seed}, call {done + k}, {name}: {error!r}") from error
-                counts[name] += 1
-            done += n
-            if is_checkpoint(done, n, calls):
-                where = f"seed {seed}, after {done} calls"
-                check(digest(service) == first, f"{where}: the fixed calls give other bits")
-                memory.look(where, is_warm(done, calls))
-    took = time.perf_counter() - began
-    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-    worst = ", ".join(f"{name} {error:.1e}" for name, error in service.worst.items())
-    return f"{calls} calls in {took:.0f} s ({listed}); from the reference: {worst}; {memory}"
+    service = Service(options.folder, seed)
+    rng, first = np.random.default_rng([seed, 1]), digest(service)
+    done = 0
+    while done < calls:
+        n = min(BLOCK, calls - done)
+        for k, name in enumerate(rng.choice(names, n, p=weights / weights.sum())):
+            service.judged = (done + k) % 50 == 0
+            try:
+                CALLS[name][1](service)
+            except Exception as error:
+                raise Wrong(f"seed {seed}, call {done + k}, {name}: {error!r}") from error
+        done += n
+        if is_checkpoint(done, n, calls):
+            where = f"seed {seed}, after {done} calls"
+            check(digest(service) == first, f"{where}: the fixed calls give other bits")
+            memory.look(where, is_warm(done, calls))
+    worst = {f"{name} from the reference": f"{error:.1e}" for name, error in service.worst.items()}
+    return {"calls": calls, **worst, **memory.figures()}
 
 
 def digest(service: Service) -> str:
@@ -220,31 +200,18 @@ def digest(service: Service) -> str:
     return found.hexdigest()
 
 
-def main(arguments: list[str] | None = None, say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def streams(options: argparse.Namespace) -> dict[str, int | str]:
+    restart_with(ENVIRONMENT)
+    steps = 20_000 if options.quick else options.steps
+    found: dict[str, int | str] = {}
+    for k, name in enumerate(STREAMS):
+        found |= soak_stream(name, steps if k == 0 else steps // 10, options.seed)
+    return found
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--calls", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    say(f"seed {options.seed}, {lnrnn.cpu_info()['isa']}, {lnrnn.get_num_threads()} threads")
-    try:
-        for k, name in enumerate(STREAMS):
-            steps = options.steps if k == 0 else options.steps // 10
-            if steps:
-                say(soak_stream(name, steps, options.seed))
-        if options.calls:
-            say(soak_calls(options.calls, options.seed))
-    except Failed as error:
-        say(f"FAILED: {error}")
-        again = f"--steps {options.steps} --calls {options.calls} --seed {options.seed}"
-        say(f"again: python tests/campaigns/soak/soak.py {again}")
-        return 1
-    return 0
 
 
-if __name__ == "__main__":
-    if ENVIRONMENT.items() - os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ENVIRONMENT)
-    raise SystemExit(main())
+PARTS = {"streams": streams, "calls": soak_calls}

@@ -1,0 +1,79 @@
+"""Wheels for this machine and for others, built and checked here.
+
+Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64 and musl-aarch64, and macos: its C
+alone, which is compiled and not run. Wheels of this machine are built for every Python that is here, those
+of others for one. The compiler is clang, of the package ziglang, which has the C libraries of all targets.
+Threads are the library's own: an OpenMP in a wheel would be a second one.
+
+Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine
+are installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's
+packages for it can be had. The others are built and not run. Wheels are written to --into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from functools import partial
+from pathlib import Path
+
+from checks import contents, in_emulator, installed
+from emulated import VERSION
+from targets import TARGETS, build_wheel, builder, compile_for_macos
+
+from outcome import Missing, Wrong
+from pythons_here import VERSIONS, python_of
+
+ALL = (*VERSIONS, "3.14", "3.14t")
+HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
+
+
+def one(target: str, version: str, python: str, options: argparse.Namespace, first: bool) -> str:
+    """Builds and checks a wheel. -> its size, and the results of its tests."""
+    folder = options.folder
+    made_with = builder(folder / f"python-{version}", python)
+    wheel = build_wheel(TARGETS[target], made_with, folder / "build", options.into.resolve())
+    said = f"{wheel.name}: {contents(wheel)}"
+    if target == HERE_TARGET and not options.no_tests:
+        return f"{said}; {installed(wheel, python, folder / f'user-{version}', first)}"
+    if target == "aarch64" and version == VERSION and not options.no_tests:
+        try:
+            return f"{said}; {in_emulator(wheel, made_with, folder / 'emulated')}"
+        except Missing as missing:
+            return f"{said}; not run: {missing}"
+    return f"{said}; not run"
+
+
+def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
+    """All wheels of a target."""
+    os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
+    if target == "macos":
+        units = compile_for_macos(options.folder)
+        return {target: f"{units} units of C compiled and linked for arm64; not run"}
+    found = {version: python_of(version) for version in options.python or ALL}
+    here = {version: python for version, python in found.items() if python}
+    if not here:
+        raise Missing("needs one of these Pythons")
+    versions = list(here)
+    if target != HERE_TARGET and not options.python:
+        versions = [VERSION] if VERSION in here else versions[:1]
+    said, wrong = {}, []
+    for version in versions:
+        try:
+            said[version] = one(target, version, here[version], options, version == versions[0])
+            print(f"{target} {version}: {said[version]}", flush=True)
+        except Wrong as error:
+            wrong.append(f"{version}: {error}")
+    if wrong:
+        raise Wrong("\n".join(wrong))
+    return said
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", action="append", choices=ALL, help="only this; may be given again")
+    parser.add_argument("--into", type=Path, default=Path("dist"))
+    parser.add_argument("--no-tests", action="store_true", help="build, and check the files alone")
+
+
+PARTS = {target: partial(wheels, target) for target in (*TARGETS, "macos")}
