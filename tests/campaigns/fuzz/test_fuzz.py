@@ -1,6 +1,6 @@
-"""The quick part of the fuzzer: the first cases of every kind, a second of the campaign itself, and what it
-does with a process that crashes, hangs or takes too much memory. What it has found in the library stands as
-tests of their own where they belong."""
+"""The first cases of every kind, and what a campaign of fuzz reports of a process that is wrong, crashes,
+hangs or takes too much memory.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fuzz
 import fuzz_cases
+import run_fuzz
 from fuzz_judge import Judge
 
 HERE = Path(__file__).parent
@@ -57,21 +57,10 @@ def test_a_case_is_the_same_whenever_it_runs():
 
 
 def campaign(*arguments, **environment):
-    command = [sys.executable, HERE / "fuzz.py", "--workers", "1", "--seed", "3", *arguments]
+    command = [sys.executable, HERE.parent / "run.py", "fuzz", "--workers", "1", "--seed", "3", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, cwd=HERE
     )
-
-
-def test_the_campaign(tmp_path):
-    """Counts, a line a run in the tally, and their sum."""
-    tally = tmp_path / "tally.tsv"
-    for run in (1, 2):
-        done = campaign("--seconds", "1.5", "--tally", tally)
-        assert done.returncode == 0 and "failures: 0; seed 3" in done.stdout, done.stdout + done.stderr
-        assert len(tally.read_text().splitlines()) == 1 + run
-    total = int(re.search(r"([\d,]+) executions in 2 runs, 0 failures", done.stdout)[1].replace(",", ""))
-    assert total == sum(int(line.split("\t")[7]) for line in tally.read_text().splitlines()[1:]) > 0
 
 
 # A kind that is not one of fuzz_cases.TURN: a module on the path of a worker.
@@ -95,7 +84,7 @@ def test_what_a_fault_looks_like(tmp_path, name):
     done = campaign("--seconds", "2", "--kinds", "faulty", PYTHONPATH=path)
     assert done.returncode == 1 and said in done.stdout, done.stdout + done.stderr
     assert int(re.search(r"call +([\d,]+)", done.stdout)[1].replace(",", "")) > 0
-    again = re.search(r"fuzz.py --case (\S+)", done.stdout)[1]
+    again = re.search(r"fuzz --case (\S+)", done.stdout)[1]
     assert again.startswith("faulty:3:")
     if name != "memory":
         once = campaign("--case", again, PYTHONPATH=path)
@@ -105,8 +94,8 @@ def test_what_a_fault_looks_like(tmp_path, name):
 def test_a_case_that_hangs_is_ended(tmp_path, monkeypatch, capsys):
     (tmp_path / "fuzz_endless.py").write_text("def case(rng, judge):\n    while True:\n        pass\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(fuzz, "HANG", 2)
-    run = fuzz.Campaign(3, 2.0, 1, ("endless",), str(tmp_path))
+    monkeypatch.setattr(run_fuzz, "HANG", 2)
+    run = run_fuzz.Campaign(3, 2.0, 1, ("endless",), str(tmp_path))
     start = time.monotonic()
     run.run()
     assert time.monotonic() - start < 60

@@ -31,7 +31,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """By gcc with few optimisations; two threads on NEON beside one on plain C, which must not be the same."""
+    """By gcc; two threads on NEON beside one on plain C, whose bits must not be the same."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (
         results([QEMU, str(program)], isa, n, folder) for isa, n in (("neon", 2), ("scalar", 1))
@@ -137,7 +137,7 @@ UNITS = {
 
 
 def musl(options: argparse.Namespace) -> str:
-    """The C with musl, beside glibc; quick: only whether what is compiled once needs no more than musl has."""
+    """The C with musl, beside glibc; quick: only whether musl has all that the common units need."""
     needs("musl-gcc", "gcc")
     folder, machine = options.folder, platform.machine()
     if options.quick:

@@ -1,26 +1,17 @@
-"""The fuzzer: make fuzz [SECONDS=60] [SEED=...] [TALLY=FILE].
+"""Random cases, each compared with the reference in double precision, within bounds that are derived or
+measured, and with other calls of the library that have to give the same bits.
 
-Draws cases at random and compares every result: with the reference in double precision, within bounds that
-are derived or measured, and with other calls of the library that have to give the same bits. Cases run in
-processes of their own: one that crashes, hangs or takes too much memory is reported like one that gives a
-wrong result, by a command that runs it again.
-
-    python tests/campaigns/fuzz/fuzz.py --seconds 60 [--seed N] [--workers 2] [--kinds norms,networks] [--tally FILE]
-    python tests/campaigns/fuzz/fuzz.py --case networks:SEED:NUMBER      # one case, in this process
-
-An execution is one call of the library whose result was checked. --tally appends a line to a file, and
-prints the sum of its lines; without --seed a new seed is drawn.
+Cases run in processes of their own: one that crashes, hangs or takes too much memory is reported like one
+that gives a wrong result, with a command that runs it again: --case networks:SEED:NUMBER. An execution is
+one call of the library whose result was checked. fuzz_cases.py lists the kinds of cases.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
-import secrets
 import selectors
 import subprocess
 import sys
@@ -29,16 +20,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import numpy as np
+
+import fuzz_cases
+import lnrnn
+from fuzz_judge import Judge
+from outcome import Wrong
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
-
-import numpy as np  # noqa: E402
-
-import fuzz_cases  # noqa: E402
-import lnrnn  # noqa: E402
-from fuzz_judge import Judge  # noqa: E402
-
 HANG = 60  # seconds that one case may take
 
 
@@ -97,9 +86,7 @@ class Campaign:
 
     def __init__(self, seed: int, seconds: float, workers: int, kinds: tuple[str, ...], folder: str) -> None:
         self.seed, self.workers, self.kinds, self.folder = seed, workers, kinds, folder
-        self.commit = commit()
-        self.started = time.monotonic()
-        self.end = self.started + seconds
+        self.end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
         self.nearest: dict[str, float] = {}
         self.cases = 0
@@ -116,7 +103,7 @@ class Campaign:
 
     def failed(self, number: int, text: str) -> None:
         kind = fuzz_cases.kind_of(number // self.workers, self.kinds)
-        again = f"python tests/campaigns/fuzz/fuzz.py --case {kind}:{self.seed}:{number}"
+        again = f"python tests/campaigns/run.py fuzz --case {kind}:{self.seed}:{number}"
         report = f"FAILED on {fuzz_cases.isa_of(number)}: {again}\n{text.rstrip()}\n"
         self.failures.append(report)
         print(report, flush=True)
@@ -150,75 +137,37 @@ class Campaign:
                     print(f"case {number} has run for {seconds:.0f} s and is ended", flush=True)
                     key.data.process.kill()
 
-    def report(self) -> None:
-        seconds = time.monotonic() - self.started
-        width = max(map(len, self.counts), default=0)
-        for kind, n in sorted(self.counts.items()):
-            print(f"{kind:{width}} {n:>12,}")
-        total, used = self.counts.total(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = used.ru_utime + used.ru_stime
-        print(f"{'executions':{width}} {total:>12,} in {self.cases:,} cases, {total / seconds:,.0f} a second")
-        print(f"{'':{width}} {total / max(cpu, 1):>12,.0f} for a second of one core")
-        closest = sorted(self.nearest.items(), key=lambda item: -item[1])[:8]
-        print("nearest to their bounds:", ", ".join(f"{name} {share:.2f}" for name, share in closest))
-        print(f"failures: {len(self.failures)}; seed {self.seed}")
 
-
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-COLUMNS = ("date", "commit", "machine", "isas", "seed", "seconds", "cases", "executions", "failures")
-
-
-def append(tally: Path, campaign: Campaign) -> None:
-    """One more line, and what all lines make together."""
-    line = (
-        datetime.date.today().isoformat(), campaign.commit, platform.machine(),
-        ",".join(fuzz_cases.ISAS), campaign.seed,
-        round(time.monotonic() - campaign.started), campaign.cases, campaign.counts.total(),
-        len(campaign.failures),
-    )  # fmt: skip
-    if not tally.exists():
-        tally.write_text("\t".join(COLUMNS) + "\n")
-    with tally.open("a") as file:
-        file.write("\t".join(map(str, line)) + "\n")
-    rows = [row.split("\t") for row in tally.read_text().splitlines()[1:]]
-    runs = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    total, failures = (sum(int(run[name]) for run in runs) for name in ("executions", "failures"))
-    print(f"{tally}: {total:,} executions in {len(runs)} runs, {failures} failures")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--workers", type=int, default=lnrnn.cpu_info()["cores"])
-    parser.add_argument("--kinds", default=",".join(fuzz_cases.TURN))
-    parser.add_argument("--tally", type=Path)
-    parser.add_argument("--case", metavar="KIND:SEED:NUMBER")
-    options = parser.parse_args()
+def fuzz(options: argparse.Namespace) -> dict[str, int | str]:
     if options.case:
         kind, seed, number = options.case.split(":")
         judge = Judge()
         fuzz_cases.run(kind, int(seed), int(number), judge)
-        print(f"{options.case} on {fuzz_cases.isa_of(int(number))}: {judge.counts.total()} executions, right")
-        return 0
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    kinds = tuple(options.kinds.split(","))
-    print(f"seed {seed}, {options.workers} processes, {options.seconds:g} s", flush=True)
+        return {f"executions on {fuzz_cases.isa_of(int(number))}": judge.counts.total()}
     memory = "/dev/shm"  # files that are saved are brought to the disk, which would take all the time
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        campaign = Campaign(seed, options.seconds, options.workers, kinds, folder)
+        kinds = tuple(options.kinds.split(","))
+        campaign = Campaign(options.seed, options.seconds, options.workers, kinds, folder)
         campaign.run()
-    campaign.report()
-    if options.tally:
-        append(options.tally, campaign)
-    return bool(campaign.failures)
+    for kind, n in sorted(campaign.counts.items()):
+        print(f"{kind:40} {n:>12,}")
+    if campaign.failures:
+        raise Wrong(f"{len(campaign.failures)} failures")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = campaign.counts.total()
+    nearest, share = max(campaign.nearest.items(), key=lambda item: item[1], default=("", 0))
+    return {
+        "executions": total,
+        "cases": campaign.cases,
+        "executions in a second of one core": round(total / max(used.ru_utime + used.ru_stime, 1)),
+        "nearest to its bound": f"{nearest} {share:.2f}",
+    }
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, default=lnrnn.cpu_info()["cores"])
+    parser.add_argument("--kinds", default=",".join(fuzz_cases.TURN), help="of those in fuzz_cases.py")
+    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="this case alone")
+
+
+PARTS = {"fuzz": fuzz}
