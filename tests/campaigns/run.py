@@ -130,7 +130,7 @@ def keep(name: str, words: list[str], notes: list[str], seconds: float, figures:
     }  # fmt: skip
     path = HERE / "results" / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"kept in {path.relative_to(ROOT)}")
+    print(f"kept in {path}")
 
 
 def main(words: list[str]) -> int:

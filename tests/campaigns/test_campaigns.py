@@ -1,0 +1,92 @@
+"""Seconds of each campaign that needs no build; the runner; a row in README.md for each campaign, and results
+that the documentation can show."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lnrnn
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
+BEST = lnrnn.cpu_info()["available"][0]
+QUICK = {
+    "digest": [f"digest --isa {BEST}"],
+    "faults": [
+        "memory", "memory --only new --every 1", "objects", "objects --only new --every 1", "files", "sizes",
+        "address", "processes", "kill", "interrupt",
+    ],
+    "fuzz": ["fuzz --workers 1"],
+    "guard": ["control", "guard"],
+    "machines": ["neon", "bits32", "musl"],
+    "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
+    "soak": ["streams", "calls"],
+    "ulp": ["aarch64"],
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits, signals, forks of Linux")
+@pytest.mark.parametrize("name, words", [(name, words) for name in QUICK for words in QUICK[name]])
+def test_a_quick_part(name, words, tmp_path):
+    pytest.importorskip("safetensors")
+    command = [sys.executable, HERE / "run.py", name, *words.split(), "--quick", "--seconds", "1"]
+    done = subprocess.run([*command, "--seed", "1", "--folder", tmp_path], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.splitlines()[0])
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def test_a_part_that_fails_or_dies_is_reported(tmp_path):
+    """With the command that repeats it, and the other parts go on."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    (folder / "run_toy.py").write_text(
+        "import os\nfrom outcome import Missing, Wrong\n"
+        "def wrong(options): raise Wrong('two and two')\n"
+        "def dead(options):\n    (options.folder / 'at').write_text('--at 7')\n    os._exit(3)\n"
+        "def absent(options): raise Missing('needs a tool')\n"
+        "def right(options): return {'cases': options.seed}\n"
+        "PARTS = {'wrong': wrong, 'dead': dead, 'absent': absent, 'right': right}\n"
+    )
+    text = (HERE / "run.py").read_text()
+    (tmp_path / "run.py").write_text(text.replace("HERE.parents[1]", f"Path({str(HERE.parents[1])!r})"))
+    (tmp_path / "results").mkdir()
+
+    def run(*words):
+        command = [sys.executable, tmp_path / "run.py", "toy", *words, "--seed", "5"]
+        return subprocess.run([*command, "--folder", tmp_path / "work"], capture_output=True, text=True)
+
+    done = run()
+    said = done.stdout
+    assert done.returncode == 77 and "WRONG: two and two" in said and "not run: needs a tool" in said, said
+    assert re.search(r"dead: FAILED, exit 3; again: .*run.py toy dead .*--at 7", said) and "cases 5" in said
+    assert run("right", "--keep").returncode == 0 == run("right", "absent", "--skip-missing").returncode
+    kept = json.loads((tmp_path / "results/toy.json").read_text())
+    assert kept["passed"] and kept["figures"] == {"cases": 5} and kept["campaign"] == "toy"
+
+
+KEYS = {
+    "campaign": str, "date": str, "commit": str, "cpu": str, "python": str, "seconds": int, "command": str,
+    "passed": bool, "figures": dict, "notes": list,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_results_can_be_shown(path):
+    result = json.loads(path.read_text())
+    assert {key: type(value) for key, value in result.items()} == KEYS
+    assert result["campaign"] == path.stem and result["figures"]
+    assert all(isinstance(value, (int, float, str)) for value in result["figures"].values())
+
+
+def test_the_readme_lists_every_campaign_with_its_control():
+    row = r"^\| \[(\w+)\]\(\1\) \| (.+) \| `(.+)` \| (.+) \| (.+) \|$"
+    rows = re.findall(row, (HERE / "README.md").read_text(), re.M)
+    assert sorted(name for name, *_ in rows) == NAMES
+    assert all(len(control) > 20 for *_, control in rows)
