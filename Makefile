@@ -1,26 +1,13 @@
-# Two commands for everybody: make demo, make test. Each makes .venv and installs what it needs into it.
-#   make test [K=pattern]    only the tests whose names fit
-#   make studies             the studies of examples/studies, 20 seeds: an hour on two cores; TUNE=1 chooses their settings first
-#   make build               after a change of C or Cython; compiles what has changed (make test does it too)
-#   make bench [K=pattern]   the benchmarks, against the peers that are installed (make peers installs them)
-#   make lint                types (mypy, pyright), style (ruff, clang-format) and spelling (codespell); make format rewrites
-#   make warnings            every C unit through gcc and clang with warnings on
-#   make sanitize [K=...]    the tests, built with gcc's address and undefined-behaviour sanitizers; an hour
-#   make valgrind            every kind of call in a few sizes under valgrind's memcheck, on the scalar instruction set
-#   make tsan                the tests of threads under gcc's thread sanitizer, with a broken barrier as its control
-#   make guard               sizes 1 to 200 of everything with pages around every array that nothing may touch
-#   make digest              the same bits for any number of threads, either kind of them, affinity, OpenMP's settings, caches
-#   make faults [ARGS=...]   memory, files, limits and signals fail while lnrnn works (tests/campaigns/faults/run.py says what); five minutes
-#   make races [ARGS=...]    readers against setters, many callers, fork, spawn, exit (tests/campaigns/races/run.py says what); three minutes
-#   make fuzz [SECONDS=60]   random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
-#   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
-#   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
-#   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
-#   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/campaigns/machines/run.py)
-#   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/campaigns/wheels/run.py says which)
-#   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
-#   make docs                the documentation as a site, in build/docs/index.html
-#   make clean               all that these made
+# make demo         install lnrnn into .venv and draw the figure of the README
+# make test         the tests; K=pattern: only those whose names fit
+# make build        compile what has changed of C and Cython (make test does it too)
+# make bench        the benchmarks, against the peers that are installed; K=pattern
+# make lint         types, style and spelling
+# make docs         the documentation, in build/docs/index.html
+# make studies      the studies of examples/studies: an hour on two cores
+# make wheels       wheels for this machine and for others, in dist/
+# make campaign     a long search for faults: NAME=fuzz; tests/campaigns/README.md lists all
+# make clean        remove all that these made
 PYTHON ?= python3
 VENV ?= .venv
 ifneq ($(words $(VENV)),1)
@@ -29,16 +16,24 @@ endif
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
-SECONDS ?= 60
-SEED ?=
-TALLY ?=
+NAME ?=
 
 PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: demo studies test lint types style spelling format warnings sanitize valgrind coverage mutants tsan guard digest build bench peers \
-    faults races fuzz ulp machines wheels soak docs clean
+.PHONY: help demo test build bench lint docs studies wheels campaign clean types style spelling format warnings peers
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+	@echo
+	@echo "All take ARGS=, more arguments of their program, and VENV=, a folder other than .venv. Also:"
+	@echo "make types, style, spelling   the parts of lint; make format rewrites what style checks"
+	@echo "make warnings                 every C unit through the installed compilers, with warnings on"
+	@echo "make studies TUNE=1           choose the settings of the studies first"
+	@echo "make peers                    install the libraries that the benchmarks compare with"
+	@echo "make .venv/.whole             install all that tests would be skipped without"
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
@@ -74,55 +69,16 @@ format: $(VENV)/.lint
 	$(BIN)/clang-format -i $(C)
 
 warnings:
-	$(PYTHON) tests/campaigns/warnings/check_warnings.py
+	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
-# Builds of their own, in copies of the sources.
-sanitize: $(VENV)/.test
-	$(BIN)/python tests/campaigns/sanitizers/memory_checks.py address $(VENV)/sanitized $(if $(K),-k "$(K)") $(ARGS)
+# A campaign builds in build/campaigns. These need more than the tests do.
+whole_campaigns = coverage mutants
+campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels)
+	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage>=7.10" "gcovr>=8")
+	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
-valgrind: $(VENV)/.test
-	$(BIN)/python tests/campaigns/sanitizers/memory_checks.py valgrind $(ARGS)
-
-tsan: $(VENV)/.test
-	$(BIN)/python tests/campaigns/sanitizers/thread_sanitizer.py $(VENV)/tsan $(ARGS)
-
-coverage: $(VENV)/.whole
-	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
-	$(BIN)/python tests/campaigns/coverage/run_coverage.py $(VENV)/covered $(ARGS)
-
-mutants: $(VENV)/.whole
-	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)
-
-guard: $(VENV)/.test
-	$(BIN)/python tests/campaigns/guard/sweep.py $(ARGS)
-
-digest: $(VENV)/.test
-	$(BIN)/python tests/campaigns/digest/digest_settings.py $(ARGS)
-
-# ARGS="--seed 7 --seconds 60 kill": parts by name, what is random again, longer.
-faults: $(VENV)/.test
-	$(BIN)/python tests/campaigns/faults/run.py $(ARGS)
-
-races: $(VENV)/.test
-	$(BIN)/python tests/campaigns/races/run.py $(ARGS)
-
-fuzz: $(VENV)/.test
-	$(BIN)/python tests/campaigns/fuzz/fuzz.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
-
-STEP ?= 1
-ulp: $(VENV)/.test
-	$(BIN)/python tests/campaigns/ulp/ulp_sweep.py --step $(STEP) $(ARGS)
-
-machines: $(VENV)/.test
-	$(BIN)/python tests/campaigns/machines/run.py $(VENV)/machines $(ARGS)
-
-wheels: $(VENV)/.wheels
-	$(BIN)/python tests/campaigns/wheels/run.py $(VENV)/wheels $(ARGS)
-
-STEPS ?= 10000000
-CALLS ?= 1000000
-soak: $(VENV)/.test
-	$(BIN)/python tests/campaigns/soak/soak.py --steps $(STEPS) --calls $(CALLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+wheels:
+	$(MAKE) campaign NAME=wheels
 
 # Warnings are errors. Nothing is fetched but the packages of the extra docs.
 docs: $(VENV)/.docs
