@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from pathlib import Path
@@ -197,11 +198,37 @@ def link_pages(app: Any, page: str, source: list[str]) -> None:
     source[0] = found.replace("studies/README.rst)", "studies/index.rst)")
 
 
+# --- results of campaigns -----------------------------------------------------------------------------------
+
+
+def show_campaigns(app: Any, page: str, source: list[str]) -> None:
+    """The results of tests/campaigns as a table; what is tried is the question in the README there."""
+    if page != "reliability":
+        return
+    folder = Path(app.srcdir).parent / "tests/campaigns"
+    asked = dict(re.findall(r"(?m)^\| \[(\w+)\].*?\| (.+?) \|", (folder / "README.md").read_text()))
+    rows = [
+        "| campaign | what is tried | command | result | numbers | date, commit | machine |",
+        "|---" * 7 + "|",
+    ]
+    for path in sorted((folder / "results").glob("*.json")):
+        found = json.loads(path.read_text())
+        numbers = "; ".join(f"{name}: {value}" for name, value in found["figures"].items())
+        said = " ".join([("failed", "passed")[found["passed"]] + ".", *found["notes"]])
+        machine = f"{found['cpu']}, Python {found['python']}"
+        rows.append(
+            f"| {path.stem} | {asked.get(path.stem, '')} | `{found['command']}` | {said} | {numbers} "
+            f"| {found['date']}, {found['commit']} | {machine} |"
+        )
+    source[0] = source[0].replace("<!-- campaigns -->", "\n".join(rows))
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite)
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
+    app.connect("source-read", show_campaigns)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}

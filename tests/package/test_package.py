@@ -66,7 +66,7 @@ except (ImportError, TypeError) as error:
 
 
 def test_reasons_for_lines_that_are_never_run():
-    """tests/never_run.txt: `make coverage` reads it. Each names a line that there is."""
+    """tests/never_run.txt: the campaign coverage reads it. Each names a line that there is."""
     root = Path(lnrnn.__file__).parents[1]
     for line in (root / "tests" / "never_run.txt").read_text().splitlines():
         if line.startswith("#"):
