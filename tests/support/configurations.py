@@ -1,5 +1,5 @@
-"""Some hundred configurations of norms and networks, and the arrays that each gives. The campaign digest compares
-two builds by them, tests/runtime/test_caches.py two settings of one build."""
+"""Some hundred configurations of norms and networks, and the arrays that each gives. The campaign digest
+compares two builds by them, tests/runtime/test_caches.py two settings of one build."""
 
 from __future__ import annotations
 

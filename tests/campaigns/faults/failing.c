@@ -102,15 +102,13 @@ void free(void *block)
     __libc_free(block);
 }
 
-void *memalign(size_t alignment, size_t size)
-{
-    return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
-}
-
-void *aligned_alloc(size_t alignment, size_t size)
-{
-    return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
-}
+#define ALIGNED(name)                                                                  \
+    void *name(size_t alignment, size_t size)                                          \
+    {                                                                                  \
+        return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size)); \
+    }
+ALIGNED(memalign)
+ALIGNED(aligned_alloc)
 
 int posix_memalign(void **block, size_t alignment, size_t size)
 {
@@ -137,27 +135,19 @@ static void *next(const char *name)
     if (!real)                        \
     real = (type (*)(__VA_ARGS__))next(#name)
 
-void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset)
-{
-    NEXT(void *, mmap, void *, size_t, int, int, int, off_t);
-    if (fails(MEMORY, CALLER))
-        return MAP_FAILED;
-    void *found = real(address, size, protection, flags, file, offset);
-    if (found != MAP_FAILED)
-        __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);
-    return found;
-}
-
-void *mmap64(void *address, size_t size, int protection, int flags, int file, off_t offset)
-{
-    NEXT(void *, mmap64, void *, size_t, int, int, int, off_t);
-    if (fails(MEMORY, CALLER))
-        return MAP_FAILED;
-    void *found = real(address, size, protection, flags, file, offset);
-    if (found != MAP_FAILED)
-        __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);
-    return found;
-}
+#define MMAP(name)                                                                            \
+    void *name(void *address, size_t size, int protection, int flags, int file, off_t offset) \
+    {                                                                                         \
+        NEXT(void *, name, void *, size_t, int, int, int, off_t);                             \
+        if (fails(MEMORY, CALLER))                                                            \
+            return MAP_FAILED;                                                                \
+        void *found = real(address, size, protection, flags, file, offset);                   \
+        if (found != MAP_FAILED)                                                              \
+            __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);                        \
+        return found;                                                                         \
+    }
+MMAP(mmap)
+MMAP(mmap64)
 
 int munmap(void *address, size_t size)
 {
@@ -174,69 +164,46 @@ int munmap(void *address, size_t size)
     if (fails(FILES, CALLER) && with_error) \
     return -1
 
-static int mode_of(int flags, va_list *rest)
-{
-    return flags & (O_CREAT | O_TMPFILE) ? va_arg(*rest, int) : 0;
-}
+#define OPEN(name)                                                              \
+    int name(const char *path, int flags, ...)                                  \
+    {                                                                           \
+        NEXT(int, name, const char *, int, ...);                                \
+        REFUSE;                                                                 \
+        va_list rest;                                                           \
+        va_start(rest, flags);                                                  \
+        const int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; \
+        va_end(rest);                                                           \
+        return real(path, flags, mode);                                         \
+    }
+OPEN(open)
+OPEN(open64)
 
-int open(const char *path, int flags, ...)
-{
-    NEXT(int, open, const char *, int, ...);
-    REFUSE;
-    va_list rest;
-    va_start(rest, flags);
-    const int mode = mode_of(flags, &rest);
-    va_end(rest);
-    return real(path, flags, mode);
-}
+/* With an error of 0, half of the bytes are read or written. */
+#define TRANSFER(name, type)                                                    \
+    ssize_t name(int file, type bytes, size_t size)                             \
+    {                                                                           \
+        NEXT(ssize_t, name, int, type, size_t);                                 \
+        if (!fails(FILES, CALLER))                                              \
+            return real(file, bytes, size);                                     \
+        return with_error ? -1 : real(file, bytes, size > 1 ? size / 2 : size); \
+    }
+TRANSFER(write, const void *)
+TRANSFER(read, void *)
 
-int open64(const char *path, int flags, ...)
-{
-    NEXT(int, open64, const char *, int, ...);
-    REFUSE;
-    va_list rest;
-    va_start(rest, flags);
-    const int mode = mode_of(flags, &rest);
-    va_end(rest);
-    return real(path, flags, mode);
-}
-
-ssize_t write(int file, const void *bytes, size_t size)
-{
-    NEXT(ssize_t, write, int, const void *, size_t);
-    if (!fails(FILES, CALLER))
-        return real(file, bytes, size);
-    return with_error ? -1 : real(file, bytes, size > 1 ? size / 2 : size);
-}
-
-ssize_t read(int file, void *bytes, size_t size)
-{
-    NEXT(ssize_t, read, int, void *, size_t);
-    if (!fails(FILES, CALLER))
-        return real(file, bytes, size);
-    return with_error ? -1 : real(file, bytes, size > 1 ? size / 2 : size);
-}
-
-int fsync(int file)
-{
-    NEXT(int, fsync, int);
-    REFUSE;
-    return real(file);
-}
-
-int rename(const char *from, const char *to)
-{
-    NEXT(int, rename, const char *, const char *);
-    REFUSE;
-    return real(from, to);
-}
-
-int fchmod(int file, mode_t mode)
-{
-    NEXT(int, fchmod, int, mode_t);
-    REFUSE;
-    return real(file, mode);
-}
+#define CALL(type, name, parameters, arguments, ...) \
+    type name parameters                             \
+    {                                                \
+        NEXT(type, name, __VA_ARGS__);               \
+        REFUSE;                                      \
+        return real arguments;                       \
+    }
+CALL(int, fsync, (int file), (file), int)
+CALL(int, rename, (const char *from, const char *to), (from, to), const char *, const char *)
+CALL(int, fchmod, (int file, mode_t mode), (file, mode), int, mode_t)
+CALL(int, fstat, (int file, struct stat *found), (file, found), int, struct stat *)
+CALL(int, fstat64, (int file, struct stat64 *found), (file, found), int, struct stat64 *)
+CALL(off_t, lseek, (int file, off_t offset, int whence), (file, offset, whence), int, off_t, int)
+CALL(off64_t, lseek64, (int file, off64_t offset, int whence), (file, offset, whence), int, off64_t, int)
 
 /* As Linux does it, the descriptor is closed even where close fails. */
 int close(int file)
@@ -245,32 +212,4 @@ int close(int file)
     const int result = real(file);
     REFUSE;
     return result;
-}
-
-int fstat(int file, struct stat *found)
-{
-    NEXT(int, fstat, int, struct stat *);
-    REFUSE;
-    return real(file, found);
-}
-
-int fstat64(int file, struct stat64 *found)
-{
-    NEXT(int, fstat64, int, struct stat64 *);
-    REFUSE;
-    return real(file, found);
-}
-
-off_t lseek(int file, off_t offset, int whence)
-{
-    NEXT(off_t, lseek, int, off_t, int);
-    REFUSE;
-    return real(file, offset, whence);
-}
-
-off64_t lseek64(int file, off64_t offset, int whence)
-{
-    NEXT(off64_t, lseek64, int, off64_t, int);
-    REFUSE;
-    return real(file, offset, whence);
 }

@@ -7,6 +7,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,38 +56,39 @@ def parts_of(state):
     return list(state) if isinstance(state, tuple) else [state]
 
 
-def norms(rng) -> Iterator[tuple[str, Operation]]:
+Operations = dict[str, Operation]
+
+
+def norms(rng) -> Operations:
+    found: Operations = {}
     for name, shape in {"small": (3, 7), "wide": (4, 600), "large": (300, 2048)}.items():
-        x, gy, w, b = normal(rng, *shape), normal(rng, *shape), normal(rng, shape[1]), normal(rng, shape[1])
+        n = shape[1]
+        x, gy, w, b = normal(rng, *shape), normal(rng, *shape), normal(rng, n), normal(rng, n)
         for dtype in ("float32", "float16"):
-            y, g = x.astype(dtype), gy.astype(dtype)
-            n = shape[1]
-            yield f"layer_norm {name} {dtype}", Operation(lambda y=y, n=n, w=w: lnrnn.layer_norm(y, n, w))
-            yield (
-                f"layer_norm_backward {name} {dtype}",
-                Operation(lambda y=y, g=g, n=n, w=w, b=b: lnrnn.layer_norm_backward(g, y, n, w, b)),
-            )
-            yield (
-                f"batch_norm {name} {dtype}",
-                Operation(lambda y=y, w=w, b=b: lnrnn.batch_norm(y, b, np.abs(w), w, b)),
-            )
-            yield (
-                f"batch_norm_backward {name} {dtype}",
-                Operation(lambda y=y, g=g, w=w: lnrnn.batch_norm_backward(g, y, None, None, w)),
-            )
-            yield f"batch_norm training {name} {dtype}", trained_norm(y)
-        yield f"layer {name}", norm_layer(x)
-    few = normal(rng, 3, 7)
+            calls = {
+                "layer_norm": partial(lnrnn.layer_norm, normalized_shape=n, weight=w),
+                "batch_norm": partial(
+                    lnrnn.batch_norm, running_mean=b, running_var=np.abs(w), weight=w, bias=b
+                ),
+                "layer_norm_backward": partial(
+                    lnrnn.layer_norm_backward, gy.astype(dtype), normalized_shape=n, weight=w, bias=b
+                ),
+                "batch_norm_backward": partial(
+                    lnrnn.batch_norm_backward, gy.astype(dtype), running_mean=None, running_var=None, weight=w
+                ),
+            }
+            for kind, call in calls.items():
+                found[f"{kind} {name} {dtype}"] = Operation(partial(call, x=x.astype(dtype)))
+            found[f"batch_norm training {name} {dtype}"] = trained_norm(x.astype(dtype))
+        found[f"layer {name}"] = norm_layer(x)
+    few, out = normal(rng, 3, 7), np.zeros((3, 14), np.float32)[:, ::2]
     rows = few.tolist()
-    yield "layer_norm of a list", Operation(lambda: lnrnn.layer_norm(rows, 7))
-    yield "rms_norm of float64, transposed", Operation(lambda: lnrnn.rms_norm(np.asarray(rows).T, 3))
-    out = np.zeros((3, 14), np.float32)[:, ::2]
-    yield (
-        "layer_norm, out with steps",
-        Operation(
-            lambda: lnrnn.layer_norm(few, 7, out=out), lambda: out.tobytes(), lambda: out.fill(0)
-        ),
-    )  # fmt: skip
+    found["layer_norm of a list"] = Operation(lambda: lnrnn.layer_norm(rows, 7))
+    found["rms_norm of float64, transposed"] = Operation(lambda: lnrnn.rms_norm(np.asarray(rows).T, 3))
+    found["layer_norm, out with steps"] = Operation(
+        lambda: lnrnn.layer_norm(few, 7, out=out), lambda: out.tobytes(), lambda: out.fill(0)
+    )
+    return found
 
 
 def trained_norm(x) -> Operation:
@@ -95,9 +97,7 @@ def trained_norm(x) -> Operation:
     def reset():
         mean[...], var[...] = 0, 1
 
-    return Operation(
-        lambda: lnrnn.batch_norm(x, mean, var, training=True), lambda: bits([mean, var]), reset
-    )  # fmt: skip
+    return Operation(lambda: lnrnn.batch_norm(x, mean, var, training=True), lambda: bits([mean, var]), reset)
 
 
 def norm_layer(x) -> Operation:
@@ -114,34 +114,31 @@ def model(variant: str, **options) -> Any:
 def networks(rng) -> Iterator[tuple[str, Operation]]:
     x, ends = normal(rng, T, B, D), np.array([T, 0, 2])
     for variant in VARIANTS:
-        two = model(variant, num_layers=2, bidirectional=True)
-        h0, state = drawn_state(rng, two, B), two.state_dict()
-        yield f"call {variant}", Operation(lambda two=two, h0=h0: two(x, h0, ends), lambda two=two: bits(two))
+        two, one = model(variant, num_layers=2, bidirectional=True), model(variant, num_layers=2)
+        h0, state, seen = drawn_state(rng, two, B), two.state_dict(), partial(bits, two)
+        yield f"call {variant}", Operation(partial(two, x, h0, ends), seen)
         # After a change the weights are packed anew.
-        yield (
-            f"first call {variant}",
-            Operation(
-                lambda two=two: two(x), lambda two=two: bits(two), lambda m=two, s=state: m.load_state_dict(s)
-            ),
-        )  # fmt: skip
-        one = model(variant, num_layers=2)
+        yield f"first call {variant}", Operation(partial(two, x), seen, partial(two.load_state_dict, state))
         yield f"stream {variant}", stepping(one, x[0])
-        yield (
-            f"new stream {variant}",
-            Operation(lambda one=one: [y for s in [one.stream(B)] for y in (s(x[0]), s(x[1]), s)]),
-        )
-        yield f"constructor {variant}", Operation(lambda v=variant: constructed(VARIANTS[v]))
-        yield f"copies {variant}", Operation(lambda two=two: copies(two), lost=0.2)
-        if "batch" in variant:  # whether what is lost is lost by NumPy
-            yield (
-                f"NumPy's copies {variant}",
-                Operation(lambda s=state: pickle.loads(pickle.dumps(s)), lost=0.2),
-            )
+        yield f"new stream {variant}", Operation(partial(streamed, one, x[:2]))
+        yield f"constructor {variant}", Operation(partial(constructed, VARIANTS[variant]))
+        yield f"copies {variant}", Operation(partial(copies, two), lost=0.2)
+        if "batch" in variant:  # whether NumPy itself loses what is lost
+            yield f"NumPy's copies {variant}", Operation(partial(pickled, state), lost=0.2)
         for dtype in ("bfloat16", "int8"):
-            yield f"to_dtype {dtype} {variant}", Operation(lambda o=one, d=dtype: converted(o, d, x))
+            yield f"to_dtype {dtype} {variant}", Operation(partial(converted, one, dtype, x))
     for cell in CELLS:
         for norm in ("layer", "batch", None):
             yield from training(rng, cell, norm, x, ends)
+
+
+def streamed(rnn, x):
+    stream = rnn.stream(B)
+    return [*map(stream, x), stream]
+
+
+def pickled(thing):
+    return pickle.loads(pickle.dumps(thing))
 
 
 def constructed(options):
@@ -150,7 +147,7 @@ def constructed(options):
 
 
 def copies(rnn):
-    return [copy.copy(rnn), copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))]
+    return [copy.copy(rnn), copy.deepcopy(rnn), pickled(rnn)]
 
 
 def converted(rnn, dtype, x):
@@ -175,38 +172,26 @@ def stepping(rnn, x) -> Operation:
 
 
 def training(rng, cell, norm, x, ends) -> Iterator[tuple[str, Operation]]:
-    name = f"{cell} {norm}"
-    rnn = model_of(cell, norm)
+    name, rnn = f"{cell} {norm}", model_of(cell, norm)
     start, other = rnn.state_dict(), model_of(cell, norm, seed=7).state_dict()
-
-    def seen():
-        return bits(rnn)
-
-    def reset():
-        rnn.load_state_dict(start)
-
+    changing = partial(Operation, seen=partial(bits, rnn), reset=partial(rnn.load_state_dict, start))
     y, h, tape = rnn.forward_train(x, lengths=ends)
-    gy, gh = normal(rng, *y.shape), h
-    reset()
-    yield f"forward_train {name}", Operation(lambda: rnn.forward_train(x, lengths=ends), seen, reset)
-    yield f"backward {name}", Operation(lambda: rnn.backward(tape, gy, gh), seen, reset)
-    yield f"load_state_dict {name}", Operation(lambda: rnn.load_state_dict(other), seen, reset)
+    gy = normal(rng, *y.shape)
+    rnn.load_state_dict(start)
     weight = np.ones((len(rnn.weight_hh_l0), H))
-    yield f"set {name}", Operation(lambda: setattr(rnn, "weight_hh_l0", weight), seen, reset)
-    yield f"state_dict {name}", Operation(rnn.state_dict, seen)
+    yield f"forward_train {name}", changing(partial(rnn.forward_train, x, lengths=ends))
+    yield f"backward {name}", changing(partial(rnn.backward, tape, gy, h))
+    yield f"load_state_dict {name}", changing(partial(rnn.load_state_dict, other))
+    yield f"set {name}", changing(partial(setattr, rnn, "weight_hh_l0", weight))
+    yield f"state_dict {name}", changing(rnn.state_dict)
     if norm == "batch":
         batches = [normal(rng, T, 2, D), (normal(rng, T, 3, D), np.array([1, 4, 5]))]
-        yield f"calibrate {name}", Operation(lambda: rnn.calibrate(batches), seen, reset)
-        yield (
-            f"overrun {name}",
-            Operation(lambda: setattr(rnn, "overrun", "mean"), seen, lambda: setattr(rnn, "overrun", "last")),
-        )
-    stream = rnn.stream(B)
-    state = drawn_state(rng, rnn, B)
-    yield (
-        f"state of a stream {name}",
-        Operation(lambda: setattr(stream, "state", state), lambda: bits(stream), stream.reset),
-    )
+        yield f"calibrate {name}", changing(partial(rnn.calibrate, batches))
+        back = partial(setattr, rnn, "overrun", "last")
+        yield f"overrun {name}", Operation(partial(setattr, rnn, "overrun", "mean"), partial(bits, rnn), back)
+    stream, state = rnn.stream(B), drawn_state(rng, rnn, B)
+    call = partial(setattr, stream, "state", state)
+    yield f"state of a stream {name}", Operation(call, partial(bits, stream), stream.reset)
 
 
 def model_of(cell, norm, seed=0):
@@ -214,21 +199,14 @@ def model_of(cell, norm, seed=0):
 
 
 def importers(rng) -> Iterator[tuple[str, Operation]]:
-    keys = {
-        "torch RNN": dict(nonlinearity="tanh"),
-        "haste LSTM": dict(zoneout=0),
-        "haste GRU": dict(zoneout=0),
-    }
+    more = {"torch RNN": {"nonlinearity": "tanh"}, "haste LSTM": {"zoneout": 0}, "haste GRU": {"zoneout": 0}}
     for name, foreign in FOREIGN.items():
-        state = {
-            foreign.key(leaf, 0, 0, 1): value for leaf, value in drawn(rng, foreign.shapes(D, H)).items()
-        }
-        options = keys.get(name, {})
-        yield f"from_torch {name}", Operation(lambda s=state, o=options: lnrnn.from_torch(s, **o))
-    lstm = [normal(rng, D, 4 * H), normal(rng, H, 4 * H), normal(rng, 4 * H)]
-    gru = [normal(rng, D, 3 * H), normal(rng, H, 3 * H), normal(rng, 2, 3 * H)]
-    yield "from_keras LSTM", Operation(lambda: lnrnn.from_keras(lstm))
-    yield "from_keras GRU", Operation(lambda: lnrnn.from_keras(gru))
+        leaves = drawn(rng, foreign.shapes(D, H))
+        state = {foreign.key(leaf, 0, 0, 1): value for leaf, value in leaves.items()}
+        yield f"from_torch {name}", Operation(partial(lnrnn.from_torch, state, **more.get(name, {})))
+    for gates, cell, bias in ((4, "LSTM", (4 * H,)), (3, "GRU", (2, 3 * H))):
+        weights = [normal(rng, D, gates * H), normal(rng, H, gates * H), normal(rng, *bias)]
+        yield f"from_keras {cell}", Operation(partial(lnrnn.from_keras, weights))
 
 
 def files(folder: Path) -> Iterator[tuple[str, Operation]]:
@@ -249,7 +227,7 @@ def files(folder: Path) -> Iterator[tuple[str, Operation]]:
                 p.unlink()
         path.write_bytes(first)
 
-    yield "save over a file", Operation(lambda: new.save(path), seen, reset)
+    yield "save over a file", Operation(partial(new.save, path), seen, reset)
     yield "save over a link", Operation(lambda: new.save(link), seen, reset)
     yield "save a new file", Operation(lambda: new.save(array), seen, reset)
     yield "write_array", Operation(lambda: write_array(array, np.arange(3000.0)), seen, reset)
@@ -267,7 +245,7 @@ def operations(folder: Path, only_files: bool) -> Iterator[tuple[str, Operation]
         yield from files(folder)
         return
     rng = np.random.default_rng(13)
-    yield from norms(rng)
+    yield from norms(rng).items()
     yield from networks(rng)
     yield from importers(rng)
     yield from files(folder)

@@ -15,15 +15,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
 from limits import Writers, work_folder
-from operations import bits
+from operations import Operation, bits, operations
 
 import lnrnn
-from lnrnn.cli import write_array
 from networks import network, normal
 
 PART = ".lnrnn-"
@@ -107,53 +107,28 @@ class Alarm:
             return interrupt.with_traceback(None)
 
 
-def work(folder: Path) -> dict:
-    """name -> (call, what it may change, reset). About a millisecond each, and two of a hundred."""
-    rng = np.random.default_rng(1)
-    x, long = normal(rng, 20, 9, 12), normal(rng, 400, 40, 64)
-    rnn, bn = (
-        network(12, 24, cell="LSTM", num_layers=3),
-        network(12, 24, cell="GRU", norm="batch", num_layers=3),
-    )
-    large = network(64, 200, cell="LSTM", norm="batch")
-    y, _, tape = rnn.forward_train(x)
-    states = {m: m.state_dict() for m in (rnn, bn, large)}
-    other = network(12, 24, cell="LSTM", num_layers=3, seed=5).state_dict()
-    path, array = folder / "m.safetensors", folder / "a.npy"
-    layer, rows = lnrnn.BatchNorm(12), normal(rng, 90, 12)
-    layer_state = layer.state_dict()
+# Of operations.py: these are interrupted, and a call of two hundredths of a second.
+INTERRUPTED = (
+    "call LSTM split out", "new stream LSTM split out", "forward_train GRU batch", "backward LSTM layer", "calibrate GRU batch",
+    "load_state_dict LSTM layer", "set GRU batch", "layer small", "save over a file", "load", "write_array",
+    "state of a stream GRU batch",
+)  # fmt: skip
 
-    def of(model, call):
-        return call, lambda: bits(model), lambda: model.load_state_dict(states[model])
 
-    def files_seen():
-        found = bits(lnrnn.load(path)) + np.load(array).tobytes()
-        return found + repr(sorted(os.listdir(folder))).encode()
-
-    def files_reset():
-        bn.save(path)
-        write_array(array, rows)
-
-    return {
-        "call": of(rnn, lambda: rnn(x)),
-        "stream": of(rnn, lambda: [s(row) for s in [rnn.stream(9)] for row in x]),
-        "forward_train": of(bn, lambda: bn.forward_train(x)[:2]),
-        "backward": of(rnn, lambda: rnn.backward(tape, y)),
-        "calibrate": of(bn, lambda: bn.calibrate([x])),
-        "load_state_dict": of(rnn, lambda: rnn.load_state_dict(other)),
-        "long call": of(large, lambda: large.forward_train(long)[:1]),
-        "layer": (lambda: layer(rows), lambda: bits(layer), lambda: layer.load_state_dict(layer_state)),
-        "save": (lambda: rnn.save(path), files_seen, files_reset),
-        "load": (lambda: lnrnn.load(path), files_seen, files_reset),
-        "write_array": (lambda: write_array(array, x), files_seen, files_reset),
-    }
+def work(folder: Path) -> dict[str, Operation]:
+    large, x = network(64, 200, cell="LSTM", norm="batch"), normal(np.random.default_rng(1), 400, 40, 64)
+    reset = partial(large.load_state_dict, large.state_dict())
+    every = {**dict(operations(folder, False)), **dict(operations(folder / "files", True))}
+    found = {name: every[name] for name in INTERRUPTED}
+    return {**found, "long call": Operation(lambda: large.forward_train(x)[:1], partial(bits, large), reset)}
 
 
 def interrupt(options: argparse.Namespace) -> Counter[str]:
     rng, alarm, seen = np.random.default_rng(options.seed), Alarm(), Counter()
     lnrnn.set_num_threads(1)
     known = {}
-    for name, (call, state, reset) in work(work_folder(options)).items():
+    for name, operation in work(work_folder(options)).items():
+        call, state, reset = operation.call, operation.seen, operation.reset
         reset()
         old = state()
         call()

@@ -135,12 +135,7 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def sweep(
-    function: str,
-    sets: dict[str, Computes],
-    step: int = 1,
-    *,
-    first: int = 0,
-    last: int = 1 << 32,
+    function: str, sets: dict[str, Computes], step: int = 1, *, first: int = 0, last: int = 1 << 32
 ) -> Found:
     """The floats with the bits first, first + step, .. < last through `function` on each of the sets."""
     library, number = judge(), int(FUNCTIONS[function])
