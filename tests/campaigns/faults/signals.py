@@ -109,7 +109,8 @@ class Alarm:
 
 # Of operations.py: these are interrupted, and a call of two hundredths of a second.
 INTERRUPTED = (
-    "call LSTM split out", "new stream LSTM split out", "forward_train GRU batch", "backward LSTM layer", "calibrate GRU batch",
+    "call LSTM split out", "new stream LSTM split out", "forward_train GRU batch",
+    "backward LSTM layer", "calibrate GRU batch",
     "load_state_dict LSTM layer", "set GRU batch", "layer small", "save over a file", "load", "write_array",
     "state of a stream GRU batch",
 )  # fmt: skip

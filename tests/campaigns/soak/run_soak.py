@@ -3,12 +3,11 @@
 streams: one of an LSTM with layer norm of --steps steps, and one of a tenth of them of each network of
 STREAMS. Every output is compared, bit for bit, with calls on whole sequences that go on from the state
 before; at twenty checkpoints also with the reference in float64.
-calls: norms, activations and their gradients, networks, streams, training, calibration, setters, copies,
-files and refused arguments, drawn at random. Every 50th result is compared with the reference; a fixed set
-of calls has the same bits at every checkpoint.
+calls: rounds over the same random cases of the campaign fuzz, in one process, and results of many MiB. Each
+result is compared with the reference, and networks that nobody sets have the same bits after each round.
 
 Memory, on Linux, at every checkpoint: the resident memory, without the blocks that are kept for large
-results, stays within 2 MiB of its size after a tenth of the work, or the first 6000 steps or calls.
+results, stays within 2 MiB of its size after a tenth of the steps, at least 6000, or after the second round.
 """
 
 from __future__ import annotations
@@ -18,23 +17,32 @@ import gc
 import hashlib
 import os
 import re
+import sys
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-from soak_calls import CALLS, Service
 
 import lnrnn
-from networks import calm, drawn_state, normal, parts, reference_forward
+from helpers import available_isas, using_isa
+from lnrnn import reference
+from networks import VARIANTS, calm, drawn_state, normal, parts, reference_forward
 from outcome import Wrong, restart_with
+
+sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
+
+import fuzz_cases  # noqa: E402
+from fuzz_judge import Judge  # noqa: E402
 
 MiB = 1 << 20
 CHECKPOINTS = 20
 BLOCK = 1000  # steps of a whole sequence
 WINDOW = 20  # of them, the reference computes so many
 GROWTH = 2 * MiB  # the heap grows in steps of about one
-WARM = 6000  # calls: by then every kind has been drawn for every network
+WARM = 6000  # steps
 KEPT_BLOCKS, HUGE = 32, 2 * MiB  # docs/benchmarks.md; each block has up to a huge page of room to begin at
-LARGEST_RESULT = 18 * MiB  # of soak_calls.py
+LARGEST_RESULT = 18 * MiB
 
 last = lnrnn.BatchNormSpec(overrun="last")
 # The arguments of `calm`, the type of the weights, how far y, which is below 1, may be from the reference
@@ -168,36 +176,57 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
 # --- calls --------------------------------------------------------------------------------------------------
 
 
+def constant_networks() -> dict[str, lnrnn.Network]:
+    """Networks that nobody sets."""
+    return {
+        name: calm(4, 5 + k % 9, seed=k, trained=8 if "batch" in name else 0, **spec)
+        for k, (name, spec) in enumerate(VARIANTS.items())
+    }
+
+
+def digest(networks: dict[str, lnrnn.Network], x: np.ndarray) -> str:
+    found = hashlib.sha256()
+    with using_isa(available_isas()[0]):
+        for rnn in networks.values():
+            y, state = rnn(x)
+            for array in (y, *parts(rnn, state)):
+                found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def large_results(rng) -> None:
+    """Of 4 MiB and more, in blocks that are kept: whole huge pages, by which `resident` knows the blocks."""
+    for mebibytes in (4, 6, 8, 18):
+        x = np.broadcast_to(normal(rng, 1, 1024), (256 * mebibytes, 1024))
+        error = np.abs(lnrnn.layer_norm(x, 1024)[::97] - reference.layer_norm(x[::97], 1024)).max()
+        check(error < 5e-5, f"a result of {mebibytes} MiB: {error} from the reference")
+
+
 def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
     restart_with(ENVIRONMENT)
-    calls, seed = 8_000 if options.quick else options.calls, options.seed
-    memory = Memory()
-    names, weights = list(CALLS), np.array([weight for weight, _ in CALLS.values()], float)
-    service = Service(options.folder, seed)
-    rng, first = np.random.default_rng([seed, 1]), digest(service)
-    done = 0
-    while done < calls:
-        n = min(BLOCK, calls - done)
-        for k, name in enumerate(rng.choice(names, n, p=weights / weights.sum())):
-            service.judged = (done + k) % 50 == 0
+    tempfile.tempdir = str(options.folder)
+    calls, cases = (6_000, 60) if options.quick else (options.calls, options.cases)
+    memory, judge, seed, rounds = Memory(), Judge(), options.seed, 0
+    turn, networks = tuple(options.kinds.split(",")), constant_networks()
+    x = normal(np.random.default_rng(seed), 8, 3, 4)
+    first = digest(networks, x)
+    while judge.counts.total() < calls:
+        before = judge.counts.copy()
+        for k in range(cases):
+            kind, number = turn[k % len(turn)], k * fuzz_cases.BLOCK // 5  # all instruction sets in turn
             try:
-                CALLS[name][1](service)
+                fuzz_cases.run(kind, seed, number, judge)
             except Exception as error:
-                raise Wrong(f"seed {seed}, call {done + k}, {name}: {error!r}") from error
-        done += n
-        if is_checkpoint(done, n, calls):
-            where = f"seed {seed}, after {done} calls"
-            check(digest(service) == first, f"{where}: the fixed calls give other bits")
-            memory.look(where, is_warm(done, calls))
-    worst = {f"{name} from the reference": f"{error:.1e}" for name, error in service.worst.items()}
-    return {"calls": calls, **worst, **memory.figures()}
-
-
-def digest(service: Service) -> str:
-    found = hashlib.sha256()
-    for array in service.fixed():
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+                raise Wrong(f"round {rounds}, case {kind}:{seed}:{number}: {error!r}") from error
+        large_results(np.random.default_rng(seed))
+        rounds += 1
+        where = f"after {rounds} rounds"
+        memory.look(where, rounds > 1)
+        check(digest(networks, x) == first, f"{where}: networks that nobody sets give other bits")
+        if rounds == 1:
+            once = judge.counts - before
+        check(judge.counts - before == once, f"{where}: another number of executions")
+    return {"calls": judge.counts.total(), "rounds": rounds, **memory.figures()}
 
 
 def streams(options: argparse.Namespace) -> dict[str, int | str]:
@@ -212,6 +241,8 @@ def streams(options: argparse.Namespace) -> dict[str, int | str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--cases", type=int, default=400, help="in each round")
+    parser.add_argument("--kinds", default=",".join(fuzz_cases.SMALL), help="of cases, as in fuzz_cases.py")
 
 
 PARTS = {"streams": streams, "calls": soak_calls}
