@@ -17,13 +17,8 @@ SCRIPT = Path(__file__).parents[1] / "digest_settings.py"
 def test_one_digest_for_both_kinds_of_threads():
     environment = {name: value for name, value in os.environ.items() if name not in FREE}
     isa = lnrnn.cpu_info()["available"][0]
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--quick", "--isa", isa],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, SCRIPT, "--quick", "--isa", isa]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     settings = 1 + len(lnrnn._core.team_list())
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(
