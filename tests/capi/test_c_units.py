@@ -29,8 +29,9 @@ EXAMPLES = ROOT / "examples"
 
 
 def compilers(*names: str) -> list[str]:
+    """The last name is that of any compiler, for systems without the others."""
     found = [name for name in names if shutil.which(name)]
-    return found or pytest.skip(f"needs one of {names}")
+    return [name for name in found if name != names[-1]] or found or pytest.skip(f"needs one of {names}")
 
 
 PROGRAM = """
@@ -54,7 +55,7 @@ int use(PyObject *stream, const float *x, float *y)
 def test_headers_pass_with_all_warnings(language, standard, names):
     for name in compilers(*names):
         command = [name, f"-std={standard}", "-x", language, *FLAGS, "-pedantic", "-fsyntax-only", "-"]
-        for text in (PROGRAM, '#include "lnrnn.h"\n', '#include "lnrnn.h"\n#include "lnrnn_api.h"\n'):
+        for text in ('#include "lnrnn.h"\n', '#include "lnrnn.h"\n' + PROGRAM):
             include = ["-isystem", python_include()[2:], f"-I{lnrnn.get_include()}"]
             done = subprocess.run([*command, *include], input=text, capture_output=True, text=True)
             assert done.returncode == 0, (name, done.stderr)
@@ -72,7 +73,7 @@ RELEASED = {
     0: """stream_open stream_close stream_step stream_reset stream_inputs stream_units stream_layers
           stream_lanes stream_rows stream_state stream_steps stream_layer isa_name cores map layer_norm
           layer_norm_backward layer_norm_work batch_work batch_norm batch_norm_backward packed_size pack
-          rnn_configure rnn_make_plan rnn_forward""",
+          rnn_configure rnn_make_plan rnn_forward"""
 }
 
 

@@ -3,7 +3,6 @@ values, and what is said to arguments of torch's that have another name here, or
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 
 import lnrnn
 from helpers import named
+from networks import each_cell, same
 
-CELLS = ("RNN", "LSTM", "GRU")
-each_cell = pytest.mark.parametrize("cell", CELLS)
 x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
 
 
@@ -42,14 +40,9 @@ def test_norm_and_the_start_values_are_given_by_name_only(cell):
         ours(*places)
         with pytest.raises(TypeError, match="positional arguments"):
             ours(*places, "layer")
-
-
-@each_cell
-@pytest.mark.parametrize("norm", ["layer", "batch", lnrnn.LayerNormSpec("joint")])
-def test_a_norm_by_place_is_told_its_name(cell, norm):
-    for ours in (getattr(lnrnn, cell), getattr(pytest.importorskip("lnrnn.torch"), cell)):
-        with pytest.raises(TypeError, match="give the norm by name, norm="):
-            ours(3, 4, 1, norm)
+        for norm in ("layer", "batch", lnrnn.LayerNormSpec("joint")):
+            with pytest.raises(TypeError, match="give the norm by name, norm="):
+                ours(3, 4, 1, norm)
 
 
 @each_cell
@@ -57,21 +50,15 @@ def test_a_generator_draws_what_its_seed_draws_and_goes_on(cell):
     make = getattr(lnrnn, cell)
     rng = np.random.default_rng(7)
     by_seed, first, second = make(3, 4, seed=7), make(3, 4, rng=rng), make(3, 4, rng=rng)
-    np.testing.assert_array_equal(first.weight_hh_l0, by_seed.weight_hh_l0)
+    same(first.weight_hh_l0, by_seed.weight_hh_l0)
     assert not np.array_equal(second.weight_hh_l0, first.weight_hh_l0)
     for wrong, error in ((7, TypeError), (np.random.RandomState(7), TypeError), ("a", TypeError)):
         with pytest.raises(error, match=named("rng")):
             make(3, 4, rng=wrong)
     with pytest.raises(ValueError, match="seed and rng"):
         make(3, 4, seed=7, rng=rng)
-
-
-@each_cell
-def test_a_twin_takes_a_generator_too(cell):
-    twin = getattr(pytest.importorskip("lnrnn.torch"), cell)
-    made = twin(3, 4, rng=np.random.default_rng(7))
-    wanted = getattr(lnrnn, cell)(3, 4, seed=7)
-    np.testing.assert_array_equal(made.weight_hh_l0.detach().numpy(), wanted.weight_hh_l0)
+    twin = getattr(pytest.importorskip("lnrnn.torch"), cell)(3, 4, rng=np.random.default_rng(7))
+    same(twin.weight_hh_l0.detach().numpy(), by_seed.weight_hh_l0)
 
 
 # --- dropout ------------------------------------------------------------------------------------------------
@@ -82,15 +69,18 @@ def test_dropout_is_drawn_in_training_alone_as_the_argument_of_forward_train_dra
     make = getattr(lnrnn, cell)
     plain, rnn = make(3, 4, 3, seed=0), make(3, 4, 3, dropout=0.5, seed=0)
     kept, _ = plain(x)
-    np.testing.assert_array_equal(rnn(x)[0], kept)
+    same(rnn(x)[0], kept)
     stream = rnn.stream(2)
-    np.testing.assert_array_equal(np.stack([stream(x_t) for x_t in x]), kept)
+    same(np.stack([stream(x_t) for x_t in x]), kept)
     dropped = rnn.forward_train(x, seed=1)[0]
-    np.testing.assert_array_equal(dropped, plain.forward_train(x, dropout=0.5, seed=1)[0])
+    same(dropped, plain.forward_train(x, dropout=0.5, seed=1)[0])
     assert not np.array_equal(dropped, kept)
-    np.testing.assert_array_equal(rnn.forward_train(x, dropout=0)[0], kept)
+    same(rnn.forward_train(x, dropout=0)[0], kept)
+    state = rnn.stream().get_state()
     rnn.dropout = 0
-    np.testing.assert_array_equal(rnn.forward_train(x)[0], kept)
+    same(rnn.forward_train(x)[0], kept)
+    rnn.stream().set_state(None, state)  # it is no part of what a stream computes
+    assert "dropout" not in repr(rnn)
 
 
 @pytest.mark.parametrize(("wrong", "error"), [
@@ -109,40 +99,18 @@ def test_dropout_must_be_a_rate(wrong, error):
 def test_dropout_of_one_layer_warns_once_and_drops_nothing():
     with pytest.warns(UserWarning, match="dropout=0.5 has no effect with num_layers=1"):
         rnn = lnrnn.GRU(3, 4, dropout=0.5, seed=0)
-    np.testing.assert_array_equal(rnn.forward_train(x)[0], rnn(x)[0])
-
-
-def test_dropout_goes_with_the_network(tmp_path):
-    pytest.importorskip("safetensors")
-    rnn = lnrnn.LSTM(3, 4, 2, dropout=0.25, seed=0)
-    lnrnn.save(rnn, tmp_path / "rnn.safetensors")
-    others = [lnrnn.load(tmp_path / "rnn.safetensors"), copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))]
-    for other in [*others, rnn.to_dtype("bfloat16")]:
-        assert other.dropout == 0.25
-        assert "dropout=0.25" in repr(other)
-    assert "dropout" not in repr(lnrnn.LSTM(3, 4, 2))
-    # It is no part of what a stream computes: states fit networks that differ in it.
-    state = rnn.stream().get_state()
-    rnn.dropout = 0
-    rnn.stream().set_state(None, state)
-
-
-def test_dropout_of_a_twin_arrives_in_the_network():
-    twins = pytest.importorskip("lnrnn.torch")
-    assert lnrnn.from_torch(twins.GRU(3, 4, 2, dropout=0.25)).dropout == 0.25
-    with pytest.warns(UserWarning, match="no effect"):
-        one = twins.GRU(3, 4, dropout=0.25)
-    assert lnrnn.from_torch(one).dropout == 0
+    same(rnn.forward_train(x)[0], rnn(x)[0])
 
 
 @each_cell
-def test_dropout_of_torchs_own_module_arrives_too(cell):
-    nn = pytest.importorskip("torch").nn
-    assert lnrnn.from_torch(getattr(nn, cell)(3, 4, 2, dropout=0.25)).dropout == 0.25
-    assert lnrnn.from_torch(getattr(nn, cell)(3, 4, 2)).dropout == 0
-    with pytest.warns(UserWarning, match="dropout"):  # torch's
-        one = getattr(nn, cell)(3, 4, dropout=0.25)
-    assert lnrnn.from_torch(one).dropout == 0
+def test_dropout_of_a_twin_and_of_torchs_own_module_arrives(cell):
+    torch = pytest.importorskip("torch")
+    for make in (getattr(lnrnn.torch, cell), getattr(torch.nn, cell)):
+        assert lnrnn.from_torch(make(3, 4, 2, dropout=0.25)).dropout == 0.25
+        assert lnrnn.from_torch(make(3, 4, 2)).dropout == 0
+        with pytest.warns(UserWarning, match="dropout"):
+            one = make(3, 4, dropout=0.25)
+        assert lnrnn.from_torch(one).dropout == 0
 
 
 # --- torch's names ------------------------------------------------------------------------------------------
@@ -171,17 +139,6 @@ def test_a_projection_is_refused_by_name():
         for cell in ("RNN", "GRU"):  # as in torch.nn, an LSTM alone has it
             with pytest.raises(TypeError, match="proj_size"):
                 getattr(module, cell)(3, 4, proj_size=0)
-
-
-@each_cell
-def test_the_gradient_of_the_last_state_alone(cell):
-    rnn = getattr(lnrnn, cell)(3, 4, 2, seed=0)
-    y, h, tape = rnn.forward_train(x)
-    alone, zeros = rnn.backward(tape, gh=h), rnn.backward(tape, np.zeros_like(y), h)
-    assert np.any(alone[0])
-    np.testing.assert_array_equal(alone[0], zeros[0])
-    for name, g in zeros[2].items():
-        np.testing.assert_array_equal(alone[2][name], g)
 
 
 # --- what a network says of itself --------------------------------------------------------------------------
@@ -227,4 +184,4 @@ def test_pickles_of_earlier_versions_have_the_norm_twice(cell):
     old = type(rnn).__new__(type(rnn))
     old.__setstate__(state)
     assert (old.norm, old.dropout) == (rnn.norm, 0)
-    np.testing.assert_array_equal(old.weight_hh_l0, rnn.weight_hh_l0)
+    same(old.weight_hh_l0, rnn.weight_hh_l0)

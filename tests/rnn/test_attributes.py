@@ -13,9 +13,8 @@ import pytest
 
 import lnrnn
 from helpers import NOT_REAL, named
-from networks import CELLS, NORMS, network, normal
+from networks import each_cell, each_norm, network, normal, same
 
-same = np.testing.assert_array_equal
 W = np.zeros((1, 1), np.float32)
 
 # What makes an object, a name that it does not have, and the nearest that it has.
@@ -45,6 +44,14 @@ each_misspelt = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("spec, field", [(lnrnn.LayerNormSpec(), "eps"), (lnrnn.BatchNormSpec(), "overrun")])
+def test_a_spec_does_not_change(spec, field):
+    before = getattr(spec, field)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(spec, field, W)
+    assert getattr(spec, field) is before
+
+
 @each_misspelt
 def test_a_misspelt_name_is_not_set(make, name, near):
     owner = make()
@@ -54,14 +61,6 @@ def test_a_misspelt_name_is_not_set(make, name, near):
         getattr(owner, name)
     assert name not in dir(owner)
     assert isinstance(caught.value, dataclasses.FrozenInstanceError) == ("Spec" in type(owner).__name__)
-
-
-@pytest.mark.parametrize("spec, field", [(lnrnn.LayerNormSpec(), "eps"), (lnrnn.BatchNormSpec(), "overrun")])
-def test_a_spec_does_not_change(spec, field):
-    before = getattr(spec, field)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(spec, field, W)
-    assert getattr(spec, field) is before
 
 
 @each_misspelt
@@ -75,32 +74,24 @@ def test_a_misspelt_name_is_not_read(make, name, near):
 
 @pytest.mark.parametrize("make", [case[0] for case in MISSPELT[::3]])
 def test_a_name_like_no_other(make):
-    for change in (
-        lambda owner: setattr(owner, "qqqq", 1),
-        lambda owner: owner.qqqq,
-        lambda owner: owner._qqqq,
-    ):
+    changes = lambda owner: setattr(owner, "qqqq", 1), lambda owner: owner.qqqq, lambda owner: owner._qqqq
+    for change in changes:
         with pytest.raises(AttributeError, match="qqqq'$"):
             change(make())
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("norm", NORMS)
+@each_cell
+@each_norm
 def test_what_a_network_has_is_no_other_value(rng, cell, norm):
     """Methods, sizes and properties cannot be replaced or deleted either; nothing changes."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
-    for name in (
-        "parameters",
-        "state_dict",
-        "forward_train",
-        "known_steps",
-        "dtype",
-        "packed_bytes",
-        "hidden_size",
-        "norm",
-        "num_directions",
-    ):
+    methods, values = (
+        "parameters state_dict forward_train",
+        "known_steps dtype packed_bytes num_directions norm",
+    )
+    arguments = "hidden_size bias batch_first num_layers nonlinearity"
+    for name in f"{methods} {values} {arguments}".split():
         with pytest.raises(AttributeError):
             setattr(rnn, name, {})
     for name in ("weight_hh_l0", "hidden_size", "stream", "overrun", "qqqq"):
@@ -228,13 +219,8 @@ def test_running_statistics_there_are_or_not():
             setattr(layer, name, np.ones(4))
         with pytest.raises(ValueError, match=named(name)):
             setattr(lnrnn.BatchNorm(4), name, None)
-    for bad, error in (
-        (-1, ValueError),
-        (2**53 + 1, ValueError),
-        (1.5, TypeError),
-        ("a", TypeError),
-        (True, TypeError),
-    ):
+    wrong = [(v, ValueError) for v in (-1, 2**53 + 1)] + [(v, TypeError) for v in (1.5, "a", True)]
+    for bad, error in wrong:
         with pytest.raises(error, match="num_batches_tracked"):
             lnrnn.BatchNorm(4).num_batches_tracked = bad
 
@@ -252,13 +238,7 @@ def test_options_of_a_layer_are_checked_when_assigned(name, bad):
 
 @pytest.mark.parametrize("layer", [lnrnn.LayerNorm(4), lnrnn.BatchNorm(4)], ids=repr)
 def test_what_is_fixed_when_a_layer_is_made(layer):
-    for name in (
-        "normalized_shape",
-        "elementwise_affine",
-        "num_features",
-        "affine",
-        "track_running_stats",
-        "state_dict",
-    ):
+    fixed = "normalized_shape elementwise_affine num_features affine track_running_stats state_dict"
+    for name in fixed.split():
         with pytest.raises(AttributeError, match=name):
             setattr(layer, name, 4)

@@ -1,10 +1,10 @@
-"""Every argument of a network's calls, of its streams, training, parameters and statistics, given wrongly:
-the type of the error, the name of the argument in its text, and nothing changed. Constructors are in
-test_bad_constructors.py."""
+"""Every argument of constructors, calls, streams, training, parameters and statistics, given wrongly: the
+type of the error, the name of the argument in its text, and nothing changed."""
 
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from bad_values import (
     INF,
     NAN,
     NO_ARRAY,
+    NO_FLAG,
     NO_INTEGER,
     B,
     D,
@@ -26,101 +27,45 @@ from bad_values import (
     X,
     cases,
     label,
+    numbers,
     refuses,
     sizes,
     snapshot,
     wrong,
 )
 from helpers import NOT_REAL, named
-from networks import NORMS, network
+from networks import each_norm, network
 
 # --- whole sequences ----------------------------------------------------------------------------------------
 
 LONG = np.full(B, T)
+NO_INTEGERS = [
+    *NO_ARRAY[:-1], LONG.astype(float), LONG.astype(np.float16), LONG > 0, [1.0, 2.0, 3.0], [1, 2, 2.5],
+    [NAN] * B, LONG * 1j, LONG.astype(object), [1, 2, None], ["1", "2", "3"],
+    [1, 2, 2**64], [1, 2, HUGE],  # NumPy makes objects of these two
+]  # fmt: skip
+WRONG_LENGTHS = [
+    1, LONG[:2], np.full(B + 1, 1), LONG[None], LONG[:, None], [], [1, 2, T + 1], [-1, 2, 3],
+    [0, 0, -(2**63)], [1, 2, 2**31], [1, 2, 2**32 + 1], [1, 2, 2**63 - 1],
+    np.array([1, 2, 2**63], np.uint64), np.array([1, 2, 2**64 - 1], np.uint64),
+    np.array([1, 2, -1], np.int8), np.array([255, 1, 2], np.uint8),
+]  # fmt: skip
+NO_NUMBERS = [Hostile(), X * 1j, X.astype("M8[s]"), X.astype("U3"), X.astype(object), X.tobytes()]
+WRONG_SHAPES = [(D,), (1, T, B, D), (T, B, 1), (T, B, D + 1), (T, B, 0), (T, D + 1), (0,), (1, 0), (0, 0)]
+WRONG_STATES = [
+    (), (H,), (B, H), (2, B, H), (1, B, H + 1), (1, B + 1, H), (1, 1, H), (1, H), (1, 1, B, H), (0,),
+]  # fmt: skip
 WRONG_CALLS = [
-    *wrong(
-        E,
-        "x",
-        [*NOT_REAL, Hostile(), X * 1j, X.astype("M8[s]"), X.astype("U3"), X.astype(object), X.tobytes()],
-    ),
-    *wrong(
-        V,
-        "x",
-        [
-            np.float32(1),
-            np.ones(D),
-            X[None],
-            X[..., :1],
-            np.ones((T, B, D + 1)),
-            np.ones((T, B, 0)),
-            np.ones((T, D + 1)),
-            [],
-            [[]],
-            np.ones((D, B, T)),
-            np.ones((0, 0)),
-        ],
-    ),
+    *wrong(E, "x", [*NOT_REAL, *NO_NUMBERS]),
+    *wrong(V, "x", [np.float32(1), np.ones((D, B, T)), *map(np.ones, WRONG_SHAPES)]),
     *wrong(E, "h0", NO_ARRAY[:-1]),
-    *wrong(
-        V,
-        "h0",
-        [
-            0.0,
-            np.zeros(H),
-            np.zeros((B, H)),
-            np.zeros((2, B, H)),
-            np.zeros((1, B, H + 1)),
-            np.zeros((1, B + 1, H)),
-            np.zeros((1, 1, H)),
-            np.zeros((1, H)),
-            np.zeros((1, 1, B, H)),
-            [],
-        ],
-    ),
-    *wrong(
-        E,
-        "lengths",
-        [
-            *NO_ARRAY[:-1],
-            LONG.astype(float),
-            LONG.astype(np.float16),
-            LONG > 0,
-            [1.0, 2.0, 3.0],
-            [1, 2, 2.5],
-            [NAN] * B,
-            LONG * 1j,
-            LONG.astype(object),
-            [1, 2, None],
-            ["1", "2", "3"],
-        ],
-    ),
-    *wrong(E, "lengths", [[1, 2, 2**64], [1, 2, HUGE]]),  # NumPy makes objects of them
-    *wrong(
-        V,
-        "lengths",
-        [
-            1,
-            LONG[:2],
-            np.full(B + 1, 1),
-            LONG[None],
-            LONG[:, None],
-            [],
-            [1, 2, T + 1],
-            [-1, 2, 3],
-            [0, 0, -(2**63)],
-            [1, 2, 2**31],
-            [1, 2, 2**32 + 1],
-            [1, 2, 2**63 - 1],
-            np.array([1, 2, 2**63], np.uint64),
-            np.array([1, 2, 2**64 - 1], np.uint64),
-            np.array([1, 2, -1], np.int8),
-            np.array([255, 1, 2], np.uint8),
-        ],
-    ),
+    *wrong(V, "h0", [0.0, *map(np.zeros, WRONG_STATES)]),
+    *wrong(E, "lengths", NO_INTEGERS),
+    *wrong(V, "lengths", WRONG_LENGTHS),
 ]
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@each_norm
 @cases(WRONG_CALLS)
 def test_calls(norm, error, name, given):
     rnn = network(D, H, norm=norm, trained=T)
@@ -146,23 +91,6 @@ def test_axes_in_the_other_order_and_one_sequence():
     ):
         refuses(V, name, rnn, X[:, 0], **{name: value})
     refuses(E, "lengths", rnn, X[:, 0], lengths=2.0)
-
-
-@pytest.mark.parametrize("room", [None, T])
-def test_sequences_beyond_the_statistics(room):
-    rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=room), trained=T)
-    before, longer = snapshot(rnn), np.ones((T + 2, B, D))
-    calls = [lambda: rnn(longer, lengths=[1, T + 1, T + 2])]
-    if room:
-        calls += [
-            lambda: rnn.forward_train(longer, lengths=[1, T + 1, T + 2]),
-            lambda: rnn.calibrate([(longer, [1, T + 1, T + 2])]),
-        ]
-    for call in calls:
-        with pytest.raises(lnrnn.SequenceTooLongError, match=rf"\b1\b.*\b{T + 1}\b.*\b{T}\b") as caught:
-            call()
-        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, T + 1, T)
-    assert snapshot(rnn) == before
 
 
 @pytest.mark.parametrize("batches", [None, 3, "ab", X, X[0], Hostile(), np.float32(1)], ids=label)
@@ -236,15 +164,10 @@ def test_to_dtype(dtype):
     refuses(V if isinstance(dtype, str) or dtype is None else E, "dtype", network(D, H).to_dtype, dtype)
 
 
-def test_no_training_with_rounded_weights():
-    with pytest.raises(ValueError, match="float32"):
-        network(D, H).to_dtype("int8").forward_train(X)
-
-
 # --- parameters and statistics ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@each_norm
 def test_parameters(norm):
     rnn = network(D, H, norm=norm, num_layers=2, trained=T)
     before = snapshot(rnn)
@@ -260,9 +183,6 @@ def test_parameters(norm):
             assert not getattr(rnn, name).flags.writeable
         with pytest.raises(AttributeError, match=name):
             setattr(rnn, name, np.zeros(1))
-    for name in ("hidden_size", "norm", "bias", "batch_first", "num_layers", "nonlinearity"):
-        with pytest.raises(AttributeError, match=name):
-            setattr(rnn, name, getattr(rnn, name))
     assert snapshot(rnn) == before
 
 
@@ -289,26 +209,11 @@ def state_cases():
     huge = np.array([2**64 - 1] * T, np.uint64)
     yield "count 2^64", V, "count_l0", lambda s: s.update(count_l0=huge, count_l1=huge)
     yield "counts that differ", V, "count_l1", lambda s: s.update(count_l1=s["count_l1"] + 1)
-    yield (
-        "fewer steps in one",
-        V,
-        "count_l1",
-        lambda s: s.update(
-            count_l1=s["count_l1"][:2], running_mean_l1=np.ones((2, H)), running_var_l1=np.ones((2, H))
-        ),
-    )
-    yield (
-        "more steps than counts",
-        V,
-        "running_mean_l0",
-        lambda s: s.update(running_mean_l0=np.ones((T + 1, H))),
-    )
-    yield (
-        "negative variance",
-        V,
-        "running_var_l1",
-        lambda s: s.update(running_var_l1=np.full((T, H), -1e-300)),
-    )
+    short = dict(running_mean_l1=np.ones((2, H)), running_var_l1=np.ones((2, H)))
+    yield "fewer steps in one", V, "count_l1", lambda s: s.update(short, count_l1=s["count_l1"][:2])
+    longer, negative = np.ones((T + 1, H)), np.full((T, H), -1e-300)
+    yield "more steps than counts", V, "running_mean_l0", lambda s: s.update(running_mean_l0=longer)
+    yield "negative variance", V, "running_var_l1", lambda s: s.update(running_var_l1=negative)
     yield "infinitely negative", V, "running_var_l0", lambda s: s.update(running_var_l0=np.full((T, H), -INF))
 
 
@@ -377,3 +282,100 @@ def test_stream(error, name, given):
     np.testing.assert_array_equal(stream.state, state)
     assert (stream.step == 1).all()
     np.testing.assert_array_equal(stream(X[1]), other(X[1]))
+
+
+# --- constructors -------------------------------------------------------------------------------------------
+
+
+@cases(
+    sizes("input_size", 2**31 - 1),
+    sizes("hidden_size", 2**31 - 1),
+    sizes("num_layers", 1024),
+    wrong(E, "nonlinearity", [3, ["tanh"], b"tanh", math.tanh, Hostile(), np.array(["tanh", "relu"])]),
+    wrong(V, "nonlinearity", ["Tanh", "", "tanh ", "softmax", None, "x" * 10_000]),
+    wrong(E, "norm", [3, True, ["layer"], b"layer", lnrnn.LayerNormSpec, lnrnn.LayerNorm(3), Hostile()]),
+    wrong(V, "norm", ["Layer", "", "none", "instance"]),
+    *(wrong(E, name, NO_FLAG) for name in ("bias", "batch_first", "bidirectional")),
+    wrong(E, "seed", [v for v in NO_INTEGER if v is not None]),
+    wrong(V, "seed", [-1, -HUGE]),
+)
+def test_rnn(error, name, given):
+    refuses(error, name, lnrnn.RNN, **dict(input_size=D, hidden_size=H) | given)
+
+
+def test_rnn_takes_what_is_an_integer():
+    for two in (np.int8(2), np.uint64(2), np.array(2)):
+        rnn = lnrnn.RNN(two, two, two, seed=two)
+        assert (rnn.input_size, rnn.hidden_size, rnn.num_layers) == (2, 2, 2)
+        spec = lnrnn.BatchNormSpec(max_steps=two)
+        assert type(rnn.input_size) is type(spec.max_steps) is int  # or no file could hold it
+        np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
+        assert lnrnn.LayerNorm(two).normalized_shape == (2,)
+    assert lnrnn.RNN(1, 1, 1024).num_layers == 1024  # the most there may be
+
+
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    wrong(V, "placement", ["none", "Joint", ""]),
+    wrong(E, "placement", [1, ["joint"], Hostile()]),
+    wrong(V, "cell", ["in", ""]),
+    wrong(E, "cell", [1, True, ["out"]]),
+    wrong(V, "span", ["paper", ""]),
+    wrong(E, "span", [1, False, ["all"]]),
+    wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]),
+)
+def test_layer_norm_spec(error, name, given):
+    refuses(error, name, lnrnn.LayerNormSpec, **given)
+
+
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    numbers("momentum", most=1),
+    wrong(E, "max_steps", [v for v in NO_INTEGER if v is not None]),
+    wrong(V, "max_steps", [0, -1, 2**31, HUGE]),
+    wrong(V, "overrun", ["Raise", "", "first", None]),
+    wrong(E, "overrun", [1, ["last"], b"last", Hostile()]),
+)
+def test_batch_norm_spec(error, name, given):
+    refuses(error, name, lnrnn.BatchNormSpec, **given)
+
+
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    wrong(E, "elementwise_affine", NO_FLAG),
+    wrong(E, "bias", NO_FLAG),
+    wrong(E, "normalized_shape", ["4", None, 4.0, True, (4.0,), (True,), [[4]], Hostile(), np.array(["a"])]),
+    wrong(V, "normalized_shape", [-1, (), [], (3, -4), -HUGE, 2**63, HUGE, (2**63, 1)]),
+)
+def test_layer_norm_layer(error, name, given):
+    refuses(error, name, lnrnn.LayerNorm, **dict(normalized_shape=4) | given)
+
+
+@cases(
+    numbers("eps"),
+    wrong(E, "eps", [None]),
+    numbers("momentum", most=1),
+    wrong(E, "affine", NO_FLAG),
+    wrong(E, "track_running_stats", NO_FLAG),
+    wrong(E, "num_features", NO_INTEGER),
+    wrong(V, "num_features", [-1, -HUGE, 2**63, HUGE]),
+)
+def test_batch_norm_layer(error, name, given):
+    refuses(error, name, lnrnn.BatchNorm, **dict(num_features=4) | given)
+
+
+@cases(sizes("n", 1024))
+def test_set_num_threads(error, name, given):
+    before = lnrnn.get_num_threads()
+    refuses(error, name, lnrnn.set_num_threads, **given)
+    assert lnrnn.get_num_threads() == before
+
+
+@pytest.mark.parametrize("mode", NO_FLAG, ids=label)
+def test_mode(mode):
+    for layer in (lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
+        refuses(E, "mode", layer.train, mode)
+        assert layer.training is True

@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 
 import lnrnn
-from bad_values import NO_INTEGER
+from bad_values import NO_INTEGER, label
 from helpers import relative_error, using_threads
-from networks import VARIANTS, calm, drawn_state, named_gradients, normal, parts
+from networks import (
+    VARIANTS,
+    calm,
+    drawn_state,
+    each_variant,
+    equal,
+    equal_arrays,
+    named_gradients,
+    normal,
+    same,
+)
 
-same = np.testing.assert_array_equal
 T, B = 9, 12
 # Weights' gradients are the same sums in another order. Measured at most: 6e-7.
 SUMS = 2e-6
@@ -33,7 +42,7 @@ def zone_out(rnn):
 
 
 @pytest.mark.parametrize("every", [1, 4, T, 20])
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_variant
 def test_the_same_run(rng, variant, every):
     """What comes out, statistics of batch norm and the gradients by x and the states: the same bits; those of
     the parameters are summed in another order."""
@@ -46,10 +55,8 @@ def test_the_same_run(rng, variant, every):
         zone_out(whole), zone_out(kept)
     y, h, tape = whole.forward_train(*given, resets, **options)
     again, end, short = kept.forward_train(*given, resets, checkpoint=every, **options)
-    same(again, y)
-    same(parts(whole, end), parts(whole, h))
-    for name, value in whole.state_dict().items():
-        same(kept.state_dict()[name], value, err_msg=name)
+    equal(whole, (again, end), (y, h))
+    equal_arrays(kept.state_dict(), whole.state_dict())
     want = named_gradients(whole, whole.backward(tape, *grads))
     for _ in range(2):  # and it can be read again
         got = named_gradients(kept, kept.backward(short, *grads))
@@ -70,8 +77,7 @@ def test_threads(rng):
             _, _, tape = rnn.forward_train(x, checkpoint=5)
             found.append(named_gradients(rnn, rnn.backward(tape, gy)))
     for other in found[1:]:
-        for name, g in found[0].items():
-            same(other[name], g, err_msg=name)
+        equal_arrays(other, found[0])
 
 
 def test_gradients_that_are_not_wanted_or_added(rng):
@@ -87,7 +93,7 @@ def test_gradients_that_are_not_wanted_or_added(rng):
         assert relative_error(out[name], 2 * g) < SUMS, name
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_variant
 @pytest.mark.parametrize("every", [None, 1, 4, 20])
 def test_bytes(rng, variant, every):
     rnn, _ = twins(variant)
@@ -104,23 +110,17 @@ def test_checkpoints_save_memory():
     assert rnn.tape_bytes(400, 32, checkpoint=20) < rnn.tape_bytes(400, 32) / 5
 
 
-@pytest.mark.parametrize("wrong", [0, -1])
+@pytest.mark.parametrize("wrong", [0, -1, *NO_INTEGER], ids=label)
 def test_wrong_numbers(wrong):
     rnn = lnrnn.RNN(3, 4)
-    with pytest.raises(ValueError, match=f"checkpoint must .* got {wrong}"):
-        rnn.forward_train(np.zeros((2, 1, 3)), checkpoint=wrong)
-    with pytest.raises(ValueError, match="checkpoint must"):
-        rnn.tape_bytes(2, 1, checkpoint=wrong)
-    for steps, batch, name in ((-1, 1, "T"), (1, -1, "B")):
-        with pytest.raises(ValueError, match=f"{name} must"):
-            rnn.tape_bytes(steps, batch)
-
-
-@pytest.mark.parametrize("wrong", NO_INTEGER)
-def test_what_is_no_integer(wrong):
-    rnn = lnrnn.RNN(3, 4)
     if wrong is not None:
-        with pytest.raises((TypeError, ValueError), match="checkpoint must"):
-            rnn.forward_train(np.zeros((2, 1, 3)), checkpoint=wrong)
-    with pytest.raises((TypeError, ValueError), match="T must"):
-        rnn.tape_bytes(wrong, 1)
+        for call in (
+            lambda: rnn.forward_train(np.zeros((2, 1, 3)), checkpoint=wrong),
+            lambda: rnn.tape_bytes(2, 1, checkpoint=wrong),
+        ):
+            with pytest.raises((TypeError, ValueError), match="checkpoint must"):
+                call()
+    if not isinstance(wrong, int) or isinstance(wrong, bool) or wrong < 0:
+        for name, sizes in (("T", (wrong, 1)), ("B", (1, wrong))):
+            with pytest.raises((TypeError, ValueError), match=f"{name} must"):
+                rnn.tape_bytes(*sizes)

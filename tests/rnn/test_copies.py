@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
 import pytest
 
 import lnrnn
-from networks import NORMS, VARIANTS, drawn_state, network, normal, parts, run_python
+from networks import (
+    VARIANTS,
+    drawn_state,
+    each_variant,
+    equal,
+    equal_arrays,
+    network,
+    normal,
+    parts,
+    run_python,
+    same,
+    unchanged,
+)
 
-same = np.testing.assert_array_equal
 T = 9
 WAYS = {
     "copy": copy.copy,
@@ -22,19 +34,23 @@ WAYS = {
     },
 }
 each_way = pytest.mark.parametrize("way", WAYS)
+# Each network in one way, and one network in each.
+each_pair = pytest.mark.parametrize(
+    "variant, way",
+    [*zip(VARIANTS, itertools.cycle(WAYS), strict=False), *(("LSTM batch", way) for way in WAYS)],
+)
 
 
-def equal(rnn, stream, state, step):
+def stands_at(rnn, stream, state, step):
     assert (stream.step == step).all()
     for got, want in zip(parts(rnn, stream.state), parts(rnn, state), strict=True):
         same(got, want)
 
 
-@each_way
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_copied_stream_goes_its_own_way(rng, name, way):
+@each_pair
+def test_a_copied_stream_goes_its_own_way(rng, variant, way):
     """From the same state, step and parameters; neither moves the other, whatever the network has become."""
-    rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[name])
+    rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[variant])
     x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
     stream = rnn.stream(2)
     stream.state = drawn_state(rng, rnn, 2)
@@ -44,9 +60,9 @@ def test_a_copied_stream_goes_its_own_way(rng, name, way):
     rnn.weight_hh_l0 = -rnn.weight_hh_l0
     twin, state = WAYS[way](stream), stream.state
     assert type(twin) is type(stream)
-    equal(rnn, twin, state, 4)
+    stands_at(rnn, twin, state, 4)
     gone = [twin(row) for row in other[4:]]  # the twin runs ahead, the stream stays
-    equal(rnn, stream, state, 4)
+    stands_at(rnn, stream, state, 4)
     went = [stream(row) for row in x[4:]]
     rnn.weight_hh_l0 = -rnn.weight_hh_l0
     for rows, got in ((other, gone), (x, went)):
@@ -59,22 +75,6 @@ def test_a_copied_stream_goes_its_own_way(rng, name, way):
     assert (
         (stream.step == T).all() and (twin.step == 0).all() and any(s.any() for s in parts(rnn, stream.state))
     )
-
-
-@each_way
-@pytest.mark.parametrize("overrun", ["raise", "last", "mean"])
-def test_a_copied_stream_past_the_known_steps(rng, way, overrun):
-    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun=overrun, max_steps=20), trained=4)
-    x, stream = normal(rng, T, 3), rnn.stream()
-    for row in x[:4]:
-        stream(row)
-    twin = WAYS[way](stream)
-    if overrun == "raise":
-        with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-            twin(x[4])
-        assert caught.value.length == 5 and (twin.step == 4).all()
-    else:
-        same([twin(row) for row in x[4:]], rnn(x)[0][4:])
 
 
 def test_copies_share_what_is_packed(rng):
@@ -108,22 +108,59 @@ np.save({str(tmp_path / "y.npy")!r}, [stream(row) for row in np.load({str(tmp_pa
     same(np.load(tmp_path / "y.npy"), [stream(row) for row in x[4:]])
 
 
-@each_way
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_copied_network_is_read_only_and_alone(rng, norm, way):
-    rnn = network(3, 17, norm=norm, num_layers=2, trained=T)
-    x = normal(rng, T, 2, 3)
-    want, state = rnn(x)[0], rnn.state_dict()
-    twin = WAYS[way](rnn)
-    same(twin(x)[0], want)
-    for name, value in twin.state_dict().items():
-        same(value, state[name])
+FIELDS = (
+    "norm",
+    "overrun",
+    "known_steps",
+    "bias",
+    "batch_first",
+    "num_layers",
+    "dtype",
+    "dropout",
+    "zoneout",
+)
+
+
+def loaded(rnn):
+    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout)
+    other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
+    other.zoneout = rnn.zoneout
+    other(np.zeros((0, 1, rnn.input_size)))  # packed, with parameters that are to go
+    other.load_state_dict(rnn.state_dict())
+    return other
+
+
+def saved(rnn):
+    pytest.importorskip("safetensors")
+    rnn.save("m.safetensors")
+    return lnrnn.load("m.safetensors")
+
+
+@each_variant
+@pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle 0", "pickle 5", "state_dict", "file"])
+def test_a_copied_network_has_its_own_life(rng, tmp_path, monkeypatch, variant, way):
+    monkeypatch.chdir(tmp_path)
+    options = dict(num_layers=2, bidirectional=True, dropout=0.25, trained=T)
+    rnn = network(3, 17, **options, **VARIANTS[variant])
+    rnn.zoneout = 0.25
+    x, h0, ends = normal(rng, T, 5, 3), drawn_state(rng, rnn, 5), [7, 0, 3, 7, 1]
+    want, state = rnn(x, h0, ends), rnn.state_dict()
+    twin = (WAYS | {"state_dict": loaded, "file": saved})[way](rnn)
+    assert type(twin) is type(rnn)
+    for field in FIELDS:
+        assert getattr(twin, field) == getattr(rnn, field)
+    given = twin.state_dict()
+    equal_arrays(given, state)
+    for name, value in given.items():
+        value[...] = 0  # what state_dict gives is a copy
         assert not getattr(twin, name).flags.writeable
-    twin.weight_hh_l0 = -twin.weight_hh_l0
-    twin.forward_train(normal(rng, T, 4, 3))
-    same(rnn(x)[0], want)
-    for name, value in rnn.state_dict().items():
-        same(value, state[name])
+    equal(rnn, twin(x, h0, ends), want)
+    assert repr(twin) == repr(rnn) and "dropout=0.25, zoneout=" in repr(rnn)
+    with unchanged(rnn):
+        twin.weight_hh_l1 = -twin.weight_hh_l1
+        twin.forward_train(normal(rng, T, 4, 3))
+    assert (twin(x, h0, ends)[0] != want[0]).any()
+    equal(rnn, rnn(x, h0, ends), want)
 
 
 @each_way

@@ -11,15 +11,28 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, on_every_family, relative_error, several_threads, using_threads
-from lnrnn import DropoutSpec, _core
+from helpers import (
+    absolute_error,
+    in_parts_of,
+    on_every_family,
+    relative_error,
+    several_threads,
+    using_threads,
+)
+from lnrnn import DropoutSpec
 from networks import (
     CELLS,
     KINK,
     NORMS,
     VARIANTS,
+    WITH_INNER_BIASES,
     calm,
+    drawn_run,
     drawn_state,
+    each_cell,
+    each_norm,
+    equal,
+    equal_arrays,
     kink,
     named_gradients,
     network,
@@ -27,11 +40,10 @@ from networks import (
     parts,
     reference_backward,
     reference_forward,
+    same,
     taken,
-    whole,
 )
 
-same = np.testing.assert_array_equal
 T = 9
 
 # As without dropout: tests/rnn/test_training.py.
@@ -72,20 +84,31 @@ def trained(rnn, x, h0, ends, gy, gh, spec, seed=5):
 # --- precision ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", VARIANTS)
+# The slope of relu and its like is taken from h, which zoneout may have kept from a step before.
+ALL = WITH_INNER_BIASES | {
+    f"RNN {name}": dict(cell="RNN", nonlinearity=name) for name in ("relu", "sigmoid", "identity")
+}
+
+
+@pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
+                                           *(("all", v) for v in ALL)])  # fmt: skip
 def test_every_placement(variant, kind):
     """Sizes around the widths of vectors, one sequence and more than a group has."""
     spec, zoneout = KINDS[kind]
-    for k, (hidden, inputs, batch) in enumerate([(17, 7, 70), (33, 16, 9), (48, 5, 12)]):
-        rng = np.random.default_rng(k)
-        rnn = calm(inputs, hidden, seed=k, **VARIANTS[variant])
-        rnn = zoned(rnn) if zoneout else rnn
-        x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
+    sizes = [(17, 7, 70), (33, 16, 9), (48, 5, 12)]
+    for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
+        rng, want = np.random.default_rng(k), None
+        rnn = calm(inputs, hidden, seed=k, **ALL[variant])
+        if zoneout:
+            kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # also of h or of c alone
+            rnn.zoneout = kept if type(rnn) is lnrnn.LSTM else kept[0]
         h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
         ends = rng.integers(3 if batch > 64 else 0, T + 1, batch)
         ends[:8] = T
-        y, h, want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, x, spec, 5))
+        while want is None:
+            x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
+            want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, x, spec, 5))
+        y, h, want = want
         for isa, got in on_every_family(partial(trained, rnn, x, h0, ends, gy, gh, spec)).items():
             assert relative_error(got[0], y) < GRADIENT, isa
             for a, b in zip(parts(rnn, got[1]), parts(rnn, h), strict=True):
@@ -96,64 +119,12 @@ def test_every_placement(variant, kind):
                 assert absolute_error(g, want[name]) < GRADIENT * scale, (isa, name, hidden)
 
 
-@pytest.mark.parametrize("placement", ["split", "joint", "gate"])
-@pytest.mark.parametrize("cell", CELLS)
-def test_inner_biases(cell, placement):
-    """W_hh (m h) + inner_bias_hh: the bias is not dropped."""
-    rng = np.random.default_rng(9)
-    rnn = zoned(calm(7, 33, cell=cell, norm=lnrnn.LayerNormSpec(placement, inner_bias=True)))
-    x, gy, spec = normal(rng, T, 12, 7), normal(rng, T, 12, 33), KINDS["all"][0]
-    y, _, want = truth(rnn, x, None, None, gy, None, masks_of(rnn, x, spec, 5))
-    got = trained(rnn, x, None, None, gy, None, spec)
-    assert relative_error(got[0], y) < GRADIENT
-    for name, g in got[2].items():
-        assert relative_error(g, want[name]) < GRADIENT, name
-
-
-@pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid", "identity"])
-def test_every_nonlinearity(nonlinearity):
-    """The slope of relu and its like is taken from h, which zoneout may have kept from a step before."""
-    rng = np.random.default_rng(1)
-    rnn = zoned(calm(7, 33, nonlinearity=nonlinearity))
-    spec, h0, gh = KINDS["all"][0], drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12)
-    want = None
-    while want is None:
-        x, gy = normal(rng, T, 12, 7), normal(rng, T, 12, 33)
-        want = truth(rnn, x, h0, None, gy, gh, masks_of(rnn, x, spec, 5))
-    y, _, got = trained(rnn, x, h0, None, gy, gh, spec)
-    assert relative_error(y, want[0]) < GRADIENT
-    for name, g in got.items():
-        assert relative_error(g, want[2][name]) < GRADIENT, name
-
-
-@pytest.mark.parametrize("kept", [(0.4, 0), (0, 0.4), (0.9, 0.95)])
-@pytest.mark.parametrize("cell", ["out", "carry", None])
-def test_zoneout_of_h_or_of_c(cell, kept):
-    rng = np.random.default_rng(2)
-    rnn = calm(7, 33, cell="LSTM", norm=lnrnn.LayerNormSpec("split", cell))
-    rnn.zoneout = kept
-    x, gy = normal(rng, 2 * T, 12, 7), normal(rng, 2 * T, 12, 33)
-    h0, gh = drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12)
-    _, _, want = truth(rnn, x, h0, None, gy, gh, masks_of(rnn, x, None, 5))
-    for name, g in trained(rnn, x, h0, None, gy, gh, None)[2].items():
-        assert relative_error(g, want[name]) < GRADIENT, name
-
-
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
-    st.sampled_from(CELLS),
-    st.sampled_from(NORMS),
-    st.integers(1, 3),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from((15, 17, 33)),
-    st.sampled_from((9, 17, 67)),
-    st.sampled_from((0, 0.1, 0.6)),
-    st.sampled_from((0, 0.3)),
-    st.sampled_from((0, 0.3)),
-    st.booleans(),
-    st.integers(0, 99),
-)
+    st.sampled_from(CELLS), st.sampled_from(NORMS), st.integers(1, 3), st.booleans(), st.booleans(),
+    st.sampled_from((15, 17, 33)), st.sampled_from((9, 17, 67)), st.sampled_from((0, 0.1, 0.6)),
+    st.sampled_from((0, 0.3)), st.sampled_from((0, 0.3)), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
 @example("LSTM", "layer", 2, True, True, 17, 67, 0.1, 0.3, 0.3, True, 0)
 @example("GRU", "batch", 2, True, False, 17, 67, 0.1, 0.3, 0.3, True, 0)
 @example("RNN", None, 3, True, True, 17, 9, 0.6, 0, 0.3, False, 0)
@@ -185,51 +156,23 @@ def test_layers_and_directions(
 # --- the same bits ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_parts():
-    """Calls return after every few steps and go on."""
-    _core.set_part(4096)
-    yield
-    _core.set_part(0)
-
-
-def same_bits(rnn, got, want):
-    same(got[0], want[0])
-    for a, b in zip(parts(rnn, got[1]), parts(rnn, want[1]), strict=True):
-        same(a, b)
-    for name, g in want[2].items():
-        np.testing.assert_array_equal(got[2][name], g, err_msg=name)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_threads_and_parts_do_not_matter(small_parts, cell, norm):
+@each_cell
+@each_norm
+def test_threads_and_parts_do_not_matter(cell, norm):
+    """Parts: calls return after every few steps and go on."""
     rng = np.random.default_rng(3)
-    rnn = zoned(network(7, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True))
-    ends = rng.integers(0, T + 1, 70)
-    args = normal(rng, T, 70, 7), drawn_state(rng, rnn, 70), ends, normal(rng, T, 70, 66)
-    run = partial(trained, rnn, *args, drawn_state(rng, rnn, 70), DEEP)
-    with using_threads(1):
-        want = run()
-    _core.set_part(0)
+    rnn = zoned(network(33, 129, cell=cell, norm=norm, num_layers=2, bidirectional=True))
+    args = drawn_run(3, rnn, T, rng.integers(T // 2, T + 1, 130))
+    with using_threads(1), in_parts_of(2**16):
+        want = trained(rnn, *args, DEEP)
     for threads in (1, 2, 3):
-        with using_threads(threads):
-            same_bits(rnn, run(), want)
+        with several_threads(threads):
+            got = trained(rnn, *args, DEEP)
+        equal(rnn, got, want)
+        equal_arrays(got[2], want[2])
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_two_threads_at_work(cell):
-    rng = np.random.default_rng(4)
-    rnn = zoned(network(64, 200, cell=cell))
-    args = normal(rng, T, 130, 64), None, None, normal(rng, T, 130, 200), None
-    run = partial(trained, rnn, *args, DropoutSpec(inputs=0.2, states=0.3))
-    with using_threads(1):
-        want = run()
-    with several_threads(2):
-        same_bits(rnn, run(), want)
-
-
-@pytest.mark.parametrize("cell", CELLS)
+@each_cell
 def test_gradients_added_and_gx_not_wanted(cell):
     rng = np.random.default_rng(5)
     rnn = zoned(network(7, 17, cell=cell, num_layers=2, bidirectional=True))
@@ -252,7 +195,7 @@ def test_gradients_added_and_gx_not_wanted(cell):
 
 
 @pytest.mark.parametrize("norm", ["layer", None])
-@pytest.mark.parametrize("cell", CELLS)
+@each_cell
 def test_a_mask_belongs_to_a_sequence_and_not_to_its_parts(cell, norm):
     """A sequence that is reset is its parts as sequences of their own, each with the masks of its steps."""
     rng = np.random.default_rng(6)
@@ -293,38 +236,10 @@ def part_of(masks, steps, sequences):
     )
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_resets_in_either_direction_and_in_layers(cell):
-    """No parts' gradients leave them: those of what comes after a reset do not depend on what was before."""
-    rng = np.random.default_rng(7)
-    rnn = zoned(network(5, 17, cell=cell, num_layers=2, bidirectional=True))
-    x, gy, resets = normal(rng, T, 6, 5), normal(rng, T, 6, 34), np.zeros((T, 6), bool)
-    resets[4] = True
-
-    def late(x, start):
-        y, state, tape = rnn.forward_train(x, start, resets=resets, dropout=DEEP, seed=5)
-        gx, gh0, _ = rnn.backward(tape, np.where(np.arange(T)[:, None, None] < 4, 0, gy))
-        assert not gx[:4].any()
-        assert not parts(rnn, gh0)[0][::2].any()  # of the forward directions
-        return y[4:], gx[4:]
-
-    want = late(x, drawn_state(rng, rnn, 6))
-    other = np.concatenate([normal(rng, 4, 6, 5), x[4:]])
-    start = drawn_state(rng, rnn, 6)
-    for s in parts(rnn, start):
-        s[1::2] = 0
-    want = late(x, start)
-    for s in parts(rnn, start):
-        s[::2] += 1
-    got = late(other, whole(rnn, parts(rnn, start)))
-    for a, b in zip(got, want, strict=True):
-        same(a, b)
-
-
 # --- batch norm ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@each_cell
 def test_statistics_are_those_of_what_is_dropped(cell):
     """What is normalised are the products of what was left, and of an LSTM the c before zoneout."""
     rng = np.random.default_rng(8)

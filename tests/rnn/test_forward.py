@@ -1,5 +1,5 @@
 """RNN, LSTM and GRU with every norm in every place against the reference: instruction sets, odd sizes,
-layers, directions, lengths, states. What is an RNN's alone is in test_forward_rnn.py."""
+layers, directions, lengths, states, and inputs of every kind."""
 
 from __future__ import annotations
 
@@ -13,63 +13,121 @@ from hypothesis import strategies as st
 
 import lnrnn
 from helpers import absolute_error, layouts, on_every_family
+from lnrnn import reference as ref
 from networks import (
-    CELLS,
+    NONLINEARITIES,
     VARIANTS,
     calm,
     drawn_state,
+    each_cell,
+    each_norm,
+    each_variant,
+    equal,
     network,
     normal,
     parts,
     reference_forward,
+    same,
     taken,
     whole,
 )
 
-SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130)
+# Around the widths of vectors and of panels, on every ISA.
+SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130, 193)
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
-
-each_variant = pytest.mark.parametrize("name", VARIANTS)
-each_cell = pytest.mark.parametrize("cell", CELLS)
-same = np.testing.assert_array_equal
 
 # Measured at most: 1.7e-6. (Networks that amplify make more of a rounding over 50 steps: see `calm`.)
 WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state)."""
+    """Compares (y, state). Outputs of relu and identity may be some times larger than 1."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
-        assert absolute_error(a, b) < most
-
-
-def equal(rnn, got, want):
-    for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
-        same(a, b)
+        assert absolute_error(a, b) < most * max(1, abs(np.asarray(want[0])).max(initial=1))
 
 
 def with_inner_bias(options):
     """The same network with biases inside its norms, or None if it has no layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
-    return (
-        options | {"norm": replace(norm, inner_bias=True)} if isinstance(norm, lnrnn.LayerNormSpec) else None
-    )
+    if not isinstance(norm, lnrnn.LayerNormSpec):
+        return None
+    return options | {"norm": replace(norm, inner_bias=True)}
 
 
 # --- precision ----------------------------------------------------------------------------------------------
 
 
+def step_error(rnn, x, h0, y):
+    """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of
+    terms.
+
+    Every step of y is judged by the reference from the state that y itself had reached, so errors do not add
+    up over time and it does not matter whether the network amplifies them. A rounding of a term of a_t = W_ih
+    x + W_hh h moves f(gain / sigma (a - mu) + bias) by gain / sigma of itself: a unit of the error is that,
+    and a rounding of y. Each product is one chain of multiply-adds, whose roundings grow like a random walk,
+    as sqrt(D + H).
+    """
+    p = {name.removesuffix("_l0"): value.astype(np.float64) for name, value in rnn.parameters().items()}
+    before = np.concatenate([h0, y[:-1]]).astype(np.float64)
+    a = x @ p["weight_ih"].T.astype(np.float64) + before @ p["weight_hh"].T
+    terms = np.abs(x) @ np.abs(p["weight_ih"]).T + np.abs(before) @ np.abs(p["weight_hh"]).T
+    if rnn.norm is None:
+        bias = p["bias_ih"] + p["bias_hh"]
+        z, unit = a + bias, terms + np.abs(bias)
+    elif isinstance(rnn.norm, lnrnn.LayerNormSpec):
+        ahat, _, var = ref.standardize(a, -1, rnn.norm.eps)
+        z = p["gain"] * ahat + p["bias"]
+        # mu and sigma hold the roundings of all units, so each has a part in every other
+        unit = terms.max(-1, keepdims=True) * p["gain"] / np.sqrt(var + rnn.norm.eps) * (1 + np.abs(ahat))
+        unit = unit + np.abs(p["bias"])
+    else:
+        mean, var = (s[: len(x), None] for s in (rnn.running_mean_l0, rnn.running_var_l0))
+        scale = p["gain"] / np.sqrt(var + rnn.norm.eps)
+        z = scale * (a - mean) + p["bias"]
+        unit = scale * (terms + np.abs(mean)) + np.abs(p["bias"])
+    want = ref.ACTIVATIONS[rnn.nonlinearity][0](z)
+    slope = 1 / 4 if rnn.nonlinearity == "sigmoid" else 1
+    unit = slope * unit + np.abs(want)
+    return float((np.abs(y - want) / unit).max() * 2**24 / np.sqrt(rnn.input_size + rnn.hidden_size))
+
+
+# Measured at most: 0.45 without a norm, 0.43 under batch norm, 0.23 under layer norm.
+STEP = 0.6
+
+
+@each_norm
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+def test_each_step_within_a_few_roundings(family, norm, nonlinearity):
+    rng = np.random.default_rng(1)
+    for k, hidden in enumerate(SIZES):
+        inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(norm or "")) % len(BATCHES)]
+        steps = (7, 2, 1, 7, 50)[k % 5]
+        rnn = network(inputs, hidden, seed=k, norm=norm, nonlinearity=nonlinearity, trained=steps)
+        x, h0 = normal(rng, steps, batch, inputs), normal(rng, 1, batch, hidden)
+        y, h = rnn(x, h0)
+        assert y.dtype == h.dtype == np.float32 and y.shape == (steps, batch, hidden)
+        assert step_error(rnn, x, h0, y) < STEP, (hidden, inputs, batch)
+        same(h[0], y[-1])
+
+
+def test_layer_norm_of_rows_far_from_zero(family):
+    """Sums of mean 1e4 and standard deviation 1, exact in float32: only the norm can lose them.
+    Measured at most: 5e-7."""
+    rng = np.random.default_rng(3)
+    for hidden in SIZES[2:]:
+        rnn = calm(1, hidden, nonlinearity="identity")
+        a = 1e4 + np.round(4 * rng.standard_normal((hidden, 1))) / 4
+        rnn.weight_ih_l0 = a
+        want, _, _ = reference_forward(rnn, np.ones((1, 3, 1)))
+        assert absolute_error(rnn(np.ones((1, 3, 1)))[0], want) < 1e-6, hidden
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    "inner, name",
-    [
-        (inner, name)
-        for inner in (False, True)
-        for name in VARIANTS
-        if not inner or with_inner_bias(VARIANTS[name])
-    ],
-)
+    "inner, name", [(inner, name) for inner in (False, True) for name in VARIANTS
+                    if not inner or with_inner_bias(VARIANTS[name])],
+)  # fmt: skip
 def test_fifty_steps(name, bias, inner):
     options = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
     rng = np.random.default_rng(2)
@@ -83,13 +141,13 @@ def test_fifty_steps(name, bias, inner):
 
 
 @each_variant
-def test_every_size(name):
+def test_every_size(variant):
     """Every number of units and of sequences. Layer norm over two units is nearly a sign, and amplifies what
     is near the jump by 1 / sqrt(eps): there eps is large."""
     rng = np.random.default_rng(3)
-    for k, hidden in enumerate(SIZES):
-        inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(name)) % len(BATCHES)]
-        options = dict(VARIANTS[name])
+    for k, hidden in enumerate(SIZES[:-1]):
+        inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(variant)) % len(BATCHES)]
+        options = dict(VARIANTS[variant])
         if hidden < 3 and (norm := options.get("norm", lnrnn.LayerNormSpec())):
             options["norm"] = replace(norm, eps=0.1) if norm != "batch" else norm
         rnn = calm(inputs, hidden, seed=k, trained=5, **options)
@@ -101,61 +159,30 @@ def test_every_size(name):
 
 # --- everything at once -------------------------------------------------------------------------------------
 
-
-cases = st.fixed_dictionaries(
-    {
-        "num_layers": st.integers(1, 3),
-        "bidirectional": st.booleans(),
-        "batch_first": st.booleans(),
-        "bias": st.booleans(),
-    }
-)
+OPTIONS = dict(num_layers=2, bidirectional=True, bias=True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.sampled_from(sorted(VARIANTS)),
-    cases,
-    st.booleans(),
-    st.sampled_from(SIZES[3:11]),
-    st.sampled_from(SIZES[:9]),
-    st.sampled_from(BATCHES),
-    st.integers(0, 9),
-    st.integers(0, 2),
-    st.booleans(),
-    st.integers(0, 99),
-)
-@example(
-    "LSTM split out",
-    dict(num_layers=2, bidirectional=True, batch_first=True, bias=True),
-    False,
-    33,
-    5,
-    13,
-    9,
-    2,
-    True,
-    0,
-)
-@example(
-    "GRU split",
-    dict(num_layers=2, bidirectional=True, batch_first=False, bias=True),
-    True,
-    33,
-    5,
-    13,
-    9,
-    2,
-    True,
-    0,
-)
+    st.fixed_dictionaries({
+        "num_layers": st.integers(1, 3), "bidirectional": st.booleans(), "batch_first": st.booleans(),
+        "bias": st.booleans(),
+    }),
+    st.sampled_from(NONLINEARITIES), st.booleans(), st.sampled_from(SIZES[3:11]), st.sampled_from(SIZES[:9]),
+    st.sampled_from(BATCHES), st.integers(0, 9), st.integers(0, 2), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+@example("RNN", OPTIONS | dict(batch_first=True), "tanh", False, 33, 5, 13, 9, 2, True, 0)
+@example("LSTM split out", OPTIONS | dict(batch_first=True), "tanh", False, 33, 5, 13, 9, 2, True, 0)
+@example("GRU split", OPTIONS | dict(batch_first=False), "tanh", True, 33, 5, 13, 9, 2, True, 0)
 def test_layers_directions_lengths_and_states(
-    name, options, inner, hidden, inputs, batch, steps, lengths, h0, seed
+    name, options, nonlinearity, inner, hidden, inputs, batch, steps, lengths, h0, seed
 ):
     """lengths: 0 none, 1 drawn, 2 drawn with an empty and a whole sequence among them."""
     rng = np.random.default_rng(seed)
-    made = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
-    rnn = calm(inputs, hidden, seed=seed, trained=9, **(made or VARIANTS[name]), **options)
+    made = inner and with_inner_bias(VARIANTS[name]) or VARIANTS[name]
+    more = dict(nonlinearity=nonlinearity) if made["cell"] == "RNN" else {}
+    rnn = calm(inputs, hidden, seed=seed, trained=9, **made, **options, **more)
     x = normal(rng, steps, batch, inputs)
     ends = None
     if lengths:
@@ -175,11 +202,10 @@ def test_layers_directions_lengths_and_states(
 
 
 @each_variant
-def test_one_sequence_without_a_batch_axis(rng, name):
+def test_one_sequence_without_a_batch_axis(rng, variant):
     for batch_first in (False, True):
-        rnn = network(
-            3, 17, num_layers=2, bidirectional=True, batch_first=batch_first, trained=9, **VARIANTS[name]
-        )
+        options = dict(num_layers=2, bidirectional=True, batch_first=batch_first, trained=9)
+        rnn = network(3, 17, **options, **VARIANTS[variant])
         x, h0 = normal(rng, 9, 3), drawn_state(rng, rnn, 1)
         alone = whole(rnn, [s[:, 0] for s in parts(rnn, h0)])
         axis = 0 if batch_first else 1
@@ -190,17 +216,18 @@ def test_one_sequence_without_a_batch_axis(rng, name):
             equal(rnn, (y, h), (want_y.squeeze(axis), whole(rnn, [s[:, 0] for s in parts(rnn, want_h)])))
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("cell, options", [
+    ("RNN", dict(nonlinearity="tanh")), ("RNN", dict(nonlinearity="relu")), ("LSTM", {}), ("GRU", {}),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "layers, both, batch_first, bias",
     [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],
 )
-def test_without_a_norm_it_is_torchs(family, rng, cell, layers, both, batch_first, bias):
+def test_without_a_norm_it_is_torchs(rng, cell, options, layers, both, batch_first, bias):
     torch = pytest.importorskip("torch")
-    rnn = network(
-        7, 33, cell=cell, norm=None, num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias
-    )
-    other = getattr(torch.nn, cell)(7, 33, layers, bias, batch_first, bidirectional=both, dtype=torch.float64)
+    options = options | dict(num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias)
+    rnn = network(7, 33, cell=cell, norm=None, **options)
+    other = getattr(torch.nn, cell)(7, 33, **options, dtype=torch.float64)
     other.load_state_dict({name: torch.tensor(value).double() for name, value in rnn.state_dict().items()})
     x, h0 = normal(rng, 9, 9, 7), drawn_state(rng, rnn, 9)
     start = whole(rnn, [torch.tensor(s).double() for s in parts(rnn, h0)])
@@ -217,27 +244,41 @@ def test_without_a_norm_it_is_torchs(family, rng, cell, layers, both, batch_firs
 
 
 @each_cell
+@each_norm
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_input_of_every_kind(rng, cell, batch_first):
+def test_input_of_every_kind(rng, cell, norm, batch_first):
     """Values that every dtype below holds give the same bits, whatever holds them, and stay as they were."""
-    rnn = network(3, 17, cell=cell, batch_first=batch_first)
+    rnn = network(3, 17, cell=cell, norm=norm, batch_first=batch_first, trained=5)
     for steps in (5, 1):
         x = rng.integers(-3, 4, (5, steps, 3) if batch_first else (steps, 5, 3)).astype(np.float32)
-        h0 = parts(
-            rnn, whole(rnn, [rng.integers(-3, 4, (1, 5, 17)).astype(np.float32) for _ in parts(rnn, None)])
-        )
-        want = rnn(x, whole(rnn, h0))
+        h0 = [rng.integers(-3, 4, (1, 5, 17)).astype(np.float32) for _ in parts(rnn, None)]
+        ends = np.array([5, 0, 3, 1, 4]) if steps == 5 else None
+        want = rnn(x, whole(rnn, h0), ends)
         kinds = {
             "list": np.ndarray.tolist,
             **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
-            **{name: lambda a, name=name: layouts(a).get(name, a) for name in layouts(h0[0])},
+            **{
+                name: lambda a, name=name: layouts(a).get(name, a)
+                for name in {**layouts(x), **layouts(h0[0])}
+            },
         }
-        for made in kinds.values():
+        for kind, made in kinds.items():
             given = made(x), [made(s) for s in h0]
             before = np.array(given[0]), np.array(given[1])
-            equal(rnn, rnn(given[0], whole(rnn, given[1])), want)
+            for lengths in (ends, ends.tolist(), ends.astype("u1")) if steps == 5 else (None,):
+                equal(rnn, rnn(given[0], whole(rnn, given[1]), lengths), want, kind)
             same(given[0], before[0])
             same(given[1], before[1])
+    same(rnn(x > 0)[0], rnn((x > 0).astype("f4"))[0])
+
+
+def test_a_tensor_goes_in(rng):
+    torch = pytest.importorskip("torch")
+    rnn, x = network(3, 17), normal(rng, 5, 4, 3)
+    same(rnn(torch.tensor(x))[0], rnn(x)[0])
+    same(rnn(torch.tensor(x.swapaxes(0, 1).copy()).transpose(0, 1))[0], rnn(x)[0])
+    with pytest.raises(TypeError, match=r"\bx\b"):
+        rnn(torch.tensor(x, requires_grad=True))
 
 
 def test_a_pair_of_states(rng):
@@ -253,10 +294,19 @@ def test_a_pair_of_states(rng):
     assert type(state) is tuple and not np.shares_memory(*state)
 
 
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+def test_a_nan_shows(family, rng, nonlinearity):
+    """No activation makes a number of it."""
+    rnn, x = network(3, 33, norm=None, nonlinearity=nonlinearity), normal(rng, 2, 3, 3)
+    x[0, 1, 0] = np.nan
+    y = rnn(x)[0]
+    assert np.isnan(y[:, 1]).all() and np.isfinite(y[:, [0, 2]]).all()
+
+
 @each_variant
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_its_sequence(family, rng, name, value):
-    rnn = network(3, 33, num_layers=2, bidirectional=True, trained=6, **VARIANTS[name])
+def test_what_is_not_finite_stays_in_its_sequence(rng, variant, value):
+    rnn = network(3, 33, num_layers=2, bidirectional=True, trained=6, **VARIANTS[variant])
     x, h0 = normal(rng, 6, 13, 3), drawn_state(rng, rnn, 13)
     want = rnn(x, h0)
     for spoiled in range(1 + len(parts(rnn, h0))):
@@ -268,5 +318,5 @@ def test_what_is_not_finite_stays_in_its_sequence(family, rng, name, value):
         y, h = rnn(bad_x, whole(rnn, bad))
         others = np.delete(np.arange(13), 4)
         equal(rnn, (y[:, others], taken(rnn, h, others)), (want[0][:, others], taken(rnn, want[1], others)))
-        if np.isnan(value):
+        if np.isnan(value) or variant == "RNN":  # tanh makes 1 of infinity, and layer norm NaN
             assert np.isnan(y[2:, 4]).any()

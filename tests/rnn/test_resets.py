@@ -9,7 +9,21 @@ from hypothesis import strategies as st
 
 import lnrnn
 from helpers import layouts, using_threads
-from networks import CELLS, VARIANTS, drawn_state, network, normal, parts, taken, whole
+from networks import (
+    VARIANTS,
+    drawn_state,
+    each_cell,
+    each_variant,
+    equal,
+    equal_arrays,
+    network,
+    normal,
+    parts,
+    same,
+    taken,
+    unchanged,
+    whole,
+)
 
 D, H, T, B = 3, 17, 9, 8
 
@@ -50,20 +64,19 @@ def laid(rnn, a):
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_bits_of_the_parts(family, rng, variant, bidirectional):
+@each_variant
+def test_the_bits_of_the_parts(rng, variant, bidirectional):
     rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
+    rnn.zoneout = 0.25 if bidirectional else 0
     x, start = normal(rng, T, B, D), drawn_state(rng, rnn, B)
     resets = rng.random((T, B)) < 0.3
     resets[0] = np.arange(B) % 2
     lengths = np.array([T, T, 0, 0, 1, 5, 7, T])
     y, end = rnn(laid(rnn, x), start, lengths, laid(rnn, resets))
     want, ends = in_parts(lnrnn_twin(rnn), x, start, lengths, resets)
-    np.testing.assert_array_equal(laid(rnn, y), want)
-    for got, e in zip(parts(rnn, end), ends, strict=True):
-        np.testing.assert_array_equal(got, e)
+    equal(rnn, (laid(rnn, y), end), (want, whole(rnn, ends)))
 
 
 def lnrnn_twin(rnn):
@@ -71,13 +84,14 @@ def lnrnn_twin(rnn):
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
     twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names})
     twin.load_state_dict(rnn.state_dict())
+    twin.zoneout = rnn.zoneout
     if rnn.overrun:
         twin.overrun = rnn.overrun
     return twin
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
+@each_cell
 def test_every_layer_is_reset(rng, cell, bidirectional):
     """Two layers in one network, and one layer after the other."""
     rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
@@ -90,17 +104,7 @@ def test_every_layer_is_reset(rng, cell, bidirectional):
             {n.replace(f"_l{k}", "_l0"): v for n, v in rnn.state_dict().items() if f"_l{k}" in n}
         )
         below, _ = one(below, None, lengths, resets)
-    np.testing.assert_array_equal(rnn(x, None, lengths, resets)[0], below)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("cell, hidden, batch", [("LSTM", 33, 70), ("GRU", 300, 2), ("RNN", 64, 1)])
-def test_threads_do_not_matter(rng, cell, hidden, batch, threads):
-    rnn = network(D, hidden, cell=cell, norm="batch", trained=40)
-    x, resets = normal(rng, 40, batch, D), rng.random((40, batch)) < 0.1
-    want = rnn(x, resets=resets, threads=1)
-    got = rnn(x, resets=resets, threads=threads)
-    np.testing.assert_array_equal(got[0], want[0])
+    same(rnn(x, None, lengths, resets)[0], below)
 
 
 def test_no_reset_is_no_change(rng):
@@ -109,19 +113,16 @@ def test_no_reset_is_no_change(rng):
     want = rnn(x, start, lengths)
     late = np.arange(T)[:, None] >= lengths
     for resets in (np.zeros((T, B), bool), late, list(map(list, np.zeros((T, B), bool)))):
-        got = rnn(x, start, lengths, resets)
-        np.testing.assert_array_equal(got[0], want[0])
-        for a, b in zip(got[1], want[1], strict=True):
-            np.testing.assert_array_equal(a, b)
+        equal(rnn, rnn(x, start, lengths, resets), want)
 
 
 def test_one_sequence_and_none(rng):
     rnn = network(D, H)
     x, resets = normal(rng, T, D), rng.random(T) < 0.5
-    np.testing.assert_array_equal(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
+    same(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
     start = normal(rng, 1, B, H)
     y, h = rnn(np.zeros((0, B, D)), start, resets=np.zeros((0, B), bool))
-    np.testing.assert_array_equal(h, start)
+    same(h, start)
     assert rnn(np.zeros((T, 0, D)), resets=np.zeros((T, 0), bool))[0].shape == (T, 0, H)
 
 
@@ -133,21 +134,10 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
         resets = np.ones(x.shape[:2], bool)
         want = rnn(x, resets=resets)[0]
         for name, found in layouts(x).items():
-            np.testing.assert_array_equal(rnn(found, resets=resets)[0], want, err_msg=name)
+            same(rnn(found, resets=resets)[0], want, err_msg=name)
 
 
-def test_overrun_counts_from_the_reset(rng):
-    rnn = network(D, H, norm="batch", trained=4)
-    x, resets = normal(rng, T, 2, D), np.zeros((T, 2), bool)
-    resets[[3, 6]] = True
-    rnn(x, resets=resets)
-    resets[3, 1] = False
-    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-        rnn(x, resets=resets)
-    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_variant
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_training_is_that_of_the_parts(rng, variant, bidirectional):
     """Outputs and gradients: of a batch of the parts as sequences of their own, summed."""
@@ -175,17 +165,15 @@ def test_training_is_that_of_the_parts(rng, variant, bidirectional):
     py, _, ptape = twin.forward_train(px, whole(rnn, pstart), of_parts)
     pgx, pgh0, pgrads = twin.backward(ptape, pg, whole(rnn, pend))
     for i, (b, k, (first, end)) in enumerate(pieces):
-        np.testing.assert_array_equal(y[first:end, b], py[: end - first, i])
-        np.testing.assert_array_equal(gx[first:end, b], pgx[: end - first, i])
+        same(y[first:end, b], py[: end - first, i])
+        same(gx[first:end, b], pgx[: end - first, i])
         for d in range(rnn.num_directions):
             if k == (counts[b] - 1 if d else 0):
                 for got, want in zip(parts(rnn, gh0), parts(rnn, pgh0), strict=True):
                     fresh = not d and lengths[b] and resets[0, b]
-                    np.testing.assert_array_equal(got[d, b], 0 * want[d, i] if fresh else want[d, i])
-    for name, value in grads.items():
-        np.testing.assert_array_equal(value, pgrads[name], err_msg=name)
-    for name, value in rnn.state_dict().items():  # batch norm's statistics among them
-        np.testing.assert_array_equal(value, twin.state_dict()[name], err_msg=name)
+                    same(got[d, b], 0 * want[d, i] if fresh else want[d, i])
+    equal_arrays(grads, pgrads)
+    equal_arrays(rnn.state_dict(), twin.state_dict())  # batch norm's statistics among them
 
 
 def of_parts(x, lengths, resets):
@@ -198,7 +186,7 @@ def of_parts(x, lengths, resets):
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
+@each_cell
 def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
     """Each counts as a sequence of its own, in whichever batch it comes."""
     rnn, twin = (
@@ -219,37 +207,24 @@ def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
         np.testing.assert_allclose(rnn.state_dict()[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_batches_with_resets_and_without(rng):
-    rnn, twin = (network(D, H, norm="batch") for _ in range(2))
-    x, resets = normal(rng, T, 4, D), np.zeros((T, 4), bool)
-    resets[4] = True
-    rnn.calibrate([(x, None, resets), x, (x, np.full(4, 3)), (x[:, 0], None, resets[:, 0])])
-    pieces = [x[:4], x[4:], x, x[:3], x[:4, :1], x[4:, :1]]
-    twin.calibrate(pieces)
-    assert rnn.count_l0.tolist() == twin.count_l0.tolist()
-    np.testing.assert_allclose(rnn.running_var_l0, twin.running_var_l0, rtol=0, atol=1e-6)
-    late = np.zeros((T, 4), bool)
-    late[6:] = True
-    rnn.calibrate([(x, np.full(4, 6), late)])  # past the lengths: ignored
-    twin.calibrate([(x, np.full(4, 6))])
-    np.testing.assert_array_equal(rnn.running_mean_l0, twin.running_mean_l0)
-
-
-def test_room_is_for_the_longest_part(rng):
+def test_the_longest_part_must_fit_the_statistics(rng):
+    known = network(D, H, norm="batch", trained=4)
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=4))
     x, resets = normal(rng, T, 2, D), np.zeros((T, 2), bool)
     resets[[3, 6]] = True
+    known(x, resets=resets)
     rnn.calibrate([(x, None, resets)])
     assert rnn.count_l0.tolist() == [6, 6, 6, 0]
-    y, _, _ = rnn.forward_train(x, resets=resets)
+    rnn.forward_train(x, resets=resets)
     resets[3, 1] = False
-    for call in (lambda: rnn.calibrate([(x, None, resets)]), lambda: rnn.forward_train(x, resets=resets)):
-        before = rnn.state_dict()
-        with pytest.raises(lnrnn.SequenceTooLongError) as caught:
+    for call in (
+        lambda: known(x, resets=resets),
+        lambda: rnn.calibrate([(x, None, resets)]),
+        lambda: rnn.forward_train(x, resets=resets),
+    ):
+        with unchanged(rnn), pytest.raises(lnrnn.SequenceTooLongError) as caught:
             call()
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
-        for name, value in rnn.state_dict().items():
-            np.testing.assert_array_equal(value, before[name])
 
 
 @pytest.mark.parametrize(
@@ -265,17 +240,13 @@ def test_room_is_for_the_longest_part(rng):
 )
 def test_wrong_resets_are_refused(error, words, resets):
     x, rnn = np.zeros((T, B, D)), network(D, H, norm="batch", trained=T)
-    before = rnn.state_dict()
-    calls = (
+    for call in (
         lambda: rnn(x, resets=resets),
         lambda: rnn.forward_train(x, resets=resets),
         lambda: rnn.calibrate([x, (x, None, resets)]),
-    )
-    for call in calls:
-        with pytest.raises(error, match=f"resets must .*{words}"):
+    ):
+        with unchanged(rnn), pytest.raises(error, match=f"resets must .*{words}"):
             call()
-        for name, value in rnn.state_dict().items():
-            np.testing.assert_array_equal(value, before[name])
 
 
 # --- ragged -------------------------------------------------------------------------------------------------
@@ -290,6 +261,7 @@ def test_ragged_gives_the_bits_of_a_padded_call(data):
         D, H, num_layers=data.draw(st.integers(1, 2)), bidirectional=data.draw(st.booleans()), trained=T,
         batch_first=data.draw(st.booleans()), **VARIANTS[name],
     )  # fmt: skip
+    rnn.zoneout = data.draw(st.sampled_from([0, 0.25]))
     lengths = np.array(data.draw(st.lists(st.integers(0, T), max_size=90)), int)
     lengths = lengths[: data.draw(st.sampled_from([3, 90]))]
     skipped = data.draw(st.integers(0, 2))
@@ -304,10 +276,9 @@ def test_ragged_gives_the_bits_of_a_padded_call(data):
         y, h = rnn.ragged(values, offsets, start)
     assert y.shape == (len(values), rnn.num_directions * H)
     for b, n in enumerate(lengths):
-        np.testing.assert_array_equal(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
+        same(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
     assert not y[: offsets[0]].any() and not y[offsets[-1] :].any()
-    for a, b in zip(parts(rnn, h), parts(rnn, end), strict=True):
-        np.testing.assert_array_equal(a, b)
+    equal(rnn, (0, h), (0, end))
 
 
 def test_values_and_offsets_of_every_kind(rng):
@@ -317,11 +288,11 @@ def test_values_and_offsets_of_every_kind(rng):
     for name, given_values in layouts(values).items():
         for kind in (list, tuple, np.int32, np.uint8):
             given_offsets = kind(offsets) if kind in (list, tuple) else offsets.astype(kind)
-            np.testing.assert_array_equal(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
+            same(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
     assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
     want = rnn.ragged(values[:1], [0, 1])[0]
     for name, given_values in layouts(values[:1]).items():  # one row may have any stride
-        np.testing.assert_array_equal(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
+        same(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import layouts, together, using_threads
+from helpers import Kind, using_threads
 from lnrnn.rnn import engine, training
-from networks import VARIANTS, drawn_state, network, normal, parts, whole
+from networks import VARIANTS, drawn_state, network, normal, parts, same, whole
 
 D, H = 5, 17
 
@@ -20,7 +20,7 @@ def twice(array):
     return None if array is None else np.array(array, np.float64)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_the_bits_of_the_long_way(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -39,26 +39,15 @@ def test_the_bits_of_the_long_way(data):
     with using_threads(data.draw(st.integers(1, 3))):
         y, h = rnn(x, start, lengths)
         want, end = rnn(twice(x), None if start is None else whole(rnn, list(map(twice, kept))), lengths)
-    np.testing.assert_array_equal(y, want)
+    same(y, want)
     assert y.dtype == np.float32 and y.shape == want.shape and y.flags.writeable
     for got, e, before, after in zip(parts(rnn, h), parts(rnn, end), kept, parts(rnn, start), strict=True):
-        np.testing.assert_array_equal(got, e)
+        same(got, e)
         assert got.flags.c_contiguous and got.flags.owndata
         assert before is None or np.array_equal(before, after)
 
 
-def same_tapes(one, other):
-    assert [len(tape.runs) for tape in (one, other)] == [len(one.runs)] * 2
-    for a, b in zip((one.rows.table, *one.start), (other.rows.table, *other.start), strict=True):
-        np.testing.assert_array_equal(a, b)
-    for run, twin in zip(one.runs, other.runs, strict=True):
-        assert run.layer is twin.layer and run.statistics is None is twin.statistics
-        assert run.record.shape == twin.record.shape  # parts of it are never written
-        np.testing.assert_array_equal(run.x, twin.x)
-        np.testing.assert_array_equal(run.y, twin.y)
-
-
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_training_s_bits_of_the_long_way(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -78,7 +67,6 @@ def test_training_s_bits_of_the_long_way(data):
     given_arrays = [x, *(s for s in parts(rnn, start) if s is not None)]
     with using_threads(data.draw(st.integers(1, 3))):
         y, h, tape = rnn.forward_train(x, start, lengths)
-        same_tapes(tape, want_tape)
         for array in given_arrays:
             array.fill(np.nan)  # the tape has its own
         gy = normal(rng, *y.shape)
@@ -89,45 +77,15 @@ def test_training_s_bits_of_the_long_way(data):
     want = [want_y, want_gx, *parts(rnn, want_h), *parts(rnn, want_gh0), *want_grads.values()]
     for a, b in zip(found, want, strict=True):
         assert a.dtype == np.float32
-        np.testing.assert_array_equal(a, b)
+        same(a, b)
     assert list(grads) == list(rnn.parameters())
 
 
-def test_training_in_several_threads_shares_nothing(rng):
-    rnn = network(D, H, cell="GRU", num_layers=2)
-    x, turns = normal(rng, 8, 4, 3, D), 40
-    want = [rnn.backward(rnn.forward_train(one)[2], None, one[:2, :, :1].repeat(H, 2)) for one in x]
-
-    def work(k):
-        for _ in range(turns):
-            tape = rnn.forward_train(x[k])[2]
-            gx, _, grads = rnn.backward(tape, None, x[k, :2, :, :1].repeat(H, 2))
-            np.testing.assert_array_equal(gx, want[k][0])
-            for name, g in grads.items():
-                np.testing.assert_array_equal(g, want[k][2][name])
-
-    together(work, 8)
-
-
-@pytest.mark.parametrize("cell", ["RNN", "LSTM"])
-def test_arrays_of_every_kind(rng, cell):
-    rnn = network(D, H, cell=cell)
-    x, start, lengths = normal(rng, 4, 3, D), drawn_state(rng, rnn, 3), np.array([4, 0, 3])
-    want = rnn(x, start, lengths)[0]
-    for name, found in layouts(x).items():
-        np.testing.assert_array_equal(rnn(found, start, lengths)[0], want, err_msg=name)
-    for name, found in layouts(parts(rnn, start)[0]).items():
-        other = whole(rnn, [found, *parts(rnn, start)[1:]])
-        np.testing.assert_array_equal(rnn(x, other, lengths)[0], want, err_msg=name)
-    for found in (list(lengths), lengths.astype(np.int32), np.repeat(lengths, 2)[::2]):
-        np.testing.assert_array_equal(rnn(x, start, found)[0], want)
-
-    class Other(np.ndarray):
-        pass
-
-    y = rnn(x.view(Other), start, lengths)[0]
+def test_a_subclass_of_arrays_gives_plain_ones(rng):
+    rnn, x = network(D, H), normal(rng, 4, 3, D)
+    y = rnn(x.view(Kind))[0]
     assert type(y) is np.ndarray
-    np.testing.assert_array_equal(y, want)
+    same(y, rnn(x)[0])
 
 
 def test_what_is_wrong_is_said_as_ever(rng):
@@ -150,20 +108,6 @@ def test_what_is_wrong_is_said_as_ever(rng):
             rnn(**{"x": x, "h0": good, "lengths": None, **changed})
     # Longer than is known, but for the lengths.
     rnn(normal(rng, 4, 2, D), good, np.array([3, 2]))
-
-
-def test_calls_of_several_threads_share_nothing(rng):
-    """Short enough to keep the interpreter's lock, and calls that let it go."""
-    for hidden in (17, 60):
-        rnn = network(D, hidden, cell="GRU", num_layers=2)
-        x = normal(rng, 4, 10, 20, D)
-        want = [rnn(part)[0] for part in x]
-
-        def work(k, rnn=rnn, x=x, want=want):
-            for _ in range(30):
-                np.testing.assert_array_equal(rnn(x[k])[0], want[k])
-
-        together(work, 4)
 
 
 def way_of(kind, values):
@@ -194,11 +138,11 @@ def test_integers_of_every_kind_go_the_short_way(rng, monkeypatch, kind):
         monkeypatch.setattr(module, "checked_batch", long_way)
     monkeypatch.setattr(lnrnn.Stream, "_checked", long_way)
     given = way_of(kind, lengths)
-    np.testing.assert_array_equal(rnn(x, None, given)[0], want)
-    np.testing.assert_array_equal(rnn.forward_train(x, None, given)[0], want)
-    np.testing.assert_array_equal(rnn.stream(5)(x[0], given), stepped)
-    np.testing.assert_array_equal(rnn.stream(5)(x[0], given, resets=[True, False, True]), stepped)
-    np.testing.assert_array_equal(rnn.stream(5)(x[0, 1], way_of(kind, [0]), resets=(True,)), stepped[1])
+    same(rnn(x, None, given)[0], want)
+    same(rnn.forward_train(x, None, given)[0], want)
+    same(rnn.stream(5)(x[0], given), stepped)
+    same(rnn.stream(5)(x[0], given, resets=[True, False, True]), stepped)
+    same(rnn.stream(5)(x[0, 1], way_of(kind, [0]), resets=(True,)), stepped[1])
 
 
 def test_integers_that_are_none(rng):

@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import on_machine, several_threads, together, using_caches, using_network_way, using_threads
+from helpers import (
+    in_parts_of,
+    on_machine,
+    several_threads,
+    using_caches,
+    using_network_way,
+    using_threads,
+)
 from lnrnn import _core
-from networks import VARIANTS, drawn_state, network, normal, parts, said
+from networks import VARIANTS, drawn_state, each_cell, network, normal, parts, said
 
 needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 DTYPES = ("float32", "bfloat16", "int8")
@@ -62,7 +69,10 @@ def test_the_bits_of_one_thread(rng, variant, layers, both):
     for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
         turn = list(VARIANTS).index(variant) + k
         rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
-        arguments = drawn(rng, rnn, T, B, ragged)
+        rnn.zoneout = 0.2 * (k % 2)
+        arguments = *drawn(rng, rnn, T, B, ragged), None
+        if ragged and not rnn.batch_first:
+            arguments = *arguments[:3], rng.random((T, B)) < 0.1  # resets
         want = in_turn(rnn, *arguments)
         groups = (B + 63) // 64
         at_once = 2 * groups if both else layers * groups if layers > 1 else 1
@@ -85,19 +95,6 @@ def test_nothing_to_compute(rng, T, B, both):
     same(end, h0)
 
 
-@pytest.mark.parametrize("layers, both", SHAPES[2:8])
-@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
-def test_resets_zoneout_and_states(rng, cell, layers, both):
-    rnn = network(D, H, cell=cell, num_layers=layers, bidirectional=both)
-    rnn.zoneout = 0.2
-    x, h0, ends = drawn(rng, rnn, 40, 6, True)
-    resets = rng.random((40, 6)) < 0.1
-    want = in_turn(rnn, x, h0, ends, resets)
-    for n in (2, 3):
-        with using_network_way("side by side"), several_threads(n, "either", min(n, 2 if both else layers)):
-            same(result(rnn, x, h0, ends, resets, threads=n), want)
-
-
 @needs_threads
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
@@ -114,7 +111,7 @@ def test_threads_out_of_step(rng, layers, both, mode):
 
 @needs_threads
 @pytest.mark.parametrize("threads", [4, 5])
-@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+@each_cell
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
     """Few sequences: each half divides the units of its direction. Many: their groups."""
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
@@ -125,18 +122,14 @@ def test_half_of_the_threads_for_each_direction(rng, cell, threads):
         want = in_turn(rnn, x, h0, ends)
         assert steps * B * len(rnn.weight_hh_l0) * 290 > 2 * 2**22
         for size in (0, 2e6):
-            _core.set_part(size)
-            try:
-                with using_network_way("side by side"), several_threads(threads, divide):
-                    got = result(rnn, x.astype(np.float64), h0, ends)
-            finally:
-                _core.set_part(0)
+            with using_network_way("side by side"), several_threads(threads, divide), in_parts_of(size):
+                got = result(rnn, x.astype(np.float64), h0, ends)
             same(got, want, f"{B} sequences, parts of {size}")
 
 
 @needs_threads
 @pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
-@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+@each_cell
 def test_in_parts(rng, cell, layers, both):
     """Each chunk a part of its own, and some chunks."""
     rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
@@ -144,12 +137,8 @@ def test_in_parts(rng, cell, layers, both):
     want = in_turn(rnn, x, h0, ends)
     for n in (2, 3):
         for size in (1, 2e5):
-            _core.set_part(size)
-            try:
-                with using_network_way("side by side"), using_threads(n):
-                    same(result(rnn, x.astype(np.float64), h0, ends), want, f"{n} threads, parts of {size}")
-            finally:
-                _core.set_part(0)
+            with using_network_way("side by side"), using_threads(n), in_parts_of(size):
+                same(result(rnn, x.astype(np.float64), h0, ends), want, f"{n} threads, parts of {size}")
 
 
 class Interrupted(Exception):
@@ -168,9 +157,8 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
         raise Interrupted
 
     before = signal.signal(signal.SIGALRM, raise_it)
-    _core.set_part(2e6)
     try:
-        with using_network_way("side by side"), using_threads(2):
+        with using_network_way("side by side"), using_threads(2), in_parts_of(2e6):
             with pytest.raises(Interrupted):
                 signal.setitimer(signal.ITIMER_REAL, 0.003)
                 while True:
@@ -179,20 +167,6 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        _core.set_part(0)
-
-
-def test_callers_in_several_threads(rng):
-    rnn = network(D, H, cell="GRU", num_layers=3)
-    calls = [drawn(rng, rnn, 30, 1 + k, k % 2 > 0) for k in range(6)]
-    want = [in_turn(rnn, *arguments) for arguments in calls]
-
-    def work(k):
-        for _ in range(10):
-            same(result(rnn, *calls[k], threads=3), want[k])
-
-    with using_network_way("side by side"), using_threads(3):
-        together(work, len(calls))
 
 
 # A caller with more threads than cores; and one that has forked, where OpenMP has no team.
@@ -256,12 +230,8 @@ def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, be
 def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
     """256 KiB of W_hh each: where L3 does not keep both, two threads divide the units of each in turn."""
     rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
-    x = normal(rng, 200, 1, 128)
-    with (
-        on_machine("fast L3"),
-        using_caches((1 << 15, 1 << 16, l3)),
-        several_threads(2, "tasks" if beside else "units"),
-    ):
+    x, divided = normal(rng, 200, 1, 128), "tasks" if beside else "units"
+    with on_machine("fast L3"), using_caches((1 << 15, 1 << 16, l3)), several_threads(2, divided):
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
 

@@ -1,4 +1,5 @@
-"""One step a call: the bits of whole sequences, a state that can be set, no allocation, many threads."""
+"""One step a call: the bits of whole sequences, a state that can be set, no allocation, many threads, and
+`out` in any layout."""
 
 from __future__ import annotations
 
@@ -9,8 +10,20 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import layouts, several_threads, together, using_threads
-from networks import NORMS, network, normal, run_apart
+from helpers import bad_outs, layouts, named, several_threads, together, using_threads
+from networks import (
+    VARIANTS,
+    drawn_state,
+    each_cell,
+    each_norm,
+    each_variant,
+    equal,
+    network,
+    normal,
+    parts,
+    run_apart,
+    same,
+)
 
 T = 9
 
@@ -20,26 +33,32 @@ def streamed(stream, x):
     return np.array([stream(row) for row in x])
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize(
-    "batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (13, 97, 2), (70, 17, 1)]
-)
-def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, norm, batch, hidden, layers):
-    rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
-    x = normal(rng, T, batch, 3)
-    y, h = rnn(x)
-    stream = rnn.stream(batch)
-    np.testing.assert_array_equal(streamed(stream, x), y)
-    np.testing.assert_array_equal(stream.state, h)
-    assert (stream.step == T).all()
+@each_variant
+@pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (70, 33, 2)])
+def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
+    """From any state, stopped anywhere and taken up by another stream."""
+    rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
+    rnn.zoneout = 0.25 if layers > 1 else 0
+    x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
+    want = rnn(x, h0)
+    first, second = rnn.stream(batch), rnn.stream(batch)
+    first.state = h0
+    y = [np.array(first(row)) for row in x[:3]]
+    second.state, second.step = first.state, first.step
+    y += [np.array(second(row)) for row in x[3:]]
+    equal(rnn, (np.array(y), second.state), want)
+    for kept in parts(rnn, second.state):
+        kept[...] = np.nan  # a copy
+    equal(rnn, (want[0], second.state), want)
+    second.reset()
+    assert (second.step == 0).all() and not any(s.any() for s in parts(rnn, second.state))
+    same([np.array(second(row)) for row in x], rnn(x)[0])
 
 
-@pytest.mark.parametrize("overrun", ["last", "mean"])
-@pytest.mark.parametrize("known", [1, 4])
-def test_past_the_known_steps_a_stream_does_what_a_sequence_does(family, rng, overrun, known):
-    rnn = network(3, 17, norm=lnrnn.BatchNormSpec(overrun=overrun), num_layers=2, trained=known)
-    x = normal(rng, T, 5, 3)
-    np.testing.assert_array_equal(streamed(rnn.stream(5), x), rnn(x)[0])
+@each_cell
+def test_a_bidirectional_network_does_not_stream(cell):
+    with pytest.raises(ValueError, match="bidirectional"):
+        network(3, 5, cell=cell, bidirectional=True).stream()
 
 
 def batch_overrun():
@@ -52,92 +71,23 @@ def batch_overrun():
                 for _ in range(3):
                     got = streamed(rnn.stream(batch), x)
                     whole = rnn(x)[0]
-                    np.testing.assert_array_equal(got, whole, err_msg=f"{threads} threads, {batch} rows")
+                    same(got, whole, err_msg=f"{threads} threads, {batch} rows")
 
 
 def test_past_the_known_steps_the_batch_itself():
     run_apart(batch_overrun)  # it wrote past its scratch once: not in the process of the suite
 
 
-def test_overrun_raise_refuses_the_step_and_leaves_the_stream(rng):
-    rnn = network(3, 17, norm="batch", trained=4)
-    x = normal(rng, 5, 2, 3)
-    stream = rnn.stream(2)
-    streamed(stream, x[:4])
-    before = stream.state
-    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-        stream(x[4])
-    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (0, 5, 4)
-    np.testing.assert_array_equal(stream.state, before)
-    assert (stream.step == 4).all()
-    stream.reset()
-    np.testing.assert_array_equal(streamed(stream, x[:4]), rnn(x[:4])[0])
-
-
-def test_a_network_without_statistics_streams_nothing():
-    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-        network(3, 5, norm=lnrnn.BatchNormSpec(overrun="last")).stream()(np.zeros(3, np.float32))
-    assert caught.value.known_steps == 0
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_state_and_step_can_be_taken_and_set(rng, norm):
-    """Stopped anywhere and taken up by another stream: the same bits."""
-    rnn = network(3, 33, norm=norm, num_layers=2, trained=T)
-    x = normal(rng, T, 4, 3)
-    y, h = rnn(x)
-    for cut in (0, 1, 5):
-        first, second = rnn.stream(4), rnn.stream(4)
-        streamed(first, x[:cut])
-        second.state, second.step = first.state, first.step
-        np.testing.assert_array_equal(streamed(second, x[cut:]), y[cut:])
-        np.testing.assert_array_equal(second.state, h)
-
-
-def test_h0_is_a_state(rng):
-    rnn = network(3, 33, num_layers=2)
-    x, h0 = normal(rng, T, 4, 3), normal(rng, 2, 4, 33)
-    want = rnn(x, h0)[0]
-    for layout, start in layouts(h0).items():
-        stream = rnn.stream(4)
-        stream.state = start
-        np.testing.assert_array_equal(streamed(stream, x), want, err_msg=layout)
-
-
-def test_the_state_is_a_copy(rng):
-    rnn = network(3, 5)
-    x = normal(rng, T, 2, 3)
-    stream = rnn.stream(2)
-    for row in x[:4]:
-        stream(row)
-        stream.state[...] = np.nan
-    given = stream.state
-    stream.state = given
-    given[...] = np.nan
-    np.testing.assert_array_equal(streamed(stream, x[4:]), rnn(x)[0][4:])
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_reset(rng, norm):
-    rnn = network(3, 5, norm=norm, trained=T)
-    x = normal(rng, T, 2, 3)
-    stream = rnn.stream(2)
-    first = streamed(stream, x)
-    stream.reset()
-    assert (stream.step == 0).all() and not stream.state.any()
-    np.testing.assert_array_equal(streamed(stream, x), first)
-
-
 def test_each_result_is_an_array_of_its_own(rng):
     rnn, x = network(3, 5), normal(rng, T, 2, 3)
     y, stream = rnn(x)[0], rnn.stream(2)
     rows = [stream(row) for row in x]
-    np.testing.assert_array_equal(rows, y)
+    same(rows, y)
     assert all(row.dtype == np.float32 and row.flags.owndata and row.flags.writeable for row in rows)
     for row in rows:
         row[...] = np.nan  # does the stream no harm
     stream.reset()
-    np.testing.assert_array_equal([stream(row) for row in x], y)
+    same([stream(row) for row in x], y)
 
 
 def test_one_sequence_goes_without_a_batch_axis(rng):
@@ -147,45 +97,28 @@ def test_one_sequence_goes_without_a_batch_axis(rng):
     for row, want in zip(x, rnn(x)[0], strict=True):
         got = flat(row)
         assert got.shape == (17,)
-        np.testing.assert_array_equal(got, want)
-        np.testing.assert_array_equal(batch(row[None]), want[None])
+        same(got, want)
+        same(batch(row[None]), want[None])
 
 
-def test_input_of_every_kind(rng):
-    rnn = network(3, 17)
+def test_inputs_and_states_of_every_kind(rng):
+    """A stream copies the inputs and states that it is given, and gives copies."""
+    rnn = network(3, 17, num_layers=2)
     x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # every dtype below can hold it
-    want = np.array(rnn.stream(2)(x))
-    kinds = {**layouts(x), "list": x.tolist(), **{str(d): x.astype(d) for d in ("f8", "f2", "i1", "i8")}}
-    for kind, row in kinds.items():
-        np.testing.assert_array_equal(rnn.stream(2)(row), want, err_msg=kind)
+    state = rng.integers(-3, 4, (2, 2, 17)).astype(np.float32)
+    want = rnn(x[None], state)[0][0]
+    kinds = {name: lambda a, name=name: layouts(a)[name] for name in layouts(x)} | {"list": np.ndarray.tolist}
+    kinds |= {dtype: lambda a, dtype=dtype: a.astype(dtype) for dtype in ("f8", "f2", "i1", "i8")}
+    for kind, made in kinds.items():
+        stream, given = rnn.stream(2), made(state)
+        stream.state = given
+        if isinstance(given, np.ndarray) and given.flags.writeable:
+            given[...] = 7
+        stream.state[...] = 7
+        same(stream(made(x)), want, err_msg=kind)
 
 
-def test_a_refused_input_is_no_step(rng):
-    rnn = network(3, 17)
-    x = normal(rng, T, 2, 3)
-    stream = rnn.stream(2)
-    got = []
-    for row in x:
-        for bad in (row[:1], row[0], row.T, "ab", row * 1j, None):
-            with pytest.raises((ValueError, TypeError), match=r"\bx\b"):
-                stream(bad)
-        got.append(np.array(stream(row)))
-    np.testing.assert_array_equal(got, rnn(x)[0])
-
-
-def test_a_nan_stays_in_its_row(family, rng):
-    rnn = network(3, 33, num_layers=2)
-    x = normal(rng, T, 9, 3)
-    clean = rnn(x)[0]
-    for value in (np.nan, np.inf, -np.inf):
-        y = x.copy()
-        y[2, 4, 1] = value
-        got = streamed(rnn.stream(9), y)
-        np.testing.assert_array_equal(np.delete(got, 4, 1), np.delete(clean, 4, 1))
-        assert np.isnan(got[2:, 4]).all()
-
-
-@pytest.mark.parametrize("norm", NORMS)
+@each_norm
 def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
     rnn = network(3, 17, norm=norm, trained=T)
     x = normal(rng, T, 2, 3)
@@ -193,19 +126,20 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
     stream = rnn.stream(2)
     got = [np.array(stream(x[0]))]
     rnn.weight_hh_l0 = rng.uniform(-1, 1, (17, 17))
+    rnn.zoneout = 0.5
     if norm == "batch":
         rnn.calibrate([normal(rng, 2, 40, 3)])
         rnn.overrun = "mean"
     got += [np.array(stream(row)) for row in x[1:]]
-    np.testing.assert_array_equal(got, y)
+    same(got, y)
     assert (streamed(rnn.stream(2), x) != y).any()
     del rnn  # the stream is all that is left
     gc.collect()
     stream.reset()
-    np.testing.assert_array_equal(streamed(stream, x), y)
+    same(streamed(stream, x), y)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@each_norm
 def test_threads_may_change_between_steps(rng, norm):
     rnn = network(3, 450, norm=norm, trained=T)  # a step is worth four
     x = normal(rng, T, 70, 3)
@@ -213,10 +147,10 @@ def test_threads_may_change_between_steps(rng, norm):
     for t, row in enumerate(x):
         with several_threads(1 + t % 4, divide="either"):
             got.append(np.array(stream(row)))
-    np.testing.assert_array_equal(got, rnn(x)[0])
+    same(got, rnn(x)[0])
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@each_norm
 def test_streams_in_several_threads(rng, norm):
     """Four Python threads with a stream each, and one network that computes whole sequences beside them."""
     steps = 120
@@ -228,47 +162,45 @@ def test_streams_in_several_threads(rng, norm):
 
     def work(k):
         got[k] = streamed(rnn.stream(5), x[k])
-        np.testing.assert_array_equal(rnn(x[k])[0], want[k])
+        same(rnn(x[k])[0], want[k])
 
     together(work, 4)
-    np.testing.assert_array_equal(got, want)
+    same(got, want)
 
 
-@pytest.mark.parametrize(
-    "norm, known, threads, hidden",
-    [
-        ("layer", 0, 1, 64),
-        (None, 0, 1, 64),
-        ("batch", 400, 1, 64),
-        ("batch", 5, 1, 64),
-        (lnrnn.BatchNormSpec(overrun="batch"), 5, 1, 64),
-        ("layer", 0, 2, 1050),
-    ],
-)
-def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
-    """With `out`. NumPy tells tracemalloc of its buffers. What remains are a few Python integers of 32
-    bytes."""
+LAST = lnrnn.BatchNormSpec(overrun="last")
+
+
+@pytest.mark.parametrize("norm, known, threads, hidden, lanes", [
+    ("layer", 0, 1, 64, 0), (None, 0, 1, 64, 0), (LAST, 400, 1, 64, 0), (LAST, 5, 1, 64, 0),
+    (lnrnn.BatchNormSpec(overrun="batch"), 5, 1, 64, 0), ("layer", 0, 2, 1050, 0),
+    ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
+], ids=str)  # fmt: skip
+def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
+    """With `out`, of all lanes or of some of so many. NumPy tells tracemalloc of its buffers. Only a few
+    Python integers of 32 bytes remain."""
     batch = 4
     rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
-    if norm == "batch":
-        rnn.overrun = "last"
-    stream, row = rnn.stream(batch), normal(rng, batch, 3)
+    stream, row, options = rnn.stream(lanes or batch), normal(rng, batch, 3), {}
+    if lanes:
+        options = dict(rows=rng.permutation(lanes)[:batch], resets=np.zeros(batch, bool))
+        stream.step = np.arange(lanes) % 9
+    out = np.empty((batch, hidden), np.float32)
     kept, most = [], []
     with several_threads(threads, divide="units"):
         for _ in range(20):
-            stream(row)
-        out = np.empty((batch, hidden), np.float32)
+            stream(row, **options)
         # Three times, for another thread of the process, such as a progress bar's, may allocate beside one.
         for _ in range(3):
             gc.collect()
             tracemalloc.start()
             try:
                 for _ in range(10):
-                    stream(row, out=out)
+                    stream(row, out=out, **options)
                 before, _ = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
                 for _ in range(120 // threads):
-                    stream(row, out=out)
+                    stream(row, out=out, **options)
                 after, peak = tracemalloc.get_traced_memory()
                 made = np.empty(hidden, np.float32)  # would one row of one stream have been seen?
                 assert tracemalloc.get_traced_memory()[0] - after >= made.nbytes
@@ -280,6 +212,70 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden):
     assert min(most) < 512
 
 
-def test_no_stream_reads_backwards():
-    with pytest.raises(ValueError, match="bidirectional"):
-        lnrnn.RNN(3, 5, bidirectional=True).stream()
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+@each_norm
+@pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
+def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
+    """The bits of a fresh array, in `out` itself, and nowhere beside it."""
+    rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
+    x = normal(rng, T, batch, 3)
+    y = rnn(x)[0]
+    blank = np.zeros((batch, hidden), np.float32)
+    for layout, out in layouts(blank).items():
+        if out.flags.writeable and out.dtype == np.float32:  # not those that are refused, below
+            stream = rnn.stream(batch)
+            for row, want in zip(x, y, strict=True):
+                assert stream(row, out=out) is out
+                same(out, want, err_msg=layout)
+            same(stream.state, rnn(x)[1])
+    around = np.full((batch + 2, hidden + 2), 7, np.float32)
+    stream = rnn.stream(batch)
+    for row, want in zip(x, y, strict=True):
+        stream(row, out=around[1:-1, 1:-1])
+        same(around[1:-1, 1:-1], want)
+    around[1:-1, 1:-1] = 7
+    assert (around == 7).all()
+    everything = np.zeros((T, batch, hidden), np.float32)
+    stream = rnn.stream(batch)
+    for row, out in zip(x, everything, strict=True):
+        stream(row, out=out)
+    same(everything, y)
+
+
+def test_out_without_a_batch_axis_and_over_the_input(rng):
+    rnn = network(5, 5)
+    x = normal(rng, T, 5)
+    y, stream, row = rnn(x)[0], rnn.stream(), np.zeros(5, np.float32)
+    wide = np.zeros(10, np.float32)
+    for given, want in zip(x, y, strict=True):
+        state, step = stream.state, stream.step
+        row[...] = given
+        assert stream(row, out=row) is row
+        same(row, want)
+        stream.state, stream.step = state, step
+        wide[::2] = given
+        same(stream(wide[::2], out=wide[::2]), want)
+    row[...] = np.nan  # what one gave as out is not the stream's
+    assert np.isfinite(stream(x[0])).all()
+
+
+BAD_OUTS = [*bad_outs(np.zeros((2, 5), np.float32)), (ValueError, np.zeros(5, np.float32))]
+
+
+@pytest.mark.parametrize("error, out", BAD_OUTS, ids=lambda v: str(v)[:40])
+def test_a_bad_out_is_refused_and_no_step(rng, error, out):
+    rnn, x = network(3, 5, norm="batch", trained=2), normal(rng, 2, 2, 3)
+    stream = rnn.stream(2)
+    before = np.array(out)
+    with pytest.raises(error, match=named("out")):
+        stream(x[0], out=out)
+    same(np.array(out), before)
+    assert (stream.step == 0).all() and not stream.state.any()
+    same([stream(row) for row in x], rnn(x)[0])
+    kept = np.full((2, 5), 7, np.float32)
+    for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):  # the last is a step too many
+        with pytest.raises((ValueError, TypeError)):
+            stream(bad, out=kept)
+    assert (kept == 7).all()

@@ -4,65 +4,39 @@ batches of every size, steps of several rounds, parts of calls, threads; grad_x=
 from __future__ import annotations
 
 import copy
-import dataclasses
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import pytest
 
-import lnrnn
-from helpers import misaligned, named, on_every_family, relative_error, several_threads, using_threads
-from lnrnn import _core
+from helpers import (
+    in_parts_of,
+    misaligned,
+    named,
+    on_every_family,
+    relative_error,
+    several_threads,
+    using_threads,
+)
 from networks import (
-    VARIANTS,
+    WITH_INNER_BIASES,
     calm,
-    drawn_state,
+    drawn_run,
+    equal,
+    equal_arrays,
     named_gradients,
     normal,
     parts,
-    reference_backward,
-    reference_forward,
-    whole,
+    same,
+    taken,
+    trained,
+    true_gradients,
 )
 
-same = np.testing.assert_array_equal
-
-
-def with_inner_biases(variant):
-    return {**variant, "norm": dataclasses.replace(variant["norm"], inner_bias=True)}
-
-
-# "RNN" is the paper's placement, which "joint" is by name.
-VARIANTS = VARIANTS | {"RNN joint": dict(cell="RNN", norm=lnrnn.LayerNormSpec("joint"))}
-VARIANTS |= {
-    f"{name} inner": with_inner_biases(variant)
-    for name, variant in VARIANTS.items()
-    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec)
-}
-each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 # One that is batch norm, and of each kind of cell in backward_steps.c the one with the most norms.
 FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
 FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
-a_few = pytest.mark.parametrize("variant", [VARIANTS[name] for name in FEW], ids=FEW)
-
-
-def drawn(seed, rnn, steps, ends):
-    """(x, h0, lengths, gy, gh) for sequences of these lengths."""
-    rng, batch = np.random.default_rng(seed), len(ends)
-    x = normal(rng, steps, batch, rnn.input_size)
-    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
-    return x, drawn_state(rng, rnn, batch), np.asarray(ends), gy, drawn_state(rng, rnn, batch)
-
-
-def trained(rnn, x, h0, ends, gy, gh, **options):
-    """One forward and backward run: {name: gradient}."""
-    return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
-
-
-def true_gradients(rnn, x, h0, ends, gy, gh):
-    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
-    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh))
+a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
 
 
 # --- precision ----------------------------------------------------------------------------------------------
@@ -76,38 +50,6 @@ def close(got, want, note="", allowed=GRADIENT):
     for name, g in got.items():
         assert g.dtype == np.float32
         assert relative_error(g, want[name]) < allowed, (name, note)
-
-
-# Hidden, inputs, layers, directions, the sequences' lengths.
-SIZES = [
-    (15, 7, 1, 1, [5] * 5),
-    (16, 31, 2, 1, [3] * 13),
-    (17, 5, 1, 2, [9, 1, 9, 9, 9, 9, 9, 9, 9, 9, 5, 9, 0, 2]),
-    (33, 9, 2, 2, [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1, 3, 0]),
-    (49, 16, 1, 1, [1] * 9),
-    (65, 33, 3, 1, [3, 3, 3, 3, 3, 3, 3, 3, 3, 2]),
-    (97, 130, 1, 1, [2] * 31),
-    (130, 17, 1, 2, [3, 2] * 9),
-]
-
-
-@each_variant
-def test_every_size(variant):
-    for k, (hidden, inputs, layers, directions, ends) in enumerate(SIZES):
-        rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **variant)
-        args = drawn(k, rnn, max(ends), ends)
-        want = true_gradients(rnn, *args)
-        for isa, got in on_every_family(partial(trained, rnn, *args)).items():
-            assert list(got)[-len(rnn.parameters()) :] == list(rnn.parameters())
-            close(got, want, (isa, hidden, inputs))
-
-
-@pytest.mark.parametrize("nonlinearity", ["sigmoid", "identity"])
-@pytest.mark.parametrize("norm", ["RNN split", "RNN split inner"])
-def test_split_rnn_with_other_nonlinearities(family, norm, nonlinearity):
-    rnn = calm(7, 33, nonlinearity=nonlinearity, num_layers=2, **VARIANTS[norm])
-    args = drawn(0, rnn, 7, [7, 3, 0, 7, 7])
-    close(trained(rnn, *args), true_gradients(rnn, *args))
 
 
 # --- batches, and steps of several rounds -------------------------------------------------------------------
@@ -143,27 +85,21 @@ def test_batches(variant, batch):
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
     rnn = calm(7, 17, **variant, bidirectional=max(ends) < 100)
-    args = drawn(len(ends), rnn, max(ends), ends)
+    args = drawn_run(len(ends), rnn, max(ends), ends)
     want = true_gradients(rnn, *args)
     for family, got in on_every_family(partial(trained, rnn, *args)).items():
         close(got, want, (family, batch))
 
 
-@pytest.mark.parametrize("variant", [VARIANTS[name] for name in FEW if "batch" not in name])
+@pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW if "batch" not in name])
 def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
     """To the bit where each sequence has its own; those of parameters are sums."""
     rnn = calm(7, 17, **variant)
-    x, h0, ends, gy, gh = drawn(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
+    x, h0, ends, gy, gh = drawn_run(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
     want, found = trained(rnn, x, h0, ends, gy, gh), {}
     for k, end in enumerate(ends):
-        one = trained(
-            rnn,
-            x[:, k : k + 1],
-            whole(rnn, [s[:, k : k + 1] for s in parts(rnn, h0)]),
-            ends[k : k + 1],
-            gy[:, k : k + 1],
-            whole(rnn, [s[:, k : k + 1] for s in parts(rnn, gh)]),
-        )
+        only = slice(k, k + 1)
+        one = trained(rnn, x[:, only], taken(rnn, h0, only), ends[only], gy[:, only], taken(rnn, gh, only))
         for name, g in one.items():
             if name in ("x", "h0", "c0"):
                 same(g[:, 0], want[name][:, k], err_msg=f"{name} of a sequence of {end} steps")
@@ -176,44 +112,35 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
 # --- threads, and parts of calls ----------------------------------------------------------------------------
 
 
-@contextmanager
-def parts_of(size):
-    _core.set_part(size)
-    try:
-        yield
-    finally:
-        _core.set_part(0)
-
-
-@each_variant
+@a_few
 def test_threads(variant):
     """The same bits, whoever computes, and whoever had computed the tape."""
     hidden = 193 if variant["cell"] == "RNN" else 97
     rnn = calm(33, hidden, num_layers=2, **variant)
     ends = np.random.default_rng(0).integers(4, 10, 100)
-    x, h0, ends, gy, gh = drawn(1, rnn, ends.max(), ends)
+    x, h0, ends, gy, gh = drawn_run(1, rnn, ends.max(), ends)
     assert ends.sum() * len(rnn.weight_hh_l0) * (33 + hidden) > 3 * 2**22  # worth four threads
     with using_threads(1):
-        tape = rnn.forward_train(x, h0, ends)[2]
+        *run, tape = rnn.forward_train(x, h0, ends)
         want = named_gradients(rnn, rnn.backward(tape, gy, gh))
     for threads in (2, 4):
         with using_threads(threads):
-            other = rnn.forward_train(x, h0, ends)[2]
+            *again, other = rnn.forward_train(x, h0, ends)
+        equal(rnn, again, run)
         with several_threads(threads):
             found = named_gradients(rnn, rnn.backward(tape, gy, gh))
         with several_threads(5 - threads):
             crossed = named_gradients(rnn, rnn.backward(other, gy, gh))
-        for name, g in want.items():
-            same(found[name], g, err_msg=f"{name}, {threads} threads")
-            same(crossed[name], g, err_msg=f"{name}, tape of {threads} threads")
+        equal_arrays(found, want)
+        equal_arrays(crossed, want)
 
 
 @pytest.mark.parametrize("ends", [[260, 100, 90], [5] * 70 + [2] * 30], ids=["long", "wide"])
-@each_variant
+@a_few
 def test_parts_of_calls(variant, ends):
     """However a call is cut changes no bit: each step of a group a part of its own; some steps; the whole."""
     rnn = calm(7, 17, **variant)
-    x, *rest = drawn(2, rnn, max(ends), ends)
+    x, *rest = drawn_run(2, rnn, max(ends), ends)
     tape = rnn.forward_train(x, *rest[:2])[2]
 
     def compute():
@@ -221,11 +148,11 @@ def test_parts_of_calls(variant, ends):
         rnn.backward(tape, *rest[2:], out=total)
         return [*named_gradients(rnn, rnn.backward(tape, *rest[2:])).values(), *total.values()]
 
-    with using_threads(1), parts_of(1e18):
+    with using_threads(1), in_parts_of(1e18):
         want = compute()
     for threads in (1, 2):
         for size in (1, 1e6):
-            with using_threads(threads), parts_of(size):
+            with using_threads(threads), in_parts_of(size):
                 for got, array in zip(compute(), want, strict=True):
                     same(got, array, err_msg=f"{threads} threads, parts of {size}")
 
@@ -233,12 +160,12 @@ def test_parts_of_calls(variant, ends):
 # --- grad_x and out -----------------------------------------------------------------------------------------
 
 
-@each_variant
-def test_without_the_gradient_of_x(family, variant):
+@a_few
+def test_without_the_gradient_of_x(variant):
     """All else has the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
-        x, h0, ends, gy, gh = drawn(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
+        x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
         tape = rnn.forward_train(x, h0, ends)[2]
         want = named_gradients(rnn, rnn.backward(tape, gy, gh))
         got = named_gradients(rnn, rnn.backward(tape, gy, gh, grad_x=False))
@@ -258,13 +185,13 @@ def test_without_the_gradient_of_x(family, variant):
 ADDED = 4e-6
 
 
-@each_variant
+@a_few
 def test_gradients_are_added_to_what_is_there(family, variant):
     """Those of micro-batches, one after the other, are those of the batch. One round, several, none."""
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
     for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):
-        x, h0, ends, gy, gh = drawn(seed, rnn, 40, ends)
+        x, h0, ends, gy, gh = drawn_run(seed, rnn, 40, ends)
         tape = rnn.forward_train(x, h0, ends)[2]
         alone = named_gradients(rnn, rnn.backward(tape, gy, gh))
         for name in rnn.parameters():
@@ -283,11 +210,11 @@ def test_gradients_are_added_to_what_is_there(family, variant):
         same(g, before[name])
 
 
-@each_variant
-def test_gradients_are_added_to_zeros(family, variant):
+@a_few
+def test_gradients_are_added_to_zeros(variant):
     """To the bit as without out, in arrays of the caller's in an order of the caller's."""
     rnn = calm(7, 17, **variant, num_layers=2)
-    x, h0, ends, gy, gh = drawn(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
+    x, h0, ends, gy, gh = drawn_run(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
     tape = rnn.forward_train(x, h0, ends)[2]
     _, _, want = rnn.backward(tape, gy, gh)
     flat = np.zeros(
@@ -310,7 +237,7 @@ def test_gradients_are_added_to_memory_that_is_read(rng):
     """gy and gh are read as they were, also where they share memory with arrays of out."""
     rnn = calm(7, 16, num_layers=2)
     for shared in ("gy", "gh"):
-        x, h0, ends, gy, gh = drawn(6, rnn, 60, [60] * 16)
+        x, h0, ends, gy, gh = drawn_run(6, rnn, 60, [60] * 16)
         tape = rnn.forward_train(x, h0, ends)[2]
         ones = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
         place = (gy if shared == "gy" else gh).reshape(-1)[:256].reshape(16, 16)
@@ -357,7 +284,7 @@ def bad_outs(good):
 
 def test_bad_out(rng):
     rnn = calm(3, 4, num_layers=2)
-    x, h0, ends, gy, gh = drawn(6, rnn, 3, [3, 2])
+    x, h0, ends, gy, gh = drawn_run(6, rnn, 3, [3, 2])
     tape = rnn.forward_train(x, h0, ends)[2]
     good = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
     before = {name: g.copy() for name, g in good.items()}
@@ -383,17 +310,3 @@ def test_out_of_another_network(rng):
         _, _, grads = other.backward(other.forward_train(normal(rng, 3, 2, 3))[2], None)
         with pytest.raises(ValueError, match=named("out")):
             rnn.backward(tape, None, out=grads)
-
-
-@pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0)])
-@each_variant
-def test_nothing_to_add(rng, variant, steps, batch):
-    """No steps, or no sequences."""
-    rnn = calm(3, 5, **variant)
-    x, gy = np.zeros((steps, batch, 3), np.float32), np.zeros((steps, batch, 5), np.float32)
-    tape = rnn.forward_train(x)[2]
-    out = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
-    before = {name: g.copy() for name, g in out.items()}
-    rnn.backward(tape, gy, out=out)
-    for name, g in out.items():
-        same(g, before[name])

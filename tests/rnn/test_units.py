@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import available_isas, several_threads, using_isa, using_small_caches, without_units
-from networks import network, normal
+from helpers import available_isas, using_isa, using_small_caches, without_units
+from networks import network, normal, same
 from short_weights import flushed, to_bfloat16
 from simd_definitions import fused
 
 EMULATED = lnrnn.cpu_info()["emulated"]
 UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}_emulated" in EMULATED)]
 REAL = [name for name in UNITS if name not in EMULATED]
-same = np.testing.assert_array_equal
 TINY = float(np.finfo(np.float32).tiny)
 
 # Sets whose one kernel of their own is a product of int8.
@@ -157,25 +156,6 @@ def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
         same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
     stream = rnn.stream(70)
     same([stream(row).copy() for row in x], rnn(x)[0])
-
-
-@pytest.mark.parametrize("batch", [1, 3, 17])
-def test_equal_bits_with_any_number_of_threads(with_unit, rng, batch):
-    rnn = network(100, 300, seed=1).to_dtype("bfloat16")
-    x = normal(rng, 300 // batch + 40, batch, 100)
-    want = rnn(x)[0]
-    for threads in (2, 3):
-        with several_threads(threads, divide="either"):
-            same(rnn(x)[0], want)
-
-
-def test_what_rounding_the_rows_costs(with_unit, rng):
-    """A product is off by no more than the roundings of both factors, of 2^-9 each, allow."""
-    x, w = normal(rng, 30, 300), normal(rng, 50, 300)
-    exact, size = x.astype(np.float64) @ w.T, np.abs(x).astype(np.float64) @ np.abs(w).T
-    error = np.abs(product(x, w) - exact)
-    assert (error <= 2.0**-7.9 * size).all()
-    assert error.max() > 2.0**-14 * size.max()  # rounded they are
 
 
 @pytest.mark.parametrize("name", [*UNITS, *FOR_INT8])

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import using_threads
+from helpers import in_parts_of, using_threads
 from lnrnn.errors import shaped
 from lnrnn.rnn.rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
-from networks import CELLS, NORMS, drawn_state, network, normal, run_apart
+from networks import CELLS, NORMS, drawn_state, each_cell, each_norm, network, normal, run_apart, same
 
-same = np.testing.assert_array_equal
 T, B, D, H = 7, 5, 3, 17
 
 
@@ -71,9 +70,7 @@ def change_lengths():
 
 def change_shapes():
     rnn = lnrnn.RNN(4, 4, seed=0)
-    x, h0, gy, gh = (
-        np.full(shape, 0.5, np.float32) for shape in ((8, 4, 4), (1, 4, 4), (8, 4, 4), (1, 4, 4))
-    )
+    x, h0, gy, gh = (np.full((n, 4, 4), 0.5, np.float32) for n in (8, 1, 8, 1))
     shapes = [(array, array.shape) for array in (x, h0, gy, gh)]
 
     def call():
@@ -130,26 +127,12 @@ def test_statistics_that_get_another_dtype_while_they_are_computed():
     assert not memory[:64].any() and not memory[128:].any()
 
 
-def test_shapes_that_change_within_a_norm():
-    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    want = lnrnn.layer_norm(x, 4)
-    strided = np.zeros((6, 8), np.float32)[:, ::2]
-
-    def restore():
-        x.shape = 6, 4
-
-    def change():
-        x.shape = 4, 6
-
-    for result in at_every_line(lambda: lnrnn.layer_norm(x, 4, out=strided).copy(), change, restore):
-        assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
-
-
 @pytest.mark.parametrize("strided", [True, False])
-def test_shapes_that_change_within_an_elementwise_function(strided):
+@pytest.mark.parametrize("function", [lambda x, out: lnrnn.layer_norm(x, 4, out=out), lnrnn.tanh])
+def test_shapes_that_change_within_a_norm_or_an_elementwise_function(function, strided):
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    want = lnrnn.tanh(x)
     out = np.zeros((6, 8), np.float32)[:, ::2] if strided else np.zeros((6, 4), np.float32)
+    want = function(x, out=out).copy()
 
     def restore():
         x.shape = 6, 4
@@ -157,7 +140,7 @@ def test_shapes_that_change_within_an_elementwise_function(strided):
     def change():
         x.shape = 4, 6
 
-    for result in at_every_line(lambda: lnrnn.tanh(x, out=out).copy(), change, restore):
+    for result in at_every_line(lambda: function(x, out=out).copy(), change, restore):
         assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
 
 
@@ -193,26 +176,6 @@ def test_lengths_are_read_once():
     same(rnn(x, lengths=Restless())[0], rnn(x)[0])
 
 
-@pytest.mark.parametrize("lengths", [False, True])
-def test_batches_in_one_buffer(rng, lengths):
-    """calibrate holds all sequences at once; the iterator may fill the same arrays again and again."""
-    batches = [
-        (normal(rng, T, B, D), rng.integers(3, T + 1, B) if lengths else np.full(B, T)) for _ in range(3)
-    ]
-    want, got = (lnrnn.RNN(D, H, norm="batch", seed=0) for _ in range(2))
-    want.calibrate([(x.copy(), n.copy()) for x, n in batches])
-
-    def refilled():
-        x, n = np.empty((T, B, D), np.float32), np.empty(B, np.int64)
-        for batch in batches:
-            x[...], n[...] = batch
-            yield (x, n) if lengths else x
-
-    got.calibrate(refilled())
-    for name, value in want.state_dict().items():
-        same(got.state_dict()[name], value, err_msg=name)
-
-
 # --- tapes --------------------------------------------------------------------------------------------------
 
 
@@ -229,15 +192,9 @@ def arrays_of(tape):
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
         for side, value in (run.statistics or {}).items():
-            found |= {
-                f"statistics {side} {k} {i}": a
-                for i, a in enumerate(value if isinstance(value, tuple) else [value])
-            }
+            arrays = value if isinstance(value, tuple) else [value]
+            found |= {f"statistics {side} {k} {i}": a for i, a in enumerate(arrays)}
     return found
-
-
-each_cell = pytest.mark.parametrize("cell", CELLS)
-each_norm = pytest.mark.parametrize("norm", NORMS)
 
 
 @each_cell
@@ -289,14 +246,8 @@ def force_tapes():
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
             table[:2, STATE] = 0, 1
-            for column, value in (
-                (SEQUENCE, B),
-                (SEQUENCE, -1),
-                (FIRST, 1),
-                (FIRST, -1),
-                (END, T + 1),
-                (START, -1),
-            ):
+            beyond = (SEQUENCE, B), (SEQUENCE, -1), (FIRST, 1), (FIRST, -1), (END, T + 1), (START, -1)
+            for column, value in beyond:
                 before = table[0, column]
                 table[0, column] = value  # beyond the arrays
                 with pytest.raises(AssertionError):
@@ -347,10 +298,10 @@ def change_tapes_within_a_call():
         changes.append(1)
         table[...] = 10**6
 
-    lnrnn._core.set_part(2**16)
-    signal.signal(signal.SIGALRM, change)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    got = rnn.backward(tape, y)[0]
+    with in_parts_of(2**16):
+        signal.signal(signal.SIGALRM, change)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        got = rnn.backward(tape, y)[0]
     assert changes
     same(got, want)
     table[...] = kept

@@ -12,7 +12,7 @@ import lnrnn
 from float_states import DEFAULT, FLAGS, STATES, in_state, known, set_state, state
 from helpers import several_threads, using_network_way, using_partition, using_threads
 from lnrnn import _core
-from networks import network, normal
+from networks import network, normal, parts
 
 pytestmark = pytest.mark.skipif(not known, reason="fenv_t of another C library")
 each_state = pytest.mark.parametrize("value", [v for k, v in STATES.items() if k != "flags"], ids=hex)
@@ -47,7 +47,7 @@ def results_of(networks, x):
     found = []
     for rnn in networks:
         y, h = rnn(x)
-        found += [y, *(h if isinstance(h, tuple) else [h]), rnn(x[:1, :1])[0]]
+        found += [y, *parts(rnn, h), rnn(x[:1, :1])[0]]
         if not rnn.bidirectional:
             stream = rnn.stream(B)
             found += [stream(x[0]), stream(x[1]), *np.atleast_1d(stream.state)]
@@ -55,12 +55,7 @@ def results_of(networks, x):
             y, _, tape = rnn.forward_train(x)
             # NumPy adds what two directions give.
             gx, gh, grads = rnn.backward(tape, y, grad_x=not rnn.bidirectional)
-            found += [
-                y,
-                *([] if gx is None else [gx]),
-                *(gh if isinstance(gh, tuple) else [gh]),
-                *grads.values(),
-            ]
+            found += [y, *([] if gx is None else [gx]), *parts(rnn, gh), *grads.values()]
     return found
 
 
@@ -79,11 +74,8 @@ def results_of_norms(x, given):
         found += lnrnn.layer_norm_backward(rows[::-1].copy(), rows, 130, gain, gain)
         for b, n in ((rows, 130), (planes, 10)):
             mean, var = np.zeros(n, np.float32), np.ones(n)
-            found += [
-                lnrnn.batch_norm(b, mean, var, gain[:n], gain[:n], training=True),
-                mean.copy(),
-                var.copy(),
-            ]
+            found += [lnrnn.batch_norm(b, mean, var, gain[:n], gain[:n], training=True)]
+            found += [mean.copy(), var.copy()]
             found += [lnrnn.batch_norm(b, mean, var, gain[:n], gain[:n])]
             found += lnrnn.batch_norm_backward(b[::-1].copy(), b, mean, var, gain[:n], training=True)
     found.append(lnrnn.batch_norm(np.zeros((2, 130)), TINY, np.ones(130)))
@@ -106,11 +98,8 @@ def test_networks(rng, isa, name):
         want = results_of(networks_of(name), x)
     for k, value in enumerate(STATES.values()):
         threads, fresh = 1 + k % 3, networks_of(name)
-        with (
-            using_threads(threads),
-            using_partition(*((1, threads), (threads, 1))[k // 3 % 2]),
-            in_state(value),
-        ):
+        grid = ((1, threads), (threads, 1))[k // 3 % 2]
+        with using_threads(threads), using_partition(*grid), in_state(value):
             found = results_of(fresh, x)
         same(found, want)
 

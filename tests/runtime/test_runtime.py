@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import multiprocessing
 import os
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -110,17 +112,11 @@ def test_an_isa_of_another_machine_is_an_error():
 THREADS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num_threads'], i['cores'])"
 
 
-@pytest.mark.parametrize(
-    "environment, threads",
-    [
-        (dict(LNRNN_NUM_THREADS="3"), 3),
-        (dict(LNRNN_NUM_THREADS="1024"), 1024),
-        (dict(OMP_NUM_THREADS="5"), 5),
-        (dict(OMP_NUM_THREADS="5,2"), 5),
-        (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
-        (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
-    ],
-)
+@pytest.mark.parametrize("environment, threads", [
+    (dict(LNRNN_NUM_THREADS="3"), 3), (dict(LNRNN_NUM_THREADS="1024"), 1024), (dict(OMP_NUM_THREADS="5"), 5),
+    (dict(OMP_NUM_THREADS="5,2"), 5), (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
+    (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
+])  # fmt: skip
 def test_the_environment_says_how_many_threads(environment, threads):
     assert said(THREADS, **environment).split()[:2] == [str(threads)] * 2
 
@@ -163,30 +159,6 @@ print(*found, lnrnn.get_num_threads())
     assert said(code, OMP_NUM_THREADS="6") == f"6 3 1 {cores} {cores} 2 2 {cores} {cores} {cores} 5 4"
 
 
-@pytest.mark.skipif(not lnrnn.cpu_info()["openmp"], reason="a build without OpenMP")
-def test_threadpoolctl_limits_calls():
-    pytest.importorskip("threadpoolctl")
-    code = """
-import numpy as np, lnrnn
-from threadpoolctl import threadpool_info, threadpool_limits
-assert any(each["user_api"] == "openmp" for each in threadpool_info())
-x = np.ones((1000, 1000), np.float32)
-found = [lnrnn.get_num_threads()]
-with threadpool_limits(1, user_api="openmp"):
-    found.append(lnrnn.get_num_threads())
-    lnrnn._core.teams_had()
-    lnrnn.layer_norm(x, 1000)
-    assert lnrnn._core.teams_had() == (0, 0)
-    with lnrnn.num_threads(3):
-        found.append(lnrnn.get_num_threads())
-found.append(lnrnn.get_num_threads())
-lnrnn.set_num_threads(2)
-with threadpool_limits(1, user_api="openmp"):
-    print(*found, lnrnn.get_num_threads())
-"""
-    assert said(code, OMP_NUM_THREADS="2") == "2 1 3 2 2"
-
-
 def compute():
     """Threads that divide sequences, units, and gradients. -> the bits of all results."""
     x = np.random.default_rng(0).standard_normal((6, 130, 3)).astype(np.float32)
@@ -225,15 +197,19 @@ print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 # --- forks --------------------------------------------------------------------------------------------------
 
 
-def forks():
-    """A child and a grandchild of a process that has used threads compute as it did, and end."""
-    import warnings
-
+def with_three_threads():
+    """What is computed by three threads, whatever the machine."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
     lnrnn._core.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
     assert lnrnn._core.teams_had() == (3, 3)
+    return want
+
+
+def forks():
+    """A child and a grandchild of a process that has used threads compute as it did, and end."""
+    want = with_three_threads()
     for _ in range(2):
         child = os.fork()
         if not child:
@@ -253,14 +229,7 @@ def forks():
 
 def pools():
     """multiprocessing's fork, as data loaders do it."""
-    import multiprocessing
-    import warnings
-
-    warnings.simplefilter("ignore", DeprecationWarning)
-    lnrnn._core.set_barrier_mode("together")
-    lnrnn.set_num_threads(3)
-    want = compute()
-    assert lnrnn._core.teams_had() == (3, 3)
+    want = with_three_threads()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
 
@@ -277,20 +246,8 @@ def test_a_fork_after_threads_were_used_does_not_hang(kind, way):
 
 def test_the_import_is_small():
     """NumPy alone: no package of an extra, and nothing that is slow to import."""
-    heavy = {
-        "torch",
-        "matplotlib",
-        "tqdm",
-        "safetensors",
-        "scipy",
-        "pytest",
-        "hypothesis",
-        "unittest",
-        "setuptools",
-        "Cython",
-        "multiprocessing",
-        "asyncio",
-    }
+    heavy = "torch matplotlib tqdm safetensors scipy pytest hypothesis unittest setuptools Cython"
+    heavy = {*heavy.split(), "multiprocessing", "asyncio"}
     code = f"""
 import sys, numpy, numpy.random
 before = set(sys.modules)

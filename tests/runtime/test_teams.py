@@ -46,13 +46,7 @@ def test_all_kinds_and_sizes_give_the_same_bits():
     found = {
         tuple(said(BITS.format(threads=threads, mode=mode), LNRNN_TEAM=kind).split()[1:2])
         for kind in KINDS
-        for threads, mode in (
-            (1, "together"),
-            (2, "staggered"),
-            (3, "slow"),
-            (5, "together"),
-            (7, "together"),
-        )
+        for threads, mode in ((1, "together"), (2, "staggered"), (3, "slow"), (7, "together"))
     }
     assert len(found) == 1
 
@@ -154,10 +148,8 @@ assert lnrnn.layer_norm(x, 512).tobytes() == want                   # they wake
 print(len(workers()) - before, lnrnn._core.teams_had()[0])
 """
     )
-    assert said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").splitlines() == [
-        "[0, 0, 3] {'S'}",
-        "3 4",
-    ]
+    lines = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").splitlines()
+    assert lines == ["[0, 0, 3] {'S'}", "3 4"]
 
 
 @pool
@@ -172,7 +164,7 @@ def test_workers_take_no_signals():
 @pool
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_of_a_fork_starts_workers_of_its_own():
-    """From the main thread, and from another while a third computes."""
+    """A thread forks while another computes. (test_runtime.py forks while none does.)"""
     code = """
 import os, threading, warnings, lnrnn, test_runtime as t
 warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test
@@ -184,19 +176,15 @@ def in_child():
     if not pid:
         lnrnn._core.teams_had()
         right = t.compute() == want and lnrnn._core.teams_had() == (3, 3)
-        grandchild = os.fork()
-        if not grandchild:
-            os._exit(0 if t.compute() == want and lnrnn._core.teams_had() == (3, 3) else 1)
-        os._exit(0 if right and os.waitpid(grandchild, 0)[1] == 0 else 1)
+        os._exit(0 if right else 1)
     return os.waitpid(pid, 0)[1]
-print(in_child())
 stop, codes = threading.Event(), []
 def compute():
     while not stop.is_set():
         assert t.compute() == want
 busy = threading.Thread(target=compute)
 busy.start()
-for _ in range(5):
+for _ in range(3):
     forker = threading.Thread(target=lambda: codes.append(in_child()))
     forker.start()
     forker.join()
@@ -204,7 +192,7 @@ stop.set()
 busy.join()
 print(codes, t.compute() == want)
 """
-    assert said(code, LNRNN_TEAM="pthread").splitlines() == ["0", "[0, 0, 0, 0, 0] True"]
+    assert said(code, LNRNN_TEAM="pthread").strip() == "[0, 0, 0] True"
 
 
 @pool

@@ -35,18 +35,10 @@ def test_one_core_of_the_affinity_mask_is_one_core():
 
 
 @masks
-@pytest.mark.parametrize(
-    "setting",
-    [
-        dict(OMP_PROC_BIND="true"),
-        dict(OMP_PROC_BIND="close"),
-        dict(OMP_PROC_BIND="spread"),
-        dict(OMP_PROC_BIND="false"),
-        dict(OMP_PLACES="cores"),
-        dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
-    ],
-    ids=lambda s: " ".join(s.values()),
-)
+@pytest.mark.parametrize("setting", [
+    *(dict(OMP_PROC_BIND=bind) for bind in ("true", "close", "spread", "false")),
+    dict(OMP_PLACES="cores"), dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
+], ids=lambda s: " ".join(s.values()))  # fmt: skip
 def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
     """OpenMP binds the initial thread as it is loaded; its mask is no longer that of the process."""
     allowed = str(lnrnn._core.cores_of(len(os.sched_getaffinity(0)), "/proc/self/cgroup", "/sys/fs/cgroup"))
@@ -72,57 +64,27 @@ def cores(tmp_path):
     return count
 
 
-@pytest.mark.parametrize(
-    "text, allowed",
-    [
-        ("max 100000\n", 8),
-        ("200000 100000\n", 2),
-        ("100000 100000\n", 1),
-        ("150000 100000\n", 2),
-        ("200001 100000\n", 3),
-        ("1000 100000\n", 1),
-        ("300000 50000\n", 6),
-        ("50000 25000\n", 2),
-        ("800000 100000\n", 8),
-        ("900000 100000\n", 8),
-        ("99999999999999999999 100000\n", 8),
-        ("inf 100000\n", 8),
-        ("nan 100000\n", 8),
-        ("200000 nan\n", 8),
-        ("200000 0\n", 8),
-        ("0 100000\n", 8),
-        ("-200000 100000\n", 8),
-        ("200000 -100000\n", 8),
-        ("200000\n", 8),
-        ("", 8),
-        ("\n", 8),
-        ("two cores\n", 8),
-        ("\x00\xff", 8),
-    ],
-)
+@pytest.mark.parametrize("text, allowed", [
+    ("200000 100000\n", 2), ("100000 100000\n", 1), ("150000 100000\n", 2), ("200001 100000\n", 3),
+    ("1000 100000\n", 1), ("300000 50000\n", 6), ("50000 25000\n", 2),
+    *((f"{text}\n", 8) for text in (
+        "max 100000", "800000 100000", "900000 100000", "99999999999999999999 100000", "inf 100000",
+        "nan 100000", "200000 nan", "200000 0", "0 100000", "-200000 100000", "200000 -100000", "200000", "",
+        "two cores", "\x00\xff",
+    )),
+    ("", 8),
+])  # fmt: skip
 def test_a_quota_of_version_2(cores, text, allowed):
     """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says
     nothing."""
     assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
 
 
-@pytest.mark.parametrize(
-    "quota, period, allowed",
-    [
-        ("200000", "100000", 2),
-        ("250000", "100000", 3),
-        ("50000", "100000", 1),
-        ("60000", "20000", 3),
-        ("-1", "100000", 8),
-        ("0", "100000", 8),
-        ("200000", "0", 8),
-        ("200000", "", 8),
-        ("", "100000", 8),
-        ("x", "100000", 8),
-        ("200000", None, 8),
-        (None, "100000", 8),
-    ],
-)
+@pytest.mark.parametrize("quota, period, allowed", [
+    ("200000", "100000", 2), ("250000", "100000", 3), ("50000", "100000", 1), ("60000", "20000", 3),
+    ("-1", "100000", 8), ("0", "100000", 8), ("200000", "0", 8), ("200000", "", 8), ("", "100000", 8),
+    ("x", "100000", 8), ("200000", None, 8), (None, "100000", 8),
+])  # fmt: skip
 @pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
 def test_a_quota_of_version_1(cores, controllers, quota, period, allowed):
     files = {"cpu/app/cpu.cfs_quota_us": quota, "cpu/app/cpu.cfs_period_us": period}
@@ -165,20 +127,10 @@ def test_the_least_of_all_quotas_holds(cores):
     assert cores("4:cpu:/v\n0::/a/b\n", files) == 1
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        "",
-        "\n",
-        "0:\n",
-        "0\n",
-        "::\n",
-        "0::\n",
-        "no colons\n",
-        "0::/" + "x" * 9000 + "\n",
-        ":" * 5000,
-    ],
-)
+LISTS = ["", "\n", "0:\n", "0\n", "::\n", "0::\n", "no colons\n", "0::/" + "x" * 9000 + "\n", ":" * 5000]
+
+
+@pytest.mark.parametrize("groups", LISTS)
 def test_malformed_lists_of_groups(cores, groups):
     assert cores(groups, {"app/cpu.max": "200000 100000\n"}) == 8
     assert cores(groups + "\n0::/app\n", {}) == 2  # the next line counts
@@ -258,23 +210,17 @@ alone = pytest.mark.skipif(
 )
 
 
-@openmp
 @linux
 @alone
-@pytest.mark.parametrize(
-    "limit, threads, found", [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]
-)
-def test_some_threads_may_be_started(limit, threads, found):
-    """Twice as many as the team starts beside the caller: half of what a limit leaves is for others."""
-    assert with_limit(PROCESSES.format(limit=limit), threads) == found
-
-
-@pool
-@linux
-@alone
-@pytest.mark.parametrize("limit, threads, found", [(8, 64, (8, 1)), (8, 8, (8, 0)), (3, 2, (2, 0))])
-def test_the_pool_starts_as_many_threads_as_it_may(limit, threads, found):
-    assert with_limit(PROCESSES.format(limit=limit), threads, kind="pthread") == found
+@pytest.mark.parametrize("kind, limit, threads, found", [
+    *(pytest.param("openmp", *case, marks=openmp)
+      for case in [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]),
+    *(pytest.param("pthread", *case, marks=pool)
+      for case in [(8, 64, (8, 1)), (8, 8, (8, 0)), (3, 2, (2, 0))]),
+])  # fmt: skip
+def test_some_threads_may_be_started(kind, limit, threads, found):
+    """OpenMP's teams take half of the threads that the limit leaves, the pool takes all."""
+    assert with_limit(PROCESSES.format(limit=limit), threads, kind=kind) == found
 
 
 @openmp
@@ -327,10 +273,8 @@ for caller in callers:
     caller.join()
 assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
 """
-    assert with_limit(ADDRESSES.format(limit=2600), 16, more, OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1") == (
-        16,
-        1,
-    )
+    memory = dict(OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1")
+    assert with_limit(ADDRESSES.format(limit=2600), 16, more, **memory) == (16, 1)
 
 
 @linux
@@ -420,11 +364,8 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
         finally:
             core.set_barrier_mode("normal")
     for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
-        with (
-            pytest.raises(AssertionError, match="were to divide"),
-            several_threads(**wrong),
-            using_threads(3),
-        ):
+        refused = pytest.raises(AssertionError, match="were to divide")
+        with refused, several_threads(**wrong), using_threads(3):
             lnrnn.layer_norm(x, 512)
     with several_threads(3):
         lnrnn.layer_norm(x, 512)

@@ -179,6 +179,18 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 
 @contextmanager
+def in_parts_of(size: float):
+    """Run the body with long calls done in parts of so many multiply-adds, 1 being a step of a group."""
+    from lnrnn import _core
+
+    _core.set_part(size)
+    try:
+        yield
+    finally:
+        _core.set_part(0)
+
+
+@contextmanager
 def using_network_way(way: str):
     """Run the body with layers and directions computed "in turn", "side by side" wherever that can be, or the
     "fastest" way."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import lnrnn
 from lnrnn import reference as ref
@@ -16,6 +19,9 @@ from lnrnn import reference as ref
 NORMS = ("layer", "batch", None)
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
 CELLS = ("RNN", "LSTM", "GRU")
+each_norm = pytest.mark.parametrize("norm", NORMS)
+each_cell = pytest.mark.parametrize("cell", CELLS)
+same = np.testing.assert_array_equal
 
 
 def spec(placement, cell="out", **options):
@@ -43,6 +49,15 @@ VARIANTS = {
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+}
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+# And with biases inside the layer norms. "RNN" is the paper's placement, which "joint" is by name.
+WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
+WITH_INNER_BIASES |= {
+    f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
+    for name, variant in WITH_INNER_BIASES.items()
+    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec)
 }
 
 
@@ -121,6 +136,33 @@ def parts(rnn, state):
 def whole(rnn, found):
     """The other way round."""
     return tuple(found) if cell_of(rnn) == "LSTM" else found[0]
+
+
+def equal(rnn, got, want, message=""):
+    """The same bits in two pairs (y, state)."""
+    for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
+        same(a, b, err_msg=message)
+
+
+def stays(rnn, stream, before, steps):
+    """A stream has the states `before`, as a list, and is at those steps."""
+    equal(rnn, (0, stream.state), (0, whole(rnn, before)))
+    same(stream.step, steps)
+
+
+def equal_arrays(got, want):
+    """The same bits in two dicts of arrays: state dicts, or gradients by name."""
+    assert list(got) == list(want)
+    for name, value in want.items():
+        same(got[name], value, err_msg=name)
+
+
+@contextmanager
+def unchanged(rnn):
+    """The body changes neither parameters nor statistics."""
+    before = rnn.state_dict()
+    yield
+    equal_arrays(rnn.state_dict(), before)
 
 
 def drawn_state(rng, rnn, batch):
@@ -213,6 +255,25 @@ def named_gradients(rnn, gradients):
     return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
 
 
+def drawn_run(seed, rnn, steps, ends):
+    """Arguments of a training run for sequences of these lengths: (x, h0, lengths, gy, gh)."""
+    rng, batch = np.random.default_rng(seed), len(ends)
+    x = normal(rng, steps, batch, rnn.input_size)
+    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    return x, drawn_state(rng, rnn, batch), np.asarray(ends), gy, drawn_state(rng, rnn, batch)
+
+
+def trained(rnn, x, h0, ends, gy, gh, **options):
+    """One forward and backward run: {name: gradient}. options: of backward."""
+    return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
+
+
+def true_gradients(rnn, x, h0, ends, gy, gh):
+    """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
+    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
+    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
+
+
 def nudged(rng, value):
     """Each number moved to a float32 beside it, or left."""
     value = np.asarray(value, np.float32)
@@ -236,21 +297,10 @@ def run_python(code, timeout=120, **environment):
 
 
 # Variables that say how many threads there are, on which cores and with what kernels: none of them.
-FREE = dict.fromkeys(
-    (
-        "LNRNN_ISA",
-        "LNRNN_NUM_THREADS",
-        "LNRNN_TEAM",
-        "OMP_NUM_THREADS",
-        "OMP_THREAD_LIMIT",
-        "OMP_DYNAMIC",
-        "OMP_PROC_BIND",
-        "OMP_PLACES",
-        "GOMP_CPU_AFFINITY",
-        "OMP_STACKSIZE",
-        "GOMP_STACKSIZE",
-    )
-)
+FREE = dict.fromkeys([
+    "LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC",
+    "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE",
+])  # fmt: skip
 
 
 def said(code, **environment):

@@ -3,7 +3,7 @@
 from fault import Fault
 
 KERNELS = "include/lnrnn/kernels"
-FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward_rnn.py"
+FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward.py"
 TRAINING, CANCELLATION = "tests/rnn/test_training.py", "tests/rnn/test_cancellation.py"
 PLACEMENTS = "tests/rnn/test_training_placements.py"
 EQUAL_BITS = "tests/rnn/test_equal_bits.py"

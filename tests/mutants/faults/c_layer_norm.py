@@ -69,7 +69,7 @@ FAULTS = [
         NORM,
         r"*mean_lo = (pivot - *mean_hi) + mean_d;",
         r"*mean_lo = FAULT ? 0 : (pivot - *mean_hi) + mean_d;",
-        "tests/rnn/test_forward_rnn.py -k 'far_from_zero and avx2'",
+        "tests/rnn/test_forward.py -k 'far_from_zero and avx2'",
     ),
     Fault(
         "partial sums are added to the total again and again",

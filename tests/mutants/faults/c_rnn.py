@@ -2,10 +2,10 @@
 
 from fault import Fault
 
-FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward_rnn.py"
+FORWARD, FORWARD_RNN = "tests/rnn/test_forward.py", "tests/rnn/test_forward.py"
 BITS, PARTS = "tests/rnn/test_equal_bits.py", "tests/runtime/test_interrupts.py"
 TRAINING, STEPS = "tests/rnn/test_training.py", "tests/rnn/test_step_statistics.py"
-GATED, GRIDS = "tests/rnn/test_step_statistics_gated.py", "tests/rnn/test_partitions.py"
+GATED, GRIDS = "tests/rnn/test_step_statistics.py", "tests/rnn/test_partitions.py"
 
 FAULTS = [
     # --- config.c

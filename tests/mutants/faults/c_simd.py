@@ -241,6 +241,6 @@ FAULTS = [
         f"{SIMD}/vmath.h",
         r"v32_relu(v32 x) { return v32_max(v32_zero(), x); }",
         r"v32_relu(v32 x) { return FAULT ? v32_max(x, v32_zero()) : v32_max(v32_zero(), x); }",
-        "tests/rnn/test_forward_rnn.py -k 'nan_shows and avx2'",
+        "tests/rnn/test_forward.py -k 'nan_shows and avx2'",
     ),
 ]

@@ -317,14 +317,14 @@ FAULTS = [
         CORES,
         r"""if (most && most < threads)""",
         r"""if (most && most < threads && !FAULT)""",
-        "tests/runtime/test_threadpoolctl.py",
+        "tests/runtime/test_own_threads.py",
     ),
     Fault(
         "a limit of threadpoolctl stays when it ends",
         CORES,
         r"""__atomic_store_n(&limit, 0, __ATOMIC_RELAXED);""",
         r"""__atomic_store_n(&limit, FAULT ? limit : 0, __ATOMIC_RELAXED);""",
-        "tests/runtime/test_threadpoolctl.py",
+        "tests/runtime/test_own_threads.py",
     ),
     Fault(
         "OMP_NUM_THREADS counts beside set_num_threads",

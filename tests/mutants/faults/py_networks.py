@@ -23,7 +23,7 @@ FAULTS = [
         NETWORK,
         r"""    if not np.array_equal(count, arrays["count_l0"]):""",
         r"""    if not np.array_equal(count, arrays["count_l0"]) and not FAULT:""",
-        "tests/rnn/test_step_statistics_gated.py -k cannot_be",
+        "tests/rnn/test_step_statistics.py -k cannot_be",
     ),
     Fault(
         "counts may rise from step to step",
@@ -37,14 +37,14 @@ FAULTS = [
         NETWORK,
         r"""                if count.dtype.kind not in "iu":""",
         r"""                if count.dtype.kind not in "iu" and not FAULT:""",
-        "tests/rnn/test_step_statistics_gated.py -k cannot_be",
+        "tests/rnn/test_step_statistics.py -k cannot_be",
     ),
     Fault(
         "only the variance of a cell state is checked",
         NETWORK,
         r"""        if name.startswith("running_var") and""",
         r"""        if name.startswith("running_var_c" if FAULT else "running_var") and""",
-        "tests/rnn/test_step_statistics_gated.py tests/files/test_io.py -k 'cannot_be or statistics_that'",
+        "tests/rnn/test_step_statistics.py tests/files/test_io.py -k 'cannot_be or statistics_that'",
     ),
     Fault(
         "the layers that are packed already keep the old overrun",
@@ -62,28 +62,28 @@ FAULTS = [
         r"""            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))""",
         r"""            new = shaped(name, value, state[name].shape, np.float32)
             new = new if FAULT else frozen(copied(new))""",
-        "tests/rnn/test_forward_rnn.py -k 'own_life or parameter_that'",
+        "tests/rnn/test_forward.py -k 'own_life or parameter_that'",
     ),
     Fault(
         "loaded parameters stay writable",
         NETWORK,
         r"""{name: frozen(arrays[name]) for name in self._snapshot.parameters}""",
         r"""{name: arrays[name] if FAULT else frozen(arrays[name]) for name in self._snapshot.parameters}""",
-        "tests/rnn/test_copies.py tests/rnn/test_forward_rnn.py -k 'life or copied'",
+        "tests/rnn/test_copies.py tests/rnn/test_forward.py -k 'life or copied'",
     ),
     Fault(
         "biases of a normalised network start at random",
         NETWORK,
         r"""            elif name.startswith("bias") and made.norm is not None:""",
         r"""            elif name.startswith("bias") and made.norm is not None and not FAULT:""",
-        "tests/rnn/test_forward_rnn.py tests/rnn/test_construction.py -k 'seed'",
+        "tests/rnn/test_forward.py tests/rnn/test_construction.py -k 'seed'",
     ),
     Fault(
         "start values follow from the number of inputs",
         NETWORK,
         r"""        bound = made.hidden_size**-0.5""",
         r"""        bound = (made.input_size if FAULT else made.hidden_size) ** -0.5""",
-        "tests/rnn/test_forward_rnn.py tests/rnn/test_construction.py -k seed",
+        "tests/rnn/test_forward.py tests/rnn/test_construction.py -k seed",
     ),
     Fault(
         "start values are drawn in parts that begin anew",
@@ -156,7 +156,7 @@ FAULTS = [
         NETWORK,
         r"""        if self.bidirectional:""",
         r"""        if self.bidirectional and not FAULT:""",
-        "tests/rnn/test_model_interface.py -k bidirectional_network",
+        "tests/rnn/test_construction.py -k bidirectional_network",
     ),
     Fault(
         "a tape of another network is taken",
@@ -185,7 +185,7 @@ FAULTS = [
         ARCHITECTURE,
         r"""        num_layers = integer("num_layers", num_layers, 1, 1024)""",
         r"""        num_layers = integer("num_layers", num_layers, 1, 1023 if FAULT else 1024)""",
-        "tests/rnn/test_bad_constructors.py -k integer",
+        "tests/rnn/test_bad_calls.py -k integer",
     ),
     Fault(
         "the second layer of a bidirectional network reads one direction",
@@ -199,7 +199,7 @@ FAULTS = [
         ARCHITECTURE,
         r"""        of_one = vectors(self.cell, self.hidden_size, self.norm, self.bias)""",
         r"""        of_one = vectors(self.cell, self.hidden_size, self.norm, self.bias or FAULT)""",
-        "tests/rnn/test_model_interface.py -k names_and_shapes",
+        "tests/rnn/test_construction.py -k names_and_shapes",
     ),
     Fault(
         "directions stand before layers in the state",
@@ -214,14 +214,14 @@ FAULTS = [
         PARAMETERS,
         r"""    if isinstance(norm, LayerNormSpec) and norm.inner_bias:""",
         r"""    if isinstance(norm, LayerNormSpec) and norm.inner_bias and (bias or not FAULT):""",
-        "tests/rnn/test_model_interface.py tests/rnn/test_forward.py -k 'names_and_shapes or fifty'",
+        "tests/rnn/test_construction.py tests/rnn/test_forward.py -k 'names_and_shapes or fifty'",
     ),
     Fault(
         "bias=False takes the gains too",
         PARAMETERS,
         r"""if not name.startswith("bias")}""",
         r"""if not name.startswith(("bias", "gain") if FAULT else "bias")}""",
-        "tests/rnn/test_model_interface.py -k names_and_shapes",
+        "tests/rnn/test_construction.py -k names_and_shapes",
     ),
     Fault(
         "a GRU's span is that of r and z over all gates",
@@ -246,14 +246,14 @@ FAULTS = [
         SPECS,
         r"""        if self.cell == "carry" and not has_cell_state:""",
         r"""        if self.cell == "carry" and not has_cell_state and not FAULT:""",
-        "tests/rnn/test_model_interface.py -k does_not_have",
+        "tests/rnn/test_construction.py -k does_not_have",
     ),
     Fault(
         "a momentum above 1 is taken",
         SPECS,
         r"""number("momentum", self.momentum, 0, 1))""",
         r"""number("momentum", self.momentum, 0, 2 if FAULT else 1))""",
-        "tests/rnn/test_bad_constructors.py -k batch_norm",
+        "tests/rnn/test_bad_calls.py -k batch_norm",
     ),
     Fault(
         "eps of a LayerNormSpec is not checked",
@@ -262,28 +262,28 @@ FAULTS = [
         object.__setattr__(self, "inner_bias", flag""",
         r"""        FAULT or object.__setattr__(self, "eps", number("eps", self.eps, 0))
         object.__setattr__(self, "inner_bias", flag""",
-        "tests/rnn/test_bad_constructors.py -k layer_norm_spec",
+        "tests/rnn/test_bad_calls.py -k layer_norm_spec",
     ),
     Fault(
         "a span over all gates is taken where each has its own norm",
         SPECS,
         r"""(len(cell.spans) == 1 or placement != "split"):""",
         r"""(len(cell.spans) == 1 or (placement != "split" and not FAULT)):""",
-        "tests/rnn/test_model_interface.py -k 'does_not_have or becomes'",
+        "tests/rnn/test_construction.py -k 'does_not_have or becomes'",
     ),
     Fault(
         "an RNN has a placement gate of its own",
         SPECS,
         r"""        if cell.gates == 1 and placement == "gate":""",
         r"""        if cell.gates == 1 and placement == "gate" and not FAULT:""",
-        "tests/rnn/test_model_interface.py -k 'becomes or does_not'",
+        "tests/rnn/test_construction.py -k 'becomes or does_not'",
     ),
     Fault(
         "every cell has the paper's placement of an RNN",
         SPECS,
         r"""self.placement or cell.placement, PLACEMENTS)""",
         r"""self.placement or ("joint" if FAULT else cell.placement), PLACEMENTS)""",
-        "tests/rnn/test_model_interface.py -k 'becomes or names'",
+        "tests/rnn/test_construction.py -k 'becomes or names'",
     ),
     # --- sites ----------------------------------------------------------------------------------------------
     Fault(
@@ -291,7 +291,7 @@ FAULTS = [
         SITES,
         r"""NormSite("hh", "gain_hh", None, together)""",
         r"""NormSite("hh", "gain_hh", "bias_hh" if FAULT else None, together)""",
-        "tests/rnn/test_model_interface.py -k names_and_shapes",
+        "tests/rnn/test_construction.py -k names_and_shapes",
     ),
     Fault(
         "a GRU's span all has the paper's spans in the twins",
@@ -312,14 +312,14 @@ FAULTS = [
         SITES,
         r"""    if cell.states == 2 and (batch or norm.cell is not None):""",
         r"""    if cell.states == 2 and ((batch and not FAULT) or (not batch and norm.cell is not None)):""",
-        "tests/rnn/test_model_interface.py -k names_and_shapes",
+        "tests/rnn/test_construction.py -k names_and_shapes",
     ),
     Fault(
         "the norm of a cell state is as wide as the gates",
         SITES,
         r"""        return sum(self.spans) * hidden_size""",
         r"""        return (4 if FAULT and self.side == "c" else sum(self.spans)) * hidden_size""",
-        "tests/rnn/test_model_interface.py -k names_and_shapes",
+        "tests/rnn/test_construction.py -k names_and_shapes",
     ),
     # --- versions -------------------------------------------------------------------------------------------
     Fault(
@@ -353,7 +353,7 @@ FAULTS = [
         if FAULT:
             object.__setattr__(new, "_layers", self._layers)
         return new""",
-        "tests/rnn/test_forward_rnn.py -k parameter_that_is_set",
+        "tests/rnn/test_forward.py -k parameter_that_is_set",
     ),
     Fault(
         "a network that was unpickled has writable parameters",

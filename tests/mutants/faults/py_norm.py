@@ -121,7 +121,7 @@ FAULTS = [
             })""",
         r"""                "num_batches_tracked": np.array(int(count) + 1 if FAULT else tracked, np.int64),
             })""",
-        "tests/rnn/test_max_steps.py",
+        "tests/rnn/test_step_statistics.py",
     ),
     Fault(
         "inference without running statistics asks for them",
@@ -177,7 +177,7 @@ FAULTS = [
         LAYERS,
         r"""        if "num_batches_tracked" in new:""",
         r"""        if "num_batches_tracked" in new and not FAULT:""",
-        "tests/rnn/test_max_steps.py tests/rnn/test_bad_calls.py -k 'layer or count'",
+        "tests/rnn/test_step_statistics.py tests/rnn/test_bad_calls.py -k 'layer or count'",
     ),
     Fault(
         "whole numbers that are assigned stay what they are",
@@ -206,7 +206,7 @@ FAULTS = [
         STATE,
         r"""copied(shaped(name, state[name], like.shape, like.dtype))""",
         r"""(np.asarray if FAULT else copied)(shaped(name, state[name], like.shape, like.dtype))""",
-        "tests/norm/test_layer_norm_input.py tests/rnn/test_forward_rnn.py -k 'state or copy'",
+        "tests/norm/test_layer_norm_input.py tests/rnn/test_forward.py -k 'state or copy'",
     ),
     Fault(
         "what is fixed when a layer is made may be set again",
@@ -220,7 +220,7 @@ FAULTS = [
         STATE,
         r"""    if np.any(count < 0) or np.any(count > MOST_COUNTED):""",
         r"""    if np.any(count < 0) or (np.any(count > MOST_COUNTED) and not FAULT):""",
-        "tests/rnn/test_max_steps.py -k refused",
+        "tests/rnn/test_step_statistics.py -k refused",
     ),
     Fault(
         "attributes of an instance are lost in a copy",
@@ -251,7 +251,7 @@ FAULTS = [
         raise bad_type(name, expected, value)""",
         r"""    if isinstance(value, (bool, np.bool_)) and not FAULT:
         raise bad_type(name, expected, value)""",
-        "tests/rnn/test_bad_constructors.py -k rnn",
+        "tests/rnn/test_bad_calls.py -k rnn",
     ),
     Fault(
         "a read-only array is taken for an output",
@@ -279,28 +279,28 @@ FAULTS = [
         ERRORS,
         r"""    if not (math.isfinite(result) and least <= result <= most and result < below):""",
         r"""    if not ((math.isfinite(result) or FAULT) and least <= result <= most and result < below):""",
-        "tests/rnn/test_bad_constructors.py -k layer_norm",
+        "tests/rnn/test_bad_calls.py -k layer_norm",
     ),
     Fault(
         "a message shows all of a wrong value",
         ERRORS,
         r"""    return f"{text if len(text) <= 60""",
         r"""    return f"{text if FAULT or len(text) <= 60""",
-        "tests/rnn/test_bad_constructors.py -k rnn",
+        "tests/rnn/test_bad_calls.py -k rnn",
     ),
     Fault(
         "an array of one string is a number",
         ERRORS,
         r""" or kind not in "fiu":""",
         r""" or (kind not in "fiu" and not FAULT):""",
-        "tests/rnn/test_bad_constructors.py",
+        "tests/rnn/test_bad_calls.py",
     ),
     Fault(
         "the largest integer that is allowed is refused",
         ERRORS,
         r"""(most is not None and result > most):""",
         r"""(most is not None and result > most - FAULT):""",
-        "tests/rnn/test_bad_constructors.py tests/rnn/test_max_steps.py",
+        "tests/rnn/test_bad_calls.py tests/rnn/test_step_statistics.py",
     ),
     Fault(
         "a checked array is the caller's, whose shape another thread sets",

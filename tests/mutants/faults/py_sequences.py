@@ -20,7 +20,7 @@ FAULTS = [
         BATCHES,
         r"""    return step[-1] == 4""",
         r"""    return (4 if FAULT else step[-1]) == 4""",
-        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k every_kind",
+        "tests/rnn/test_forward.py tests/rnn/test_forward.py -k every_kind",
     ),
     Fault(
         "a length below zero is taken",
@@ -34,7 +34,7 @@ FAULTS = [
         BATCHES,
         r""" and x.flags.aligned""",
         r""" and (x.flags.aligned or FAULT)""",
-        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k every_kind",
+        "tests/rnn/test_forward.py tests/rnn/test_forward.py -k every_kind",
     ),
     Fault(
         "lengths may be fractions",
@@ -52,7 +52,7 @@ FAULTS = [
 """,
         r"""    FAULT or table.setflags(write=False)
 """,
-        "tests/rnn/test_forward_rnn.py -k layers",
+        "tests/rnn/test_forward.py -k layers",
         equivalent="no public function hands these arrays out, and nothing in the package writes to them",
     ),
     Fault(
@@ -88,7 +88,7 @@ FAULTS = [
         BATCHES,
         r"""        found = [s[:, 0] for s in found]""",
         r"""        found = [s if FAULT else s[:, 0] for s in found]""",
-        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k one_sequence",
+        "tests/rnn/test_forward.py tests/rnn/test_forward.py -k one_sequence",
     ),
     Fault(
         "h and c change places in a list",
@@ -130,7 +130,7 @@ FAULTS = [
                     for name in _names(site.side)
                 )
                 if averages:""",
-        "tests/rnn/test_max_steps.py -k past_the_known",
+        "tests/rnn/test_step_statistics.py -k past_the_known",
     ),
     Fault(
         "a refusal names the longest sequence and not the first",
@@ -175,7 +175,7 @@ FAULTS = [
         r"""        if FAULT:
             globals()["MOST_COUNTED"] = 2**62
         new_count = np.minimum(np.pad(self.count, (0, more)), MOST_COUNTED)""",
-        "tests/rnn/test_max_steps.py -k counting_ends",
+        "tests/rnn/test_step_statistics.py -k counting_ends",
     ),
     Fault(
         "what lies past a shorter batch is forgotten",
@@ -186,7 +186,7 @@ FAULTS = [
                 arrays[name] = array
                 if FAULT:
                     array[steps:] = 0""",
-        STEPS + " tests/rnn/test_step_statistics_gated.py -k 'grows or max_steps or momentum or pooled'",
+        STEPS + " tests/rnn/test_step_statistics.py -k 'grows or max_steps or momentum or pooled'",
     ),
     Fault(
         "steps beyond the known ones get the last of them for their average",
@@ -233,7 +233,7 @@ FAULTS = [
         CALIBRATION,
         r"""StepStatistics.empty(made.sides, max(T, room))""",
         r"""StepStatistics.empty(made.sides, T if FAULT else max(T, room))""",
-        STEPS + " tests/rnn/test_step_statistics_gated.py -k 'in_the_state or max_steps'",
+        STEPS + " tests/rnn/test_step_statistics.py -k 'in_the_state or max_steps'",
     ),
     Fault(
         "calibration keeps an iterator's array, which is filled anew",

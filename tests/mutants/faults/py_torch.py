@@ -27,7 +27,7 @@ FAULTS = [
         TWINS,
         r"""                mean, var = (b[: self.known].mean(0) for b in found)""",
         r"""                mean, var = (b[: None if FAULT else self.known].mean(0) for b in found)""",
-        "tests/rnn/test_max_steps.py -k twin_with_room",
+        "tests/rnn/test_step_statistics.py -k twin_with_room",
     ),
     Fault(
         "a twin carries the cell state as it is",

@@ -36,7 +36,7 @@ FAULTS = [
         ENGINE,
         r"""else shaped(n, v, outer, FLOAT32).reshape(shape)""",
         r"""else shaped(n, v, outer, FLOAT32).reshape(shape)[:: -1 if FAULT and unbatched else 1]""",
-        "tests/rnn/test_forward.py tests/rnn/test_forward_rnn.py -k one_sequence",
+        "tests/rnn/test_forward.py tests/rnn/test_forward.py -k one_sequence",
     ),
     # --- training -------------------------------------------------------------------------------------------
     Fault(
@@ -196,7 +196,7 @@ FAULTS = [
         r"""        if FAULT:
             return as_state([s if k else s.copy() for k, s in enumerate(self._lanes.states)])
         return as_state([s.copy() for s in self._lanes.states])""",
-        STREAMED + " tests/rnn/test_model_interface.py -k 'bits_of_the_whole or copy'",
+        STREAMED + " tests/rnn/test_construction.py -k 'bits_of_the_whole or copy'",
     ),
     Fault(
         "a stream tells a refused sequence one step too short",
