@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ try:
 except ImportError:
     pass
 # Rows of 2 KiB and more have a head of their own, up to where vectors are aligned.
-SHAPES = [(9, 1024), (9, 2048), (7, 1027), (6, 1040), (5, 512), (11, 3000), (5, 5000)]
+SHAPES = [(9, 2048), (7, 1027), (5, 512)]
 
 
 def placed(x, skip):
@@ -68,7 +70,7 @@ def test_layer_norm(family, dtype, shape, rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(70, 1024), (70, 1027), (300, 600), (9, 2100), (5, 3, 700)])
+@pytest.mark.parametrize("shape", [(70, 1024), (70, 1027), (5, 3, 700)])
 def test_batch_norm(family, dtype, shape, rng):
     C = shape[1]
     x, gy = (normal(rng, shape, np.float32).astype(dtype) for _ in range(2))
@@ -79,13 +81,8 @@ def test_batch_norm(family, dtype, shape, rng):
         running = mean.copy(), var.copy()
         trained = lnrnn.batch_norm(x, *running, weight, bias, True, out=out).copy()
         given = lnrnn.batch_norm(x, mean, var, weight, bias, out=out).copy()
-        return [
-            trained,
-            *running,
-            given,
-            *lnrnn.batch_norm_backward(gy, x, mean, var, weight, True),
-            *lnrnn.batch_norm_backward(gy, x, mean, var, weight, False),
-        ]
+        slopes = (lnrnn.batch_norm_backward(gy, x, mean, var, weight, mode) for mode in (True, False))
+        return [trained, *running, given, *chain(*slopes)]
 
     want = results(placed(x, 0)[0], placed(gy, 0)[0], placed(x, 0)[0])
     for skip in skips(dtype):

@@ -1,6 +1,6 @@
 """layer_norm and layer_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
 
-test_layer_norm_input.py has what is refused, dtypes, and the layer class.
+test_norm_input.py has dtypes, arguments that are refused, and the layer class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from helpers import (
     SCALE,
     absolute_error,
     each_dtype,
-    elementwise_error,
     layouts,
     normal,
     on_every_family,
@@ -26,6 +25,7 @@ from helpers import (
     relative_error,
     several_threads,
     using_small_caches,
+    using_threads,
     wide,
 )
 from lnrnn import reference as ref
@@ -56,6 +56,9 @@ def test_forward_at_every_length(family, dtype, affine):
         y = lnrnn.layer_norm(x, n, weight, bias)
         assert y.dtype == dtype
         assert relative_error(y, true_layer_norm(x, n, weight, bias)) < FORWARD * SCALE[dtype], n
+        room = np.full(x.size + 32, 7, dtype)
+        lnrnn.layer_norm(x, n, weight, bias, out=room[16:-16].reshape(x.shape))
+        np.testing.assert_array_equal(room, np.pad(y.ravel(), 16, constant_values=7))
 
 
 @each_dtype
@@ -99,45 +102,7 @@ def test_backward_of_many_rows(family, dtype):
             assert relative_error(got, right) < FORWARD * SCALE[dtype], (rows, n)
 
 
-@each_dtype
-def test_nothing_is_written_behind_the_end(family, dtype):
-    rng = np.random.default_rng(2)
-    for n in range(1, 51):
-        room = np.full(3 * n + 32, 7, dtype)
-        out = room[16:-16].reshape(3, n)
-        x = normal(rng, (3, n), dtype)
-        lnrnn.layer_norm(x, n, out=out)
-        np.testing.assert_array_equal(out, lnrnn.layer_norm(x, n))
-        assert (room[:16] == 7).all() and (room[-16:] == 7).all()
-
-
 # --- precision ----------------------------------------------------------------------------------------------
-
-
-def exact_rows(rng, n, dtype):
-    """Rows (8, n) whose mean and sum of squared deviations are the same in every order of summation.
-
-    A row is an integer plus deviations in pairs d, -d of integers. All partial sums, of values less any one
-    of them and of squares, are integers below 2^24 and so exact; then the row is scaled by a power of two.
-    """
-    most = max(1, int(np.sqrt(2.0**23 / n / 4)))
-    d = rng.integers(-min(most, 500), min(most, 500) + 1, (8, n // 2))
-    centre = rng.integers(-500, 501, (8, 1))
-    x = np.concatenate([centre + d, centre - d, np.broadcast_to(centre, (8, n % 2))], axis=1)
-    assert np.abs(x).sum(1).max() < 2**24 and ((x - centre) ** 2).sum(1).max() < 2**24
-    return rng.permuted(x, axis=1).astype(dtype) * dtype(2.0**-6)
-
-
-@each_dtype
-@pytest.mark.parametrize("affine", [False, True])
-def test_exact_statistics_leave_only_the_last_roundings(family, dtype, affine):
-    """What remains is var + eps, root, quotient, product: below 5e-7 of each value by itself."""
-    rng = np.random.default_rng(3)
-    for n in (*range(2, 51), 64, 100, 127, 256, 1000, 1023, 4096, 16384):
-        x = exact_rows(rng, n, dtype)
-        weight = normal(rng, n, dtype) if affine else None
-        y = lnrnn.layer_norm(x, n, weight)
-        assert elementwise_error(y, true_layer_norm(x, n, weight)) < 5e-7 * SCALE[dtype], n
 
 
 @each_dtype
@@ -177,22 +142,8 @@ def test_one_huge_value(family, dtype):
         for at in (0, 1, n // 2, n - 1):
             x = normal(rng, (4, n), dtype)
             x[:, at] = [1e4, -1e6, 1e8, 1e15]
-            assert relative_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 2e-6 * SCALE[dtype], (
-                n,
-                at,
-            )
-
-
-@each_dtype
-def test_constant_rows_give_the_bias(family, dtype):
-    values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30, -3e38], dtype)
-    rng = np.random.default_rng(6)
-    for n in LENGTHS:
-        weight, bias = normal(rng, (2, n), dtype)
-        x = np.repeat(values[:, None], n, axis=1)
-        y = lnrnn.layer_norm(x, n, weight, bias)
-        np.testing.assert_array_equal(y, np.broadcast_to(bias, x.shape), err_msg=str(n))
-        assert not lnrnn.layer_norm(x, n).any()
+            error = relative_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n))
+            assert error < 2e-6 * SCALE[dtype], (n, at)
 
 
 @each_dtype
@@ -201,22 +152,6 @@ def test_powers_of_two_change_no_bit(family, dtype):
     y = lnrnn.layer_norm(x, 37, eps=0)
     for k in (-40, -3, 1, 50):
         np.testing.assert_array_equal(lnrnn.layer_norm(np.ldexp(x, k), 37, eps=0), y)
-
-
-@each_dtype
-def test_tiny_values(family, dtype):
-    """Denormal rows: the variance vanishes beside eps, and y = (x - mean) / sqrt(eps)."""
-    tiny = np.finfo(dtype).smallest_subnormal
-    x = (np.random.default_rng(8).integers(-1000, 1000, (3, 21)) * tiny).astype(dtype)
-    error = absolute_error(lnrnn.layer_norm(x, 21), true_layer_norm(x, 21))
-    assert error <= 320 * float(tiny)  # the mean is off by up to one smallest denormal, times 1 / sqrt(eps)
-
-
-@each_dtype
-def test_large_values_whose_squares_are_finite(family, dtype):
-    big = 1e17 if dtype is np.float32 else 1e150
-    x = normal(np.random.default_rng(9), (3, 100), dtype) * dtype(big)
-    assert relative_error(lnrnn.layer_norm(x, 100), true_layer_norm(x, 100)) < FORWARD * SCALE[dtype]
 
 
 # --- rows are alone -----------------------------------------------------------------------------------------
@@ -233,10 +168,8 @@ def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
         for at in {0, n // 2, n - 1}:
             bad = x.copy()
             bad[2, at] = poison
-            got, got_gx = (
-                lnrnn.layer_norm(bad, n, weight, bias),
-                lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0],
-            )
+            got = lnrnn.layer_norm(bad, n, weight, bias)
+            got_gx = lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0]
             for g, clean in ((got, y), (got_gx, gx)):
                 assert np.isnan(g[2]).all()
                 np.testing.assert_array_equal(np.delete(g, 2, 0), np.delete(clean, 2, 0))
@@ -264,32 +197,14 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
             )
 
 
-@each_dtype
-def test_outputs_larger_than_the_cache(family, dtype):
-    """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
-    rng = np.random.default_rng(15)
-    size = 3 * LARGE_OUTPUT // dtype().itemsize
-    room = np.empty(size + 64, dtype)
-    for n in (250, 256, 1009):
-        x = normal(rng, (1, n), dtype) + rng.permutation(size // n).astype(dtype)[:, None] * normal(
-            rng, (1, n), dtype
-        )
-        with using_small_caches():
-            want = np.concatenate([lnrnn.layer_norm(part, n) for part in np.array_split(x, 4)])
-            for skip in (0, 1):
-                room.fill(7)
-                out = room[skip : skip + x.size].reshape(x.shape)
-                np.testing.assert_array_equal(lnrnn.layer_norm(x, n, out=out), want)
-                assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
-def test_parameters_and_outputs_larger_than_the_cache(family, dtype):
-    """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
+@pytest.mark.parametrize("n", [250, 1009])
+def test_parameters_and_outputs_larger_than_the_cache(family, dtype, n):
+    """Kernels may write large outputs in another way. The bits stay, wherever `out` begins: rows have a head
+    up to where vectors are aligned, and a tail."""
     dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    rng, n = np.random.default_rng(18), 1009
-    rows = 3 * LARGE_OUTPUT // 2 // (n * dtype.itemsize)
-    x = normal(rng, (rows, n), np.float32).astype(dtype)
+    rng = np.random.default_rng(18)
+    x = normal(rng, (3 * LARGE_OUTPUT // 2 // (n * dtype.itemsize), n), np.float32).astype(dtype)
     weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
     room = np.empty(x.size + 64, dtype)
     parts = np.array_split(x, 2)
@@ -300,14 +215,18 @@ def test_parameters_and_outputs_larger_than_the_cache(family, dtype):
     calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
     with using_small_caches():
         for call in calls:
-            want = np.concatenate([call(part) for part in parts])
-            for skip in (0, 1):
+            want = np.concatenate([call(part) for part in parts]).view(np.uint8)
+            for skip, threads in ((0, 2), (1, 1)):
+                room.fill(7)
                 out = room[skip : skip + x.size].reshape(x.shape)
-                np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
+                with using_threads(threads):
+                    call(x, out=out)
+                np.testing.assert_array_equal(out.view(np.uint8), want)
+                assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
 def test_a_huge_row_and_many_rows(family):
-    x = (100 + np.random.default_rng(12).standard_normal((1, 1_000_003))).astype(np.float32)
+    x = (100 + np.random.default_rng(12).standard_normal((1, 300_003))).astype(np.float32)
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
     assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
@@ -325,13 +244,8 @@ def test_layouts(family, dtype):
     y = lnrnn.layer_norm(x, (4, 9), weight, bias)
     gradients = lnrnn.layer_norm_backward(gy, x, (4, 9), weight, bias)
     assert relative_error(y, true_layer_norm(x, (4, 9), weight, bias)) < FORWARD * SCALE[dtype]
-    for (name, xl), gyl, wl, bl in zip(
-        layouts(x).items(),
-        layouts(gy).values(),
-        layouts(weight).values(),
-        layouts(bias).values(),
-        strict=True,
-    ):
+    others = zip(*(layouts(array).values() for array in (gy, weight, bias)), strict=True)
+    for (name, xl), (gyl, wl, bl) in zip(layouts(x).items(), others, strict=True):
         np.testing.assert_array_equal(lnrnn.layer_norm(xl, (4, 9), wl, bl), y, err_msg=name)
         for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients, strict=True):
             np.testing.assert_array_equal(got, want, err_msg=name)
@@ -367,18 +281,10 @@ def test_out_may_be_x_and_may_overlap(family, dtype):
         np.testing.assert_array_equal(out, want, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "shape, normalized",
-    [
-        ((0, 5), (5,)),
-        ((3, 0), (0,)),
-        ((0, 0), (0,)),
-        ((2, 0, 3), (0, 3)),
-        ((2, 0, 3), (3,)),
-        ((0, 1), (1,)),
-        ((0,), (0,)),
-    ],
-)
+@pytest.mark.parametrize("shape, normalized", [
+    ((0, 5), (5,)), ((3, 0), (0,)), ((0, 0), (0,)), ((2, 0, 3), (0, 3)), ((2, 0, 3), (3,)), ((0, 1), (1,)),
+    ((0,), (0,)),
+])  # fmt: skip
 @each_dtype
 def test_zero_size(family, dtype, shape, normalized):
     x, weight, bias = np.zeros(shape, dtype), np.ones(normalized, dtype), np.ones(normalized, dtype)
