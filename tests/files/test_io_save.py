@@ -257,6 +257,7 @@ def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch
 def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch, call, number, right):
     """Some file systems refuse it (EINVAL). A directory may be written to and not read, though not by root.
     A disk that fails (EIO) is reported."""
+    write_array(tmp_path / "m")
     real = getattr(os, call)
 
     def refused(what, *more):

@@ -115,8 +115,8 @@ def assert_gradients(rng, run, back, values):
     """Compares the gradients with differences along two random directions in the space of all values. Every
     wrong entry of a gradient changes both.
 
-    run(values) -> y, state, tape. back(tape, gy, gstate) -> the gradients of all values, by name. -> the tape,
-    gradients of y and of the state, and the result of back.
+    run(values) -> y, state, tape. back(tape, gy, gstate) -> the gradients of all values, by name.
+    -> the tape, gradients of y and of the state, and the result of back.
     """
     y, state, tape = run(values)
     gy, gstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
