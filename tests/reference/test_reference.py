@@ -229,14 +229,16 @@ def ids(cases):
     return [c["name"].removeprefix("test_") for c in cases]
 
 
-LN_CASES, BN_CASES, RNN_CASES = (onnx_cases(op) for op in ("LayerNormalization", "BatchNormalization", "RNN"))
+LN_CASES = onnx_cases("LayerNormalization") + onnx_cases("RMSNormalization")
+BN_CASES, RNN_CASES = onnx_cases("BatchNormalization"), onnx_cases("RNN")
 
 
 @pytest.mark.parametrize("case", LN_CASES, ids=ids(LN_CASES))
-def test_onnx_layer_norm(case):
-    x, w, b = case["inputs"].values()
+def test_onnx_layer_and_rms_norm(case):
+    norm = ref.layer_norm if case["op"] == "LayerNormalization" else ref.rms_norm
+    x, *parameters = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
-    y = ref.layer_norm(x, x.shape[axis:], w, b, case["attributes"].get("epsilon", 1e-5))
+    y = norm(x, x.shape[axis:], *parameters, case["attributes"].get("epsilon", 1e-5))
     assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # 8.3e-7 was measured: their results are float32
 
 

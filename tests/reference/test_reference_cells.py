@@ -18,7 +18,6 @@ from lnrnn import reference as ref
 from reference_cells import (
     CELLS,
     GATES,
-    LAYER,
     PER_STEP,
     assert_gradients,
     backward,
@@ -289,69 +288,6 @@ def test_calibration_does_not_depend_on_the_batches(name):
     for site, (mean, var) in whole.items():
         np.testing.assert_array_equal(tape.statistics[site], (mean, var))
         assert absolute_error(apart[site], (mean, var)) < SAME
-
-
-# --- what each norm does not see (exactly so at eps = 0) ----------------------------------------------------
-
-# name -> gates in groups, each normalised as one, and whether the two sides are normalised apart
-GROUPS = {
-    "rnn joint": ([1], False),
-    "rnn split": ([1], True),
-    "lstm split": ([4], True),
-    "lstm joint": ([4], False),
-    "lstm gate": ([1, 1, 1, 1], False),
-    "gru split": ([2, 1], True),
-    "gru split all": ([3], True),
-    "gru joint": ([3], False),
-    "gru gate": ([1, 1, 1], False),
-}
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_layer_norm_does_not_see_shift_and_scale_of_what_it_spans(name):
-    """The rows of W that one norm spans can be scaled and moved alike; one gate's rows, or half a gate's,
-    cannot."""
-    v, lengths = draw(name, np.random.default_rng(11), inner=False)
-    groups, apart = GROUPS[name]
-    y = forward(name, v, eps=0, lengths=lengths)[0]
-
-    def change(factors_ih, factors_hh, shift=0):
-        moved = {
-            key: (v[key] + shift * np.arange(1.0, v[key].shape[1] + 1)) * f[:, None]
-            for key, f in (("weight_ih", factors_ih), ("weight_hh", factors_hh))
-        }
-        return absolute_error(forward(name, v | moved, eps=0, lengths=lengths)[0], y)
-
-    units = 4 * np.array(groups)
-    ih = np.repeat([2.0, 0.25, 8, 0.5][: len(groups)], units)
-    hh = np.repeat([4.0, 0.5, 0.125, 2][: len(groups)], units) if apart else ih
-    # placement gate has r h_n inside the norm of a GRU's candidate, and r differs from unit to unit
-    assert change(ih, hh, shift=name != "gru gate") < 1e-13
-    row = np.arange(units.sum())
-    # Rows of the first gate: half of them, and all where the group has more.
-    for part in (2, *({4} - set(units))):
-        assert change(np.where(row < part, 2, 1), np.where(row < part, 2, 1)) > 1e-3
-    if not apart:
-        assert change(np.ones(len(row)), np.where(row < units[0], 2, 1)) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["lstm batch", "gru batch"])
-def test_batch_norm_does_not_see_the_scale_of_a_unit_nor_inner_biases(name):
-    rng = np.random.default_rng(12)
-    v, _ = draw(name, rng)
-    y = forward(name, v, eps=0)[0]
-    moved = {k: v[k] * rng.uniform(0.5, 2, (len(v[k]), 1)) for k in ("weight_ih", "weight_hh")}
-    moved |= dict(inner_bias_ih=v["inner_bias_hh"], inner_bias_hh=v["inner_bias_ih"])
-    assert absolute_error(forward(name, v | moved, eps=0)[0], y) < 1e-13  # 1.6e-14 was measured
-
-
-@pytest.mark.parametrize("name", LAYER)
-def test_the_inner_bias_of_the_input_is_a_weight_of_an_input_of_ones(name):
-    v, lengths = draw(name, np.random.default_rng(13))
-    y = forward(name, v, lengths=lengths)[0]
-    weight = np.concatenate([v["weight_ih"], v.pop("inner_bias_ih")[:, None]], axis=1)
-    x = np.concatenate([v["x"], np.ones((5, 4, 1))], axis=2)
-    assert absolute_error(forward(name, v | dict(x=x, weight_ih=weight), lengths=lengths)[0], y) < SAME
 
 
 # --- central differences ------------------------------------------------------------------------------------

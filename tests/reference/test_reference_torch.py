@@ -51,13 +51,8 @@ def test_batch_norm(rng, shape, momentum, training):
     w, b, mean = rng.standard_normal((3, c))
     var = rng.uniform(0.5, 2, c)
     with torch.no_grad():
-        for parameter, v in (
-            (layer.weight, w),
-            (layer.bias, b),
-            (layer.running_mean, mean),
-            (layer.running_var, var),
-        ):
-            parameter.copy_(torch.tensor(v))
+        for name, v in dict(weight=w, bias=b, running_mean=mean, running_var=var).items():
+            getattr(layer, name).copy_(torch.tensor(v))
     for tracked in range(3):  # three batches, so that momentum=None counts
         x, g = rng.standard_normal((2, *shape))
         tx = leaf(x)
@@ -117,50 +112,6 @@ def test_plain_cell_is_torchs_on_packed_sequences(rng, kind, bias):
         for key, v in p.items():
             assert relative_error(grads[key], v.grad) < TOLERANCE, key
     assert relative_error(gx, x.grad) < TOLERANCE
-
-
-@pytest.mark.parametrize("nonlinearity", list(ref.ACTIVATIONS))
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_normalised_rnn_is_autograd_through_a_loop(rng, norm, nonlinearity):
-    t, b, i, h = 6, 5, 3, 4
-    lengths = np.array([6, 2, 6, 0, 4])  # every step keeps two sequences: F.batch_norm refuses one
-    f = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda a: a}[
-        nonlinearity
-    ]
-    x, w, u, h0 = (leaf(rng.standard_normal(s)) for s in ((t, b, i), (h, i), (h, h), (b, h)))
-    gain, bias = leaf(rng.uniform(0.5, 1.5, h)), leaf(rng.standard_normal(h))
-    state, outputs = list(h0), []
-    for step in range(t):
-        alive = [k for k in range(b) if lengths[k] > step]
-        a = torch.stack([u @ state[k] + w @ x[step, k] for k in alive])
-        z = (
-            F.layer_norm(a, (h,), gain, bias, 1e-4)
-            if norm == "layer"
-            else F.batch_norm(a, None, None, gain, bias, training=True, eps=1e-4)
-        )
-        row = [torch.zeros(h, dtype=torch.float64)] * b
-        for k, v in zip(alive, f(z), strict=True):
-            state[k] = row[k] = v
-        outputs.append(torch.stack(row))
-    y, last = torch.stack(outputs), torch.stack(state)
-    gy, gh = rng.standard_normal((t, b, h)), rng.standard_normal((b, h))
-    ((y * torch.tensor(gy)).sum() + (last * torch.tensor(gh)).sum()).backward()
-
-    leaves = dict(weight_ih=w, weight_hh=u, gain=gain, bias=bias)
-    mine, mine_h, tape = ref.rnn(
-        x.detach(),
-        norm=norm,
-        nonlinearity=nonlinearity,
-        lengths=lengths,
-        eps=1e-4,
-        h0=h0.detach(),
-        **{n: v.detach().numpy() for n, v in leaves.items()},
-    )
-    assert relative_error(mine, y.detach()) < TOLERANCE
-    assert relative_error(mine_h, last.detach()) < TOLERANCE
-    gx, gh0, grads = ref.rnn_backward(tape, gy, gh)
-    for name, got, want in (("x", gx, x), ("h0", gh0, h0), *((n, grads[n], v) for n, v in leaves.items())):
-        assert relative_error(got, want.grad) < TOLERANCE, name
 
 
 # --- the cells once more, in torch --------------------------------------------------------------------------

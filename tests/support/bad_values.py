@@ -37,51 +37,15 @@ class Turned:
 
 
 NO_INTEGER = [
-    "3",
-    b"3",
-    None,
-    1.0,
-    2.5,
-    NAN,
-    True,
-    np.True_,
-    np.float64(3),
-    1j,
-    [3],
-    (3,),
-    {},
-    np.array([3, 4]),
-    np.array(3.0),
-    np.array(True),
-    decimal.Decimal(3),
-    fractions.Fraction(3),
-    Hostile(),
-    Turned(),
-    int,
-]
+    "3", b"3", None, 1.0, 2.5, NAN, True, np.True_, np.float64(3), 1j, [3], (3,), {}, np.array([3, 4]),
+    np.array(3.0), np.array(True), decimal.Decimal(3), fractions.Fraction(3), Hostile(), Turned(), int,
+]  # fmt: skip
 NO_NUMBER = [
-    "1e-5",
-    b"1",
-    True,
-    np.True_,
-    1j,
-    [1e-5],
-    (),
-    {},
-    np.array([1.0, 2.0]),
-    Hostile(),
-    np.array("1"),
-    float,
-]
+    "1e-5", b"1", True, np.True_, 1j, [1e-5], (), {}, np.array([1.0, 2.0]), Hostile(), np.array("1"), float,
+]  # fmt: skip
 NO_FLAG = [0, 1, 1.0, None, "True", "", [], np.array([True, False]), np.int64(1), Hostile()]
-NO_ARRAY = [v for v in NOT_REAL if v is not None] + [
-    Hostile(),
-    np.zeros(3, "U1"),
-    b"abc",
-    {1, 2},
-    iter([1]),
-    HUGE,
-]
+NO_ARRAY = [v for v in NOT_REAL if v is not None]
+NO_ARRAY += [Hostile(), np.zeros(3, "U1"), b"abc", {1, 2}, iter([1]), HUGE]
 
 
 def wrong(error, name, values):
@@ -96,22 +60,9 @@ def sizes(name, most):
 
 def numbers(name, *, most=None):
     above = [] if most is None else [most + 1e-9, most + 1]
+    finite = [-1, -1e-300, 10**400, -(10**400), HUGE, *above]
     return wrong(E, name, NO_NUMBER) + wrong(
-        V,
-        name,
-        [
-            -1,
-            -1e-300,
-            NAN,
-            INF,
-            -INF,
-            10**400,
-            -(10**400),
-            HUGE,
-            decimal.Decimal("NaN"),
-            np.float32(NAN),
-            *above,
-        ],
+        V, name, [*finite, NAN, INF, -INF, decimal.Decimal("NaN"), np.float32(NAN)]
     )
 
 
