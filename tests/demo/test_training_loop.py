@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_training_adds_noise_that_is_drawn_anew_for_every_batch(noise):
         assert abs(batch.mean() - 3) <= 5 * noise / 6000**0.5
         assert abs((batch - 3).std() - noise) <= 5 * noise / 12000**0.5
     if noise:
-        apart = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in pairwise(model.seen)]
+        apart = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in combinations(model.seen, 2)]
         assert np.abs(apart).max() < 5 / 6000**0.5
 
 
@@ -190,6 +190,11 @@ def test_every_policy_is_the_network_s_own(vowels):
         assert named[policy].tolist() == network.classifier.predict(x, lengths).tolist()
     assert len({answers.tobytes() for answers in named.values()}) == 4  # or the above would show nothing
     assert (named["raise"] == np.where(lengths > 10, speakers.REFUSED, named["last"])).all()
+    heard = [(sequence - network.mean) / network.deviation for sequence in vowels.train.x]
+    learnt = rnn.state_dict()
+    rnn.calibrate([pad_sequence(heard, max_steps=10)])
+    for name, value in rnn.state_dict().items():  # statistics are those of a calibration
+        np.testing.assert_allclose(learnt[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 # --- several networks at a time -----------------------------------------------------------------------------

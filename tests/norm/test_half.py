@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import LENGTHS, layouts, normal
+from helpers import LENGTHS, normal
 from lnrnn import reference as ref
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -109,18 +109,6 @@ def test_parameters_of_the_same_dtype(family, dtype):
     mean, var = np.zeros(9), np.ones(9)
     want = lnrnn.batch_norm(x, mean, var, wide, wide)
     np.testing.assert_array_equal(lnrnn.batch_norm(x, mean, var, p, p), want)
-
-
-@each_half
-def test_layouts(dtype, rng):
-    x = normal(rng, (70, 33), dtype)
-    want = lnrnn.layer_norm(x, 33)
-    for name, given in layouts(x).items():
-        np.testing.assert_array_equal(lnrnn.layer_norm(given, 33), want, err_msg=name)
-    with pytest.raises(TypeError, match="out"):
-        lnrnn.layer_norm(x, 33, out=np.empty((70, 33), np.float32))
-    assert lnrnn.layer_norm(x, 33, out=x) is x
-    np.testing.assert_array_equal(x, want)
 
 
 def test_torch_tensors():

@@ -16,7 +16,6 @@ from helpers import (
     SCALE,
     absolute_error,
     each_dtype,
-    layouts,
     normal,
     relative_error,
     several_threads,
@@ -226,66 +225,3 @@ def test_a_huge_row_and_many_rows(family):
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
     assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
-
-
-# --- memory -------------------------------------------------------------------------------------------------
-
-
-@each_dtype
-def test_layouts(family, dtype):
-    """Every way to lie in memory gives the bits of the contiguous array."""
-    rng = np.random.default_rng(13)
-    x, gy = normal(rng, (2, 3, 4, 9), dtype)
-    weight, bias = normal(rng, (2, 4, 9), dtype)
-    y = lnrnn.layer_norm(x, (4, 9), weight, bias)
-    gradients = lnrnn.layer_norm_backward(gy, x, (4, 9), weight, bias)
-    assert relative_error(y, true_layer_norm(x, (4, 9), weight, bias)) < FORWARD * SCALE[dtype]
-    others = zip(*(layouts(array).values() for array in (gy, weight, bias)), strict=True)
-    for (name, xl), (gyl, wl, bl) in zip(layouts(x).items(), others, strict=True):
-        np.testing.assert_array_equal(lnrnn.layer_norm(xl, (4, 9), wl, bl), y, err_msg=name)
-        for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients, strict=True):
-            np.testing.assert_array_equal(got, want, err_msg=name)
-    for name, out in layouts(np.zeros_like(x)).items():
-        if out.flags.writeable and out.dtype.isnative:
-            assert lnrnn.layer_norm(x, (4, 9), weight, bias, out=out) is out
-            np.testing.assert_array_equal(out, y, err_msg=name)
-    turned = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
-    np.testing.assert_array_equal(lnrnn.layer_norm(turned, (4, 9), weight, bias), y)
-
-
-@each_dtype
-def test_out_may_be_x_and_may_overlap(family, dtype):
-    rng = np.random.default_rng(14)
-    n = 23
-    room = normal(rng, 10 * n, dtype)
-    for shift in (-2 * n, -n, -7, -1, 0, 1, 7, n, 2 * n):
-        r = room.copy()
-        x, out = r[3 * n : 7 * n].reshape(4, n), r[3 * n + shift : 7 * n + shift].reshape(4, n)
-        want = lnrnn.layer_norm(x.copy(), n)
-        assert lnrnn.layer_norm(x, n, out=out) is out
-        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
-    square = normal(rng, (n, n), dtype)
-    want = lnrnn.layer_norm(square.copy(), n)
-    lnrnn.layer_norm(square, n, out=square.T)  # the same memory in another order
-    np.testing.assert_array_equal(square.T, want)
-    for name in ("weight", "bias"):  # parameters that lie in the output
-        x, parameter = normal(rng, (9, n), dtype), normal(rng, n, dtype)  # more rows than are written at once
-        want = lnrnn.layer_norm(x, n, **{name: parameter})
-        out = np.empty((9, n), dtype)
-        out[0] = parameter
-        lnrnn.layer_norm(x, n, out=out, **{name: out[0]})
-        np.testing.assert_array_equal(out, want, err_msg=name)
-
-
-@pytest.mark.parametrize("shape, normalized", [
-    ((0, 5), (5,)), ((3, 0), (0,)), ((0, 0), (0,)), ((2, 0, 3), (0, 3)), ((2, 0, 3), (3,)), ((0, 1), (1,)),
-    ((0,), (0,)),
-])  # fmt: skip
-@each_dtype
-def test_zero_size(family, dtype, shape, normalized):
-    x, weight, bias = np.zeros(shape, dtype), np.ones(normalized, dtype), np.ones(normalized, dtype)
-    for y in (lnrnn.layer_norm(x, normalized, weight, bias), lnrnn.layer_norm(x, normalized, out=x)):
-        assert y.shape == shape and y.dtype == dtype
-    gx, gweight, gbias = lnrnn.layer_norm_backward(x, x, normalized, weight, bias)
-    assert gx.shape == shape and gweight.shape == gbias.shape == normalized
-    assert not gweight.any() and not gbias.any()

@@ -10,7 +10,6 @@ from helpers import (
     LENGTHS,
     SCALE,
     each_dtype,
-    layouts,
     normal,
     relative_error,
     wide,
@@ -40,18 +39,6 @@ def test_a_row_does_not_depend_on_its_company(family, dtype):
     for k in range(9):
         np.testing.assert_array_equal(lnrnn.rms_norm(x[k:], 77), y[k:])
         np.testing.assert_array_equal(lnrnn.rms_norm(x[k], 77), y[k])
-
-
-@each_dtype
-def test_layouts_and_out(family, dtype):
-    x, weight = normal(np.random.default_rng(2), (5, 9), dtype), normal(np.random.default_rng(3), 9, dtype)
-    y = lnrnn.rms_norm(x, 9, weight)
-    for name, other in layouts(x).items():
-        np.testing.assert_array_equal(lnrnn.rms_norm(other, 9, weight), y, err_msg=name)
-    out = np.empty_like(x)
-    assert lnrnn.rms_norm(x, (9,), weight, out=out) is out
-    np.testing.assert_array_equal(out, y)
-    np.testing.assert_array_equal(lnrnn.rms_norm(x, 9, weight, out=x), y)
 
 
 @each_dtype
