@@ -10,14 +10,7 @@ import pytest
 
 from helpers import absolute_error, onnx_cases
 from lnrnn import reference as ref
-from reference_cells import DIFFERENCE_TOLERANCE, assert_gradients, draw, numeric_slope
-
-
-def numeric_gradient(loss, x):
-    """d loss / dx, entry by entry."""
-    units = np.eye(x.size).reshape(x.size, *x.shape)
-    return np.array([numeric_slope(loss, x, unit) for unit in units]).reshape(x.shape)
-
+from reference_cells import assert_gradients, draw
 
 # --- by hand ------------------------------------------------------------------------------------------------
 
@@ -163,42 +156,38 @@ def test_cumulative_statistics_are_those_of_all_sequences():
 # --- central differences ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "shape, normalized", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))]
-)
-def test_layer_norm_gradients(shape, normalized):
+@pytest.mark.parametrize("shape, over", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))])
+def test_layer_norm_gradients(shape, over):
     rng = np.random.default_rng(2)
-    x, c = rng.standard_normal((2, *shape))
-    w, b = rng.standard_normal((2, *normalized))
-    gx, gw, gb = ref.layer_norm_backward(c, x, normalized, w, b)
-    for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
+    x, (w, b) = rng.standard_normal(shape), rng.standard_normal((2, *over))
 
-        def loss(v, name=name):
-            a = dict(x=x, weight=w, bias=b) | {name: v}
-            return (c * ref.layer_norm(normalized_shape=normalized, **a)).sum()
+    def back(tape, gy, gstate):
+        return dict(zip(("x", "weight", "bias"), ref.layer_norm_backward(gy, x, over, w, b), strict=True))
 
-        assert absolute_error(got, numeric_gradient(loss, at)) < DIFFERENCE_TOLERANCE
-    bare, none_w, none_b = ref.layer_norm_backward(c, x, normalized)
-    assert none_w is none_b is None
-    np.testing.assert_array_equal(bare, ref.layer_norm_backward(c, x, normalized, np.ones_like(w), b)[0])
+    values = dict(x=x, weight=w, bias=b)
+    run = lambda v: (ref.layer_norm(normalized_shape=over, **v), (), None)  # noqa: E731
+    _, gy, _, _ = assert_gradients(rng, run, back, values)
+    bare = ref.layer_norm_backward(gy, x, over)
+    assert bare[1] is bare[2] is None
+    np.testing.assert_array_equal(bare[0], ref.layer_norm_backward(gy, x, over, np.ones_like(w), b)[0])
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 1, 2, 3)])
 def test_batch_norm_gradients(shape, training):
     rng = np.random.default_rng(3)
-    x, c = rng.standard_normal((2, *shape))
-    w, b, mean = rng.standard_normal((3, shape[1]))
-    var = rng.uniform(0.5, 2, shape[1])
-    gx, gw, gb = ref.batch_norm_backward(c, x, mean, var, w, training)
-    for got, name, at in ((gx, "x", x), (gw, "weight", w), (gb, "bias", b)):
+    x, (w, b, mean) = rng.standard_normal(shape), rng.standard_normal((3, shape[1]))
+    given = mean, rng.uniform(0.5, 2, shape[1])
 
-        def loss(v, name=name):
-            a = dict(x=x, weight=w, bias=b) | {name: v}
-            return (c * ref.batch_norm(running_mean=mean, running_var=var, training=training, **a)[0]).sum()
+    def run(v):
+        return ref.batch_norm(v["x"], *given, v["weight"], v["bias"], training)[0], (), None
 
-        assert absolute_error(got, numeric_gradient(loss, at)) < DIFFERENCE_TOLERANCE
-    assert ref.batch_norm_backward(c, x, mean, var, None, training)[1] is None
+    def back(tape, gy, gstate):
+        slopes = ref.batch_norm_backward(gy, x, *given, w, training)
+        return dict(zip(("x", "weight", "bias"), slopes, strict=True))
+
+    assert_gradients(rng, run, back, dict(x=x, weight=w, bias=b))
+    assert ref.batch_norm_backward(x, x, *given, None, training)[1] is None
 
 
 @pytest.mark.parametrize("reverse", [False, True])

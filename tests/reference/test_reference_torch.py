@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from helpers import absolute_error, relative_error
-from lnrnn import reference as ref
 from reference_cells import CELLS, LAYER, PER_STEP, backward, draw, forward
 
 torch = pytest.importorskip("torch")
@@ -23,49 +22,6 @@ def rng():
 
 def leaf(v):
     return torch.tensor(v, dtype=torch.float64, requires_grad=True)
-
-
-@pytest.mark.parametrize(
-    "shape, normalized",
-    [((1, 2, 3), (1, 2, 3)), ((2, 2, 3), (2, 3)), ((1,), (1,)), ((4, 33), (33,)), ((0, 1), (1,))],
-)
-@pytest.mark.parametrize("eps", [1e-5, 0.5])
-def test_layer_norm(rng, shape, normalized, eps):
-    x, g = rng.standard_normal((2, *shape))
-    w, b = rng.standard_normal((2, *normalized))
-    tx, tw, tb = leaf(x), leaf(w), leaf(b)
-    y = F.layer_norm(tx, normalized, tw, tb, eps)
-    y.backward(torch.tensor(g))
-    assert absolute_error(ref.layer_norm(x, normalized, w, b, eps), y.detach()) < TOLERANCE
-    for got, want in zip(ref.layer_norm_backward(g, x, normalized, w, b, eps), (tx, tw, tb), strict=True):
-        assert absolute_error(got, want.grad) < TOLERANCE
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("momentum", [0.1, 0.7, None])
-@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 2), (2, 3, 4, 5)])
-def test_batch_norm(rng, shape, momentum, training):
-    c = shape[1]
-    layer = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)]
-    layer = layer(c, eps=1e-3, momentum=momentum, dtype=torch.float64).train(training)
-    w, b, mean = rng.standard_normal((3, c))
-    var = rng.uniform(0.5, 2, c)
-    with torch.no_grad():
-        for name, v in dict(weight=w, bias=b, running_mean=mean, running_var=var).items():
-            getattr(layer, name).copy_(torch.tensor(v))
-    for tracked in range(3):  # three batches, so that momentum=None counts
-        x, g = rng.standard_normal((2, *shape))
-        tx = leaf(x)
-        layer.zero_grad()
-        y = layer(tx)
-        y.backward(torch.tensor(g))
-        gx, gw, gb = ref.batch_norm_backward(g, x, mean, var, w, training, 1e-3)
-        got, mean, var = ref.batch_norm(x, mean, var, w, b, training, momentum, 1e-3, tracked)
-        assert absolute_error(got, y.detach()) < TOLERANCE
-        assert absolute_error(mean, layer.running_mean) < TOLERANCE
-        assert absolute_error(var, layer.running_var) < TOLERANCE
-        for mine, theirs in ((gx, tx.grad), (gw, layer.weight.grad), (gb, layer.bias.grad)):
-            assert relative_error(mine, theirs) < TOLERANCE
 
 
 PLAIN = {
