@@ -186,10 +186,6 @@ def test_no_file(tmp_path):
             lnrnn.load(wrong)
 
 
-def test_a_directory(tmp_path):
-    refused(tmp_path)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_file_cut_anywhere(file, norm):
     rnn = network(2, 3, norm=norm, trained=2)
@@ -440,5 +436,4 @@ def test_what_is_not_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(ValueError, match="not a regular file"):
-            lnrnn.load(path)
+        assert "not a regular file" in refused(path)
