@@ -1,7 +1,4 @@
-"""The reference against hand-computed cases, central differences and ONNX's vectors.
-
-test_reference_torch.py compares it with PyTorch.
-"""
+"""The reference's norms and RNN against hand-computed cases, central differences and ONNX's vectors."""
 
 from __future__ import annotations
 
