@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import each_dtype, wide
+from helpers import absolute_error, each_dtype, onnx_cases, wide
 from lnrnn import reference as ref
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
@@ -151,3 +151,24 @@ def test_any_eps_leaves_four_roundings(family, rng, dtype):
             error = np.abs(lnrnn.layer_norm(x, n, eps=eps) - true) / unit
             assert error.max() <= ROUNDINGS, (n, eps)
             assert not np.any(lnrnn.layer_norm(x, n, eps=eps)[d == 0])
+
+
+NORMS = {"LayerNormalization": lnrnn.layer_norm, "RMSNormalization": lnrnn.rms_norm}
+ONNX = [case for op in (*NORMS, "BatchNormalization") for case in onnx_cases(op)]
+
+
+@pytest.mark.parametrize("case", ONNX, ids=lambda case: case["name"].removeprefix("test_"))
+def test_onnx(family, case):
+    """Values are up to 7, and theirs err by 8.3e-7. test_reference.py compares the running variance."""
+    (x, *parameters), attributes = case["inputs"].values(), case["attributes"]
+    eps = attributes.get("epsilon", 1e-5)
+    want, *moments = case["outputs"].values()
+    if case["op"] in NORMS:
+        axis = attributes.get("axis", -1) % x.ndim
+        y = NORMS[case["op"]](x, x.shape[axis:], *parameters, eps)
+    else:
+        w, b, *running = (array.copy() for array in parameters)
+        training = bool(attributes.get("training_mode", 0))
+        y = lnrnn.batch_norm(x, *running, w, b, training, 1 - attributes.get("momentum", 0.9), eps)
+        assert not training or absolute_error(running[0], moments[0]) < 2e-7
+    assert absolute_error(y, want) < 2e-6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import NOT_REAL, Kind, absolute_error, bad_outs, layouts, named, relative_error
+from helpers import NOT_REAL, Kind, bad_outs, layouts, named, relative_error
 from lnrnn import reference as ref
 
 same = np.testing.assert_array_equal
@@ -125,47 +125,6 @@ def test_read_only_statistics_are_not_trained(name, dtype):
         lnrnn.batch_norm(X.astype(dtype), training=True, **statistics)
     same(statistics["running_mean"], M)
     same(statistics["running_var"], V)
-
-
-def test_a_torch_tensor_goes_in():
-    torch = pytest.importorskip("torch")
-    same(forward("layer_norm", x=torch.tensor(X), weight=torch.tensor(V)), forward("layer_norm"))
-
-
-# Positional arguments of lnrnn and of torch.nn.functional; the gradients that go with them.
-CALLS = {
-    "layer_norm": (
-        lambda f, x, w, b, m, v: f.layer_norm(x, (4,), w, b, 1e-3),
-        lambda gy, x, w, b, m, v: lnrnn.layer_norm_backward(gy, x, (4,), w, b, 1e-3),
-    ),
-    "rms_norm": (lambda f, x, w, b, m, v: f.rms_norm(x, (4,), w, 1e-3), None),
-    **{
-        f"batch_norm {training}": (
-            lambda f, x, w, b, m, v, t=training: f.batch_norm(x, m, v, w, b, t, 0.3, 1e-3),
-            lambda gy, x, w, b, m, v, t=training: lnrnn.batch_norm_backward(gy, x, m, v, w, t, 1e-3),
-        )
-        for training in (True, False)
-    },
-}
-
-
-@pytest.mark.parametrize("norm", CALLS)
-def test_as_torch_computes(norm):
-    """The same arguments in the same order, the same numbers; running statistics are updated in place."""
-    torch = pytest.importorskip("torch")
-    call, gradients = CALLS[norm]
-    x, gy = np.random.default_rng(0).standard_normal((2, 5, 4, 4))
-    mine = [x, V / 3, M / 3, M + 0.5, V + 0.5]
-    mine = [v.astype(np.float64) for v in mine]
-    theirs = [torch.tensor(v, requires_grad=k < 3) for k, v in enumerate(mine)]
-    slopes = gradients(gy, *mine) if gradients else ()
-    y = call(torch.nn.functional, *theirs)
-    assert absolute_error(call(lnrnn, *mine), y.detach()) < 1e-14
-    for array, tensor in zip(mine, theirs, strict=True):
-        assert absolute_error(array, tensor.detach()) < 1e-14
-    y.backward(torch.tensor(gy))
-    for got, leaf in zip(slopes, theirs, strict=False):
-        assert absolute_error(got, leaf.grad) < 2e-14
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -369,14 +328,6 @@ def test_out_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=named("out")):
         lnrnn.layer_norm(np.ones(SHAPE), 5, axis=1, out=out)
     assert (out == 7).all()
-
-
-def test_channels_of_images_against_torch(rng):
-    torch = pytest.importorskip("torch")
-    x, size, w, b = drawn(rng, 1, np.float64)
-    last = torch.from_numpy(x).permute(0, 2, 3, 1)
-    want = torch.nn.functional.layer_norm(last, (size,), *map(torch.from_numpy, (w, b)))
-    np.testing.assert_allclose(lnrnn.layer_norm(x, size, w, b, axis=1), want.permute(0, 3, 1, 2), rtol=1e-12)
 
 
 # --- the layers ---------------------------------------------------------------------------------------------
