@@ -63,6 +63,9 @@ def test_small_values_and_no_values():
     for eps in (None, float(np.finfo(np.float32).eps)):  # the default is not to be seen as 0 or 1e-5
         y = lnrnn.rms_norm(x, 4, eps=eps)
         np.testing.assert_allclose(y, 2.0**-12 / np.sqrt(2.0**-24 + 2.0**-23), rtol=1e-6)
+    for dtype in (np.float32, np.float64):  # whose default eps differ
+        y = lnrnn.rms_norm(x.astype(dtype), 4)
+        np.testing.assert_allclose(y, ref.rms_norm(x.astype(dtype), 4), rtol=1e-6)
     np.testing.assert_array_equal(lnrnn.rms_norm(x, 4, eps=0), 1)
     np.testing.assert_array_equal(lnrnn.rms_norm(np.zeros((2, 4)), 4), 0)
     assert lnrnn.rms_norm(np.zeros((0, 4)), 4).shape == (0, 4)
