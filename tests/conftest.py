@@ -27,8 +27,8 @@ settings.load_profile("lnrnn")
 
 # Files that take half a minute in few tests come first, so that of several processes none is left with one.
 LONG = (
-    "test_aarch64.py", "test_all.py", "test_campaigns.py", "test_typing.py", "test_threads.py",
-    "test_engines.py", "test_score_resume.py",
+    "test_aarch64.py", "test_campaigns.py", "test_studies.py", "test_threads.py",
+    "test_score_resume.py",
 )  # fmt: skip
 
 

@@ -18,18 +18,18 @@ EPOCHS = 40
 
 
 @pytest.fixture(scope="module")
-def few_epochs():
-    """Settings that train in a fifth of the time."""
-    with pytest.MonkeyPatch.context() as patch:
+def networks():
+    """Trained in a fifth of the time."""
+    with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.setattr(demo, "EPOCHS", EPOCHS)
-        patch.setattr(demo, "PAUSE", 0)
-        yield
-
-
-@pytest.fixture(scope="module")
-def networks(few_epochs):
-    with one_thread():
         return demo.trained(japanese_vowels(), "rnn")
+
+
+@pytest.fixture
+def already_trained(networks, monkeypatch):
+    """demo.run takes those networks, and shows steps on a terminal without a pause."""
+    monkeypatch.setattr(demo, "PAUSE", 0)
+    monkeypatch.setattr(demo, "trained", lambda data, cell, jobs: networks)
 
 
 @pytest.fixture(scope="module")
@@ -122,33 +122,43 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_what_is_printed_fits_the_terminal_or_none(few_epochs, monkeypatch, capsys, columns):
+def test_what_is_printed_fits_the_terminal_or_none(already_trained, monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    demo.run("gru" if columns == 80 else "rnn")
+    demo.run()
     plain = capsys.readouterr().out
     assert max(map(len, plain.splitlines())) <= columns
     assert re.search(r"^  27  SequenceTooLongError: .* 27 steps", plain, re.M)
     assert re.search(r"^  layer norm +\d+ -> +\d+ %$", plain, re.M)
     assert plain.index("Three") < plain.index("Trained in")
-    if columns == 60:
-        monkeypatch.setattr(sys, "stdout", Terminal())
-        demo.run()
-        live = sys.stdout.getvalue()
-        shown = [re.split("\r", line)[-1].rstrip() for line in live.split("\n")]
-        timeless = re.compile("Trained in .*")
-        assert [timeless.sub("", line) for line in shown] == [
-            timeless.sub("", line) for line in plain.split("\n")
-        ]
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    demo.run()
+    live = sys.stdout.getvalue()
+    shown = [re.split("\r", line)[-1].rstrip() for line in live.split("\n")]
+    timeless = re.compile("Trained in .*")
+    assert [timeless.sub("", line) for line in shown] == [
+        timeless.sub("", line) for line in plain.split("\n")
+    ]
+    monkeypatch.setattr(sys, "stdout", None)  # a process without one
+    demo.run()
 
 
-def test_it_needs_numpy_alone(few_epochs, monkeypatch, capsys):
+def test_a_narrow_terminal_gets_no_lines_that_are_written_over(already_trained, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    demo.run()
+    assert "\r" not in sys.stdout.getvalue()
+
+
+def test_it_needs_numpy_alone_and_trains_every_cell(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "EPOCHS", 2)
     for package in ("tqdm", "matplotlib", "sklearn", "safetensors", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
-    assert cli.main(["demo"]) == 0
-    assert "SequenceTooLongError" in capsys.readouterr().out
+    assert cli.main(["demo", "--cell", "gru"]) == 0
+    told = capsys.readouterr().out
+    assert "SequenceTooLongError" in told and "Three GRUs" in told
 
 
-def test_the_figure(few_epochs, tmp_path, capsys):
+def test_the_figure(already_trained, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert cli.main(["demo", "--figure", str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
@@ -170,15 +180,3 @@ def test_labels_of_lines_stand_apart():
     placed = demo.label_places([80, 79, 12, 80])
     assert np.diff(sorted(placed)).min() >= 6
     assert placed[2] == 12 and placed[1] == 79
-
-
-def test_a_process_without_stdout(few_epochs, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    demo.run()
-
-
-def test_a_narrow_terminal_gets_no_lines_that_are_written_over(few_epochs, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    demo.run()
-    assert "\r" not in sys.stdout.getvalue()

@@ -21,14 +21,10 @@ safetensors = pytest.importorskip("safetensors", reason="models are saved by the
 
 T = 6
 
+ALL_OPTIONS = dict(num_layers=3, bidirectional=True, batch_first=True, bias=False)
 NETWORKS = {
     **{f"{norm}": dict(norm=norm) for norm in NORMS},
-    **{
-        f"{norm}, all options": dict(
-            norm=norm, num_layers=3, bidirectional=True, batch_first=True, bias=False
-        )
-        for norm in NORMS
-    },
+    **{f"{norm}, all options": dict(norm=norm, **ALL_OPTIONS) for norm in NORMS},
     **{f: dict(nonlinearity=f) for f in NONLINEARITIES},
     "eps": dict(norm=lnrnn.LayerNormSpec(placement="joint", cell=None, eps=0.25)),
     "no eps": dict(norm=lnrnn.LayerNormSpec(eps=0)),
@@ -117,12 +113,6 @@ def test_a_loaded_model_is_alive(tmp_path, rng):
     np.testing.assert_array_equal(rnn(x)[0], want)
 
 
-def test_an_old_file_is_replaced(tmp_path):
-    for rnn in (network(3, 33, num_layers=2), network(2, 5)):
-        rnn.save(tmp_path / "m")
-        equal(rnn, lnrnn.load(tmp_path / "m"))
-
-
 def test_no_pickle():
     """A model goes to a file and comes back in a process where nothing can be unpickled or evaluated."""
     done = run_python("""
@@ -194,10 +184,6 @@ def test_no_file(tmp_path):
     for wrong in (None, 5, 1.5, []):
         with pytest.raises(TypeError):
             lnrnn.load(wrong)
-
-
-def test_a_directory(tmp_path):
-    refused(tmp_path)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -331,17 +317,36 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_tensors(file, name):
-    header, data = parts(network(2, 3), file)
+    rnn = network(2, 3)
+    header, data = parts(rnn, file)
+    file.write_bytes(pack(header, data))  # without damage the file loads
+    equal(rnn, lnrnn.load(file))
     more = DAMAGED[name](header)
     refused(file, pack(header, data + (more or b"")), most=2_000_000)
 
 
-def test_the_helpers_make_files_that_load(file):
-    """Otherwise the tests above refuse what this file, and not its damage, makes of them."""
-    rnn = network(2, 3)
-    header, data = parts(rnn, file)
-    file.write_bytes(pack(header, data))
-    equal(rnn, lnrnn.load(file))
+FLAGS = ("bias", "batch_first", "bidirectional")
+NO_NORM = (
+    None, "layer", 5, [], {}, True, dict(kind="Layer"), dict(kind=["layer"]), dict(kind={}), dict(kind=None),
+    dict(eps=1e-5),
+)  # fmt: skip
+LAYER = (
+    *(dict(eps=eps) for eps in (-1, "1e-5", None, 10**400, float("nan"), float("inf"), True, [1])),
+    *(dict(placement=place) for place in ("middle", ["joint"], "split")), dict(cell=7), dict(cell="carry"),
+    dict(span="all"), dict(span=["all"]), dict(inner_bias=True), dict(inner_bias=1), dict(more=1),
+)  # fmt: skip
+BATCH = (
+    {}, dict(overrun="never"), dict(momentum=2),
+    *(dict(max_steps=steps) for steps in (2**31 - 1, 0, 1e3, 10**4000)),
+)  # fmt: skip
+
+
+def of_layer(options):
+    return dict(kind="layer", **options)
+
+
+def of_batch(options):
+    return dict(kind="batch", **options)
 
 
 CONFIG = {
@@ -354,54 +359,10 @@ CONFIG = {
     "num_layers, the most there may be": dict(num_layers=1024),
     "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),
     **{f"nonlinearity {v}": dict(nonlinearity=v) for v in ("Tanh", "", None, 3, ["tanh"], {"tanh": 1})},
-    **{
-        f"{flag} {v}": {flag: v}
-        for flag in ("bias", "batch_first", "bidirectional")
-        for v in (None, 1, "true", [])
-    },
+    **{f"{flag} {v}": {flag: v} for flag in FLAGS for v in (None, 1, "true", [])},
     "bidirectional": dict(bidirectional=True),
     "no bias": dict(bias=False),
-    **{
-        f"norm {str(v)[:60]}": dict(norm=v)
-        for v in (
-            None,
-            "layer",
-            5,
-            [],
-            {},
-            True,
-            dict(kind="layer", eps=-1),
-            dict(kind="layer", eps="1e-5"),
-            dict(kind="layer", eps=None),
-            dict(kind="layer", eps=10**400),
-            dict(kind="layer", eps=float("nan")),
-            dict(kind="layer", eps=float("inf")),
-            dict(kind="layer", eps=True),
-            dict(kind="layer", eps=[1]),
-            dict(kind="layer", placement="middle"),
-            dict(kind="layer", placement=["joint"]),
-            dict(kind="layer", cell=7),
-            dict(kind="layer", placement="split"),
-            dict(kind="layer", cell="carry"),
-            dict(kind="layer", span="all"),
-            dict(kind="layer", span=["all"]),
-            dict(kind="layer", inner_bias=True),
-            dict(kind="layer", inner_bias=1),
-            dict(kind="layer", more=1),
-            dict(kind="Layer"),
-            dict(kind=["layer"]),
-            dict(kind={}),
-            dict(kind=None),
-            dict(eps=1e-5),
-            dict(kind="batch"),
-            dict(kind="batch", overrun="never"),
-            dict(kind="batch", momentum=2),
-            dict(kind="batch", max_steps=2**31 - 1),
-            dict(kind="batch", max_steps=0),
-            dict(kind="batch", max_steps=1e3),
-            dict(kind="batch", max_steps=10**4000),
-        )
-    },
+    **{f"norm {str(v)[:60]}": dict(norm=v) for v in (*NO_NORM, *map(of_layer, LAYER), *map(of_batch, BATCH))},
     **{f"cell {v}": dict(cell=v) for v in ("LSTM", "GRU", "lstm", "", None, 3, ["RNN"])},
     **{f"dtype {v}": dict(dtype=v) for v in ("float64", "", None, 8, ["int8"])},
     **{f"bits {v}": dict(dtype="int8", activation_bits=v) for v in (7, 8.5, "8", [8], True, {}, 10**400)},
@@ -456,23 +417,19 @@ def test_another_schema(file, schema):
     assert "schema" in refused(file, pack(header, data), most=5_000_000)
 
 
-@pytest.mark.parametrize(
-    "count, says",
-    [([3, 3, 4], "count"), ([3, -1, -1], "count"), ([-(2**63), 0, 0], "count"), ([0, 0, 2**63 - 1], "count")],
-)
-def test_counts_that_cannot_be(file, count, says):
-    rnn = network(2, 3, norm="batch", trained=3)
-    header, data = parts(rnn, file)
-    a, b = header["count_l0"]["data_offsets"]
-    assert says in refused(file, pack(header, data[:a] + np.array(count, "<i8").tobytes() + data[b:]))
+COUNTS = ([3, 3, 4], [3, -1, -1], [-(2**63), 0, 0], [0, 0, 2**63 - 1])
+CANNOT_BE = [
+    *(("count_l0", np.array(count, "<i8")) for count in COUNTS),
+    ("count_l1", np.array([9, 9, 9])), ("running_var_l1", np.full(9, -1.0)),
+]  # fmt: skip
 
 
-def test_statistics_that_cannot_be(file):
-    header, data = parts(network(2, 3, norm="batch", trained=3, num_layers=2), file)
-    a, b = header["running_var_l1"]["data_offsets"]
-    assert "running_var_l1" in refused(file, pack(header, data[:a] + np.full(9, -1.0).tobytes() + data[b:]))
-    a, b = header["count_l1"]["data_offsets"]
-    assert "count_l1" in refused(file, pack(header, data[:a] + np.array([9, 9, 9]).tobytes() + data[b:]))
+@pytest.mark.parametrize("name, values", CANNOT_BE, ids=lambda v: str(v)[:40])
+def test_statistics_that_cannot_be(file, name, values):
+    layers = int(name[-1]) + 1
+    header, data = parts(network(2, 3, norm="batch", trained=3, num_layers=layers), file)
+    a, b = header[name]["data_offsets"]
+    assert name in refused(file, pack(header, data[:a] + values.tobytes() + data[b:]))
 
 
 def test_what_is_not_a_file(tmp_path):
@@ -480,5 +437,4 @@ def test_what_is_not_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(ValueError, match="not a regular file"):
-            lnrnn.load(path)
+        assert "not a regular file" in refused(path)

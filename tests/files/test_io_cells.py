@@ -57,15 +57,21 @@ def test_every_cell_comes_back(tmp_path, rng, name, inner):
     if isinstance(norm, lnrnn.LayerNormSpec):
         norm = replace(norm, inner_bias=inner, eps=1e-3)
     for more in ({}, dict(num_layers=2, bidirectional=True, batch_first=True, bias=False)):
-        rnn = network(3, 17, trained=T, norm=norm, **options, **more).to_dtype(
-            "bfloat16" if inner else "float32"
-        )
+        rnn = network(3, 17, trained=T, norm=norm, **options, **more)
+        rnn = rnn.to_dtype("bfloat16" if inner else "float32")
         rnn.save(tmp_path / "m")
         back = lnrnn.load(tmp_path / "m")
         assert type(back) is type(rnn)
         equal(rnn, back)
         x = normal(rng, *((5, T, 3) if more else (T, 5, 3)))
         np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
+
+
+NORMS = (dict(placement="joint"), dict(inner_bias=True), dict(span="half"))
+CHANGES = (
+    dict(cell="RNN"), dict(hidden_size=2**30), dict(nonlinearity="tanh"), dict(num_layers=2),
+    dict(bias=False), dict(norm="layer"), dict(input_size=2**31 - 1, hidden_size=2**30),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["LSTM split out", "GRU split all", "LSTM batch", "GRU none"])
@@ -77,18 +83,9 @@ def test_files_of_every_cell_are_checked(tmp_path, name):
     for n in range(0, len(raw), 97):
         refused(file, raw[:n])
     for change in (
-        dict(cell="RNN"),
+        *({"norm": {"kind": "layer", **norm}} for norm in NORMS), *CHANGES,
         dict(cell="GRU" if name.startswith("LSTM") else "LSTM"),
-        dict(hidden_size=2**30),
-        dict(nonlinearity="tanh"),
-        dict(num_layers=2),
-        dict(bias=False),
-        dict(norm="layer"),
-        dict(norm=dict(kind="layer", placement="joint")),
-        dict(norm=dict(kind="layer", inner_bias=True)),
-        dict(norm=dict(kind="layer", span="half")),
-        dict(input_size=2**31 - 1, hidden_size=2**30),
-    ):
+    ):  # fmt: skip
         header["__metadata__"]["config"] = json.dumps(config | change)
         refused(file, pack(header, data))
     header["__metadata__"]["config"] = json.dumps(config)

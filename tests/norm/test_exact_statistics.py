@@ -11,31 +11,16 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import each_dtype, several_threads, using_small_caches, wide
+from helpers import absolute_error, each_dtype, onnx_cases, wide
 from lnrnn import reference as ref
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 LENGTHS = (
-    *range(2, 70),
-    *range(71, 132, 4),
-    128,
-    255,
-    257,
-    511,
-    513,
-    1023,
-    1025,
-    2047,
-    2049,
-    4097,
-    8193,
-    16385,
-)
+    *range(2, 70), *range(71, 132, 4), 128, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097, 8193, 16385,
+)  # fmt: skip
 
 each_type = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-each_length = pytest.mark.parametrize(
-    "lengths", [LENGTHS[k::8] for k in range(8)], ids=lambda n: f"{n[0]}..."
-)
+each_length = pytest.mark.parametrize("lengths", [LENGTHS[::2], LENGTHS[1::2]], ids=lambda n: f"{n[0]}...")
 
 
 @cache
@@ -79,13 +64,6 @@ def parameters(rng, n, dtype):
 
 def equal(got, want, message):
     np.testing.assert_array_equal(np.asarray(got, np.float64), want, err_msg=message)
-
-
-@pytest.mark.parametrize("n", LENGTHS)
-def test_the_inputs_are_what_they_should_be(n, rng):
-    x, d, mean, var, eps = rows(rng, 5, n, np.float64)
-    assert (x.mean(1, keepdims=True) == mean).all() and (((x - mean) ** 2).sum(1) == n * var).all()
-    assert np.sqrt(var + eps) in (2, 4, 8) and set(np.unique(np.abs(d))) <= {0, 1, 2, 3}
 
 
 @each_type
@@ -159,18 +137,6 @@ def test_batch_norm(family, rng, dtype, lengths, shape):
         equal(lnrnn.batch_norm(laid(x), *given, w, b, eps=eps), want, f"{shape} of {n} values")
 
 
-@each_type
-def test_outputs_larger_than_the_cache(family, rng, dtype):
-    """Non-temporal stores, and rows that are divided among threads."""
-    n, count = 1009, 800
-    x, d, _, var, eps = rows(rng, 100, n, dtype)
-    w, b = parameters(rng, n, dtype)
-    x, want = np.tile(x, (count // 100, 1)), d / np.sqrt(var + eps) * w + b
-    with using_small_caches(), several_threads(2):
-        y = lnrnn.layer_norm(x, n, w, b, eps)
-    np.testing.assert_array_equal(y.reshape(-1, 100, n), np.tile(want.astype(dtype), (count // 100, 1, 1)))
-
-
 # Of exact statistics there remain var + eps, the root, 1 / root and the product: 1.07 ULP was measured.
 ROUNDINGS = 1.25
 
@@ -185,3 +151,24 @@ def test_any_eps_leaves_four_roundings(family, rng, dtype):
             error = np.abs(lnrnn.layer_norm(x, n, eps=eps) - true) / unit
             assert error.max() <= ROUNDINGS, (n, eps)
             assert not np.any(lnrnn.layer_norm(x, n, eps=eps)[d == 0])
+
+
+NORMS = {"LayerNormalization": lnrnn.layer_norm, "RMSNormalization": lnrnn.rms_norm}
+ONNX = [case for op in (*NORMS, "BatchNormalization") for case in onnx_cases(op)]
+
+
+@pytest.mark.parametrize("case", ONNX, ids=lambda case: case["name"].removeprefix("test_"))
+def test_onnx(family, case):
+    """Values are up to 7, and theirs err by 8.3e-7. test_reference.py compares the running variance."""
+    (x, *parameters), attributes = case["inputs"].values(), case["attributes"]
+    eps = attributes.get("epsilon", 1e-5)
+    want, *moments = case["outputs"].values()
+    if case["op"] in NORMS:
+        axis = attributes.get("axis", -1) % x.ndim
+        y = NORMS[case["op"]](x, x.shape[axis:], *parameters, eps)
+    else:
+        w, b, *running = (array.copy() for array in parameters)
+        training = bool(attributes.get("training_mode", 0))
+        y = lnrnn.batch_norm(x, *running, w, b, training, 1 - attributes.get("momentum", 0.9), eps)
+        assert not training or absolute_error(running[0], moments[0]) < 2e-7
+    assert absolute_error(y, want) < 2e-6

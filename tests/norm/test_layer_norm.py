@@ -1,14 +1,12 @@
 """layer_norm and layer_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
 
-test_layer_norm_input.py has what is refused, dtypes, and the layer class.
+test_norm_input.py has dtypes, arguments that are refused, and the layer class.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lnrnn
 from helpers import (
@@ -18,14 +16,11 @@ from helpers import (
     SCALE,
     absolute_error,
     each_dtype,
-    elementwise_error,
-    layouts,
     normal,
-    on_every_family,
-    onnx_cases,
     relative_error,
     several_threads,
     using_small_caches,
+    using_threads,
     wide,
 )
 from lnrnn import reference as ref
@@ -56,6 +51,9 @@ def test_forward_at_every_length(family, dtype, affine):
         y = lnrnn.layer_norm(x, n, weight, bias)
         assert y.dtype == dtype
         assert relative_error(y, true_layer_norm(x, n, weight, bias)) < FORWARD * SCALE[dtype], n
+        room = np.full(x.size + 32, 7, dtype)
+        lnrnn.layer_norm(x, n, weight, bias, out=room[16:-16].reshape(x.shape))
+        np.testing.assert_array_equal(room, np.pad(y.ravel(), 16, constant_values=7))
 
 
 @each_dtype
@@ -99,45 +97,7 @@ def test_backward_of_many_rows(family, dtype):
             assert relative_error(got, right) < FORWARD * SCALE[dtype], (rows, n)
 
 
-@each_dtype
-def test_nothing_is_written_behind_the_end(family, dtype):
-    rng = np.random.default_rng(2)
-    for n in range(1, 51):
-        room = np.full(3 * n + 32, 7, dtype)
-        out = room[16:-16].reshape(3, n)
-        x = normal(rng, (3, n), dtype)
-        lnrnn.layer_norm(x, n, out=out)
-        np.testing.assert_array_equal(out, lnrnn.layer_norm(x, n))
-        assert (room[:16] == 7).all() and (room[-16:] == 7).all()
-
-
 # --- precision ----------------------------------------------------------------------------------------------
-
-
-def exact_rows(rng, n, dtype):
-    """Rows (8, n) whose mean and sum of squared deviations are the same in every order of summation.
-
-    A row is an integer plus deviations in pairs d, -d of integers. All partial sums, of values less any one
-    of them and of squares, are integers below 2^24 and so exact; then the row is scaled by a power of two.
-    """
-    most = max(1, int(np.sqrt(2.0**23 / n / 4)))
-    d = rng.integers(-min(most, 500), min(most, 500) + 1, (8, n // 2))
-    centre = rng.integers(-500, 501, (8, 1))
-    x = np.concatenate([centre + d, centre - d, np.broadcast_to(centre, (8, n % 2))], axis=1)
-    assert np.abs(x).sum(1).max() < 2**24 and ((x - centre) ** 2).sum(1).max() < 2**24
-    return rng.permuted(x, axis=1).astype(dtype) * dtype(2.0**-6)
-
-
-@each_dtype
-@pytest.mark.parametrize("affine", [False, True])
-def test_exact_statistics_leave_only_the_last_roundings(family, dtype, affine):
-    """What remains is var + eps, root, quotient, product: below 5e-7 of each value by itself."""
-    rng = np.random.default_rng(3)
-    for n in (*range(2, 51), 64, 100, 127, 256, 1000, 1023, 4096, 16384):
-        x = exact_rows(rng, n, dtype)
-        weight = normal(rng, n, dtype) if affine else None
-        y = lnrnn.layer_norm(x, n, weight)
-        assert elementwise_error(y, true_layer_norm(x, n, weight)) < 5e-7 * SCALE[dtype], n
 
 
 @each_dtype
@@ -177,22 +137,8 @@ def test_one_huge_value(family, dtype):
         for at in (0, 1, n // 2, n - 1):
             x = normal(rng, (4, n), dtype)
             x[:, at] = [1e4, -1e6, 1e8, 1e15]
-            assert relative_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 2e-6 * SCALE[dtype], (
-                n,
-                at,
-            )
-
-
-@each_dtype
-def test_constant_rows_give_the_bias(family, dtype):
-    values = np.array([0, -0.0, 1, 0.1, -1 / 3, 1e-40, 1e4 + 0.1, 16777217, 1e30, -3e38], dtype)
-    rng = np.random.default_rng(6)
-    for n in LENGTHS:
-        weight, bias = normal(rng, (2, n), dtype)
-        x = np.repeat(values[:, None], n, axis=1)
-        y = lnrnn.layer_norm(x, n, weight, bias)
-        np.testing.assert_array_equal(y, np.broadcast_to(bias, x.shape), err_msg=str(n))
-        assert not lnrnn.layer_norm(x, n).any()
+            error = relative_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n))
+            assert error < 2e-6 * SCALE[dtype], (n, at)
 
 
 @each_dtype
@@ -201,22 +147,6 @@ def test_powers_of_two_change_no_bit(family, dtype):
     y = lnrnn.layer_norm(x, 37, eps=0)
     for k in (-40, -3, 1, 50):
         np.testing.assert_array_equal(lnrnn.layer_norm(np.ldexp(x, k), 37, eps=0), y)
-
-
-@each_dtype
-def test_tiny_values(family, dtype):
-    """Denormal rows: the variance vanishes beside eps, and y = (x - mean) / sqrt(eps)."""
-    tiny = np.finfo(dtype).smallest_subnormal
-    x = (np.random.default_rng(8).integers(-1000, 1000, (3, 21)) * tiny).astype(dtype)
-    error = absolute_error(lnrnn.layer_norm(x, 21), true_layer_norm(x, 21))
-    assert error <= 320 * float(tiny)  # the mean is off by up to one smallest denormal, times 1 / sqrt(eps)
-
-
-@each_dtype
-def test_large_values_whose_squares_are_finite(family, dtype):
-    big = 1e17 if dtype is np.float32 else 1e150
-    x = normal(np.random.default_rng(9), (3, 100), dtype) * dtype(big)
-    assert relative_error(lnrnn.layer_norm(x, 100), true_layer_norm(x, 100)) < FORWARD * SCALE[dtype]
 
 
 # --- rows are alone -----------------------------------------------------------------------------------------
@@ -233,10 +163,8 @@ def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
         for at in {0, n // 2, n - 1}:
             bad = x.copy()
             bad[2, at] = poison
-            got, got_gx = (
-                lnrnn.layer_norm(bad, n, weight, bias),
-                lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0],
-            )
+            got = lnrnn.layer_norm(bad, n, weight, bias)
+            got_gx = lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0]
             for g, clean in ((got, y), (got_gx, gx)):
                 assert np.isnan(g[2]).all()
                 np.testing.assert_array_equal(np.delete(g, 2, 0), np.delete(clean, 2, 0))
@@ -264,32 +192,14 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
             )
 
 
-@each_dtype
-def test_outputs_larger_than_the_cache(family, dtype):
-    """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
-    rng = np.random.default_rng(15)
-    size = 3 * LARGE_OUTPUT // dtype().itemsize
-    room = np.empty(size + 64, dtype)
-    for n in (250, 256, 1009):
-        x = normal(rng, (1, n), dtype) + rng.permutation(size // n).astype(dtype)[:, None] * normal(
-            rng, (1, n), dtype
-        )
-        with using_small_caches():
-            want = np.concatenate([lnrnn.layer_norm(part, n) for part in np.array_split(x, 4)])
-            for skip in (0, 1):
-                room.fill(7)
-                out = room[skip : skip + x.size].reshape(x.shape)
-                np.testing.assert_array_equal(lnrnn.layer_norm(x, n, out=out), want)
-                assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
-def test_parameters_and_outputs_larger_than_the_cache(family, dtype):
-    """Wherever `out` begins: rows have a head up to where vectors are aligned, and a tail."""
+@pytest.mark.parametrize("n", [250, 1009])
+def test_parameters_and_outputs_larger_than_the_cache(family, dtype, n):
+    """Kernels may write large outputs in another way. The bits stay, wherever `out` begins: rows have a head
+    up to where vectors are aligned, and a tail."""
     dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    rng, n = np.random.default_rng(18), 1009
-    rows = 3 * LARGE_OUTPUT // 2 // (n * dtype.itemsize)
-    x = normal(rng, (rows, n), np.float32).astype(dtype)
+    rng = np.random.default_rng(18)
+    x = normal(rng, (3 * LARGE_OUTPUT // 2 // (n * dtype.itemsize), n), np.float32).astype(dtype)
     weight, bias = normal(rng, (2, n), np.float32).astype(dtype)
     room = np.empty(x.size + 64, dtype)
     parts = np.array_split(x, 2)
@@ -300,129 +210,18 @@ def test_parameters_and_outputs_larger_than_the_cache(family, dtype):
     calls += [lambda x, w=w, **k: lnrnn.rms_norm(x, n, w, **k) for w in (weight, None)]
     with using_small_caches():
         for call in calls:
-            want = np.concatenate([call(part) for part in parts])
-            for skip in (0, 1):
+            want = np.concatenate([call(part) for part in parts]).view(np.uint8)
+            for skip, threads in ((0, 2), (1, 1)):
+                room.fill(7)
                 out = room[skip : skip + x.size].reshape(x.shape)
-                np.testing.assert_array_equal(call(x, out=out).view(np.uint8), want.view(np.uint8))
+                with using_threads(threads):
+                    call(x, out=out)
+                np.testing.assert_array_equal(out.view(np.uint8), want)
+                assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
 def test_a_huge_row_and_many_rows(family):
-    x = (100 + np.random.default_rng(12).standard_normal((1, 1_000_003))).astype(np.float32)
+    x = (100 + np.random.default_rng(12).standard_normal((1, 300_003))).astype(np.float32)
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
     assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
-
-
-# --- memory -------------------------------------------------------------------------------------------------
-
-
-@each_dtype
-def test_layouts(family, dtype):
-    """Every way to lie in memory gives the bits of the contiguous array."""
-    rng = np.random.default_rng(13)
-    x, gy = normal(rng, (2, 3, 4, 9), dtype)
-    weight, bias = normal(rng, (2, 4, 9), dtype)
-    y = lnrnn.layer_norm(x, (4, 9), weight, bias)
-    gradients = lnrnn.layer_norm_backward(gy, x, (4, 9), weight, bias)
-    assert relative_error(y, true_layer_norm(x, (4, 9), weight, bias)) < FORWARD * SCALE[dtype]
-    for (name, xl), gyl, wl, bl in zip(
-        layouts(x).items(),
-        layouts(gy).values(),
-        layouts(weight).values(),
-        layouts(bias).values(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(lnrnn.layer_norm(xl, (4, 9), wl, bl), y, err_msg=name)
-        for got, want in zip(lnrnn.layer_norm_backward(gyl, xl, (4, 9), wl, bl), gradients, strict=True):
-            np.testing.assert_array_equal(got, want, err_msg=name)
-    for name, out in layouts(np.zeros_like(x)).items():
-        if out.flags.writeable and out.dtype.isnative:
-            assert lnrnn.layer_norm(x, (4, 9), weight, bias, out=out) is out
-            np.testing.assert_array_equal(out, y, err_msg=name)
-    turned = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
-    np.testing.assert_array_equal(lnrnn.layer_norm(turned, (4, 9), weight, bias), y)
-
-
-@each_dtype
-def test_out_may_be_x_and_may_overlap(family, dtype):
-    rng = np.random.default_rng(14)
-    n = 23
-    room = normal(rng, 10 * n, dtype)
-    for shift in (-2 * n, -n, -7, -1, 0, 1, 7, n, 2 * n):
-        r = room.copy()
-        x, out = r[3 * n : 7 * n].reshape(4, n), r[3 * n + shift : 7 * n + shift].reshape(4, n)
-        want = lnrnn.layer_norm(x.copy(), n)
-        assert lnrnn.layer_norm(x, n, out=out) is out
-        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
-    square = normal(rng, (n, n), dtype)
-    want = lnrnn.layer_norm(square.copy(), n)
-    lnrnn.layer_norm(square, n, out=square.T)  # the same memory in another order
-    np.testing.assert_array_equal(square.T, want)
-    for name in ("weight", "bias"):  # parameters that lie in the output
-        x, parameter = normal(rng, (9, n), dtype), normal(rng, n, dtype)  # more rows than are written at once
-        want = lnrnn.layer_norm(x, n, **{name: parameter})
-        out = np.empty((9, n), dtype)
-        out[0] = parameter
-        lnrnn.layer_norm(x, n, out=out, **{name: out[0]})
-        np.testing.assert_array_equal(out, want, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    "shape, normalized",
-    [
-        ((0, 5), (5,)),
-        ((3, 0), (0,)),
-        ((0, 0), (0,)),
-        ((2, 0, 3), (0, 3)),
-        ((2, 0, 3), (3,)),
-        ((0, 1), (1,)),
-        ((0,), (0,)),
-    ],
-)
-@each_dtype
-def test_zero_size(family, dtype, shape, normalized):
-    x, weight, bias = np.zeros(shape, dtype), np.ones(normalized, dtype), np.ones(normalized, dtype)
-    for y in (lnrnn.layer_norm(x, normalized, weight, bias), lnrnn.layer_norm(x, normalized, out=x)):
-        assert y.shape == shape and y.dtype == dtype
-    gx, gweight, gbias = lnrnn.layer_norm_backward(x, x, normalized, weight, bias)
-    assert gx.shape == shape and gweight.shape == gbias.shape == normalized
-    assert not gweight.any() and not gbias.any()
-
-
-# --- any shape, any eps -------------------------------------------------------------------------------------
-
-
-@given(st.data())
-def test_any_rank(data):
-    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=6), "shape"))
-    axes = data.draw(st.integers(1, len(shape)), "axes")
-    dtype = data.draw(st.sampled_from(FLOATS))
-    eps = data.draw(st.sampled_from([1e-12, 1e-5, 0.5, 1e3]))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
-    normalized = shape[-axes:]
-    x, gy = normal(rng, (2, *shape), dtype)
-    weight, bias = normal(rng, (2, *normalized), dtype)
-    want = true_layer_norm(x, normalized, weight, bias, eps)
-    gradients = ref.layer_norm_backward(*wide(gy, x), normalized, *wide(weight, bias), eps)
-    for isa, (y, got) in on_every_family(
-        lambda: (
-            lnrnn.layer_norm(x, normalized, weight, bias, eps),
-            lnrnn.layer_norm_backward(gy, x, normalized, weight, bias, eps),
-        )
-    ).items():
-        assert absolute_error(y, want) < 10 * FORWARD * SCALE[dtype], isa
-        assert y.shape == shape
-        if np.prod(normalized) > 2:  # of fewer units the gradient is all cancellation: seen above
-            for g, w in zip(got, gradients, strict=True):
-                assert relative_error(g, w) < 20 * BACKWARD * SCALE[dtype], isa
-
-
-LN_CASES = onnx_cases("LayerNormalization")
-
-
-@pytest.mark.parametrize("case", LN_CASES, ids=[c["name"].removeprefix("test_") for c in LN_CASES])
-def test_onnx(family, case):
-    x, w, b = case["inputs"].values()
-    axis = case["attributes"].get("axis", -1) % x.ndim
-    y = lnrnn.layer_norm(x, x.shape[axis:], w, b, case["attributes"].get("epsilon", 1e-5))
-    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # of values up to 7; theirs err by 8.3e-7

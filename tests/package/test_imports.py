@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import lnrnn
@@ -13,22 +14,16 @@ ROOT = Path(lnrnn.__file__).parent
 
 # Private names of others that there is no way around: the standard library's and torch's.
 FOREIGN = {
-    ("os", "_exit"),
-    ("copyreg", "_slotnames"),
-    ("tensor", "_version"),
-    ("part", "_parameters"),
-    ("part", "_buffers"),
-    ("module", "_forward_hooks"),
-    ("module", "_forward_pre_hooks"),
-    ("torch", "_C"),
-    ("...", "_are_functorch_transforms_active"),
-    ("...", "_len_torch_dispatch_stack"),
-    ("...", "_autograd"),
-    ("...", "_functorch"),
-    ("...", "_profiler_enabled"),
-}
+    ("os", "_exit"), ("copyreg", "_slotnames"), ("tensor", "_version"), ("part", "_parameters"),
+    ("part", "_buffers"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks"), ("torch", "_C"),
+    *(("...", name) for name in (
+        "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_autograd", "_functorch",
+        "_profiler_enabled",
+    )),
+}  # fmt: skip
 
 
+@cache
 def sources() -> dict[str, tuple[ast.Module, bool]]:
     """By module name: its syntax tree, and whether it is a package."""
     found = {}

@@ -12,36 +12,37 @@ from email import message_from_string
 import pytest
 
 from lnrnn import packages
-from source_copy import ROOT, copy_sources
+from source_copy import ROOT
 
 ADDRESS = "https://example.org/somebody/lnrnn"
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sources")
-    copy_sources(folder)
-    return folder
+# setup.py as a program that compiles nothing.
+SETUP = """
+import sys, Cython.Build
+Cython.Build.cythonize = lambda *_, **__: []
+sys.argv = ["setup.py", "-q", "egg_info", "--egg-base", sys.argv[1]]
+exec(compile(open("setup.py").read(), "setup.py", "exec"))
+"""
 
 
-def metadata(sources, into, **environment):
-    into.mkdir(exist_ok=True)
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(into)]
+def metadata(into, **environment):
+    command = [sys.executable, "-c", SETUP, str(into)]
     free = {name: value for name, value in os.environ.items() if name != "LNRNN_REPOSITORY"}
-    ran = subprocess.run(command, cwd=sources, env={**free, **environment}, capture_output=True, text=True)
+    ran = subprocess.run(command, cwd=ROOT, env={**free, **environment}, capture_output=True, text=True)
     if ran.returncode:
         return ran.stderr
     return message_from_string((into / "lnrnn.egg-info/PKG-INFO").read_text())
 
 
 @pytest.fixture(scope="module")
-def plain(sources, tmp_path_factory):
-    """What there is without an address."""
-    return metadata(sources, tmp_path_factory.mktemp("plain"))
+def plain(tmp_path_factory):
+    """Without an address."""
+    return metadata(tmp_path_factory.mktemp("plain"))
 
 
-def test_links_and_pictures_lead_to_the_repository(sources, tmp_path):
-    found = metadata(sources, tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
+def test_links_and_pictures_lead_to_the_repository(tmp_path):
+    found = metadata(tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
     assert dict(line.split(", ") for line in found.get_all("Project-URL")) == {
         "Source": ADDRESS,
         "Documentation": f"{ADDRESS}/blob/main/docs/index.md",
@@ -70,6 +71,6 @@ def test_messages_name_the_packages_of_an_extra(plain):
         assert sorted(names) == sorted(shlex.split(words)), extra
 
 
-def test_an_address_that_is_none_is_refused(sources, tmp_path):
-    said = metadata(sources, tmp_path, LNRNN_REPOSITORY="github.com/somebody/lnrnn")
+def test_an_address_that_is_none_is_refused(tmp_path):
+    said = metadata(tmp_path, LNRNN_REPOSITORY="github.com/somebody/lnrnn")
     assert "LNRNN_REPOSITORY must begin with https://, got 'github.com/somebody/lnrnn'" in said

@@ -69,14 +69,11 @@ def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypat
     assert [compiles("2", "-O1"), compiles("2", "-O1")] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "rule, files",
-    [
-        ("u.o: u.c \\\n a.h \\\n  b.h\n", ["u.c", "a.h", "b.h"]),
-        ("a\\ b.o: u.c \\\n /x\\ y/a.h /x/$$1\\#2.h\n", ["u.c", "/x y/a.h", "/x/$1#2.h"]),
-        ("u.o: u.c a$$$$b c:d e\\f\n", ["u.c", "a$$b", "c:d", "e\\f"]),
-        ("u.o: u.c\n", ["u.c"]),
-    ],
-)
+@pytest.mark.parametrize("rule, files", [
+    ("u.o: u.c \\\n a.h \\\n  b.h\n", ["u.c", "a.h", "b.h"]),
+    ("a\\ b.o: u.c \\\n /x\\ y/a.h /x/$$1\\#2.h\n", ["u.c", "/x y/a.h", "/x/$1#2.h"]),
+    ("u.o: u.c a$$$$b c:d e\\f\n", ["u.c", "a$$b", "c:d", "e\\f"]),
+    ("u.o: u.c\n", ["u.c"]),
+])  # fmt: skip
 def test_a_rule_for_make_names_the_files(rule, files):
     assert prerequisites(rule) == files

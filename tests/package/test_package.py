@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import lnrnn
+from lnrnn import _core
 from networks import said
+
+PACKAGE = Path(lnrnn.__file__).parent
 
 
 def test_dir_shows_the_public_names_and_nothing_else():
@@ -34,7 +39,7 @@ print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn
 
 
 def test_no_message_advises_to_install_what_is_not_published():
-    for path in Path(lnrnn.__file__).parent.rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         assert not re.search(r"pip install\W+lnrnn", path.read_text()), path
 
 
@@ -66,8 +71,8 @@ except (ImportError, TypeError) as error:
 
 
 def test_reasons_for_lines_that_are_never_run():
-    """tests/never_run.txt: the campaign coverage reads it. Each names a line that there is."""
-    root = Path(lnrnn.__file__).parents[1]
+    """tests/never_run.txt: `make coverage` reads it. Each names a line that there is."""
+    root = PACKAGE.parent
     for line in (root / "tests" / "never_run.txt").read_text().splitlines():
         if line.startswith("#"):
             continue
@@ -87,3 +92,22 @@ def test_a_misspelt_name_is_told_the_nearest():
     command = [sys.executable, "-c", "import lnrnn; lnrnn.from_pytorch"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert asked.returncode == 1 and "Did you mean: 'from_torch'?" in asked.stderr
+
+
+def test_no_module_has_the_name_of_a_function():
+    """A type checker takes such a name for the module, and calls of the function for errors."""
+    functions = {name for name in lnrnn.__all__ if callable(getattr(lnrnn, name))}
+    folders = [PACKAGE, *(part for part in PACKAGE.iterdir() if part.is_dir())]
+    modules = {module.name for module in pkgutil.iter_modules(map(str, folders))}
+    assert {"network", "weights"} <= modules
+    assert not functions & modules
+
+
+def test_the_stub_of_the_compiled_module_has_its_names():
+    nodes = ast.parse((PACKAGE / "_core.pyi").read_text()).body
+    said = {node.name: node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own = (name for name, value in vars(_core).items() if getattr(value, "__module__", None) == "lnrnn._core")
+    assert {name for name in own if not name.startswith("_")} == set(said)
+    for name, node in said.items():
+        methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+        assert all(hasattr(getattr(_core, name), method) for method in methods), (name, methods)

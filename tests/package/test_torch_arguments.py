@@ -34,37 +34,25 @@ def tensor(dtype, *shape):
 
 def bits(t):
     """What a tensor or array holds, to be compared with another of its dtype."""
-    t = (
-        t
-        if isinstance(t, torch.Tensor)
-        else torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
-    )
+    if not isinstance(t, torch.Tensor):
+        t = torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
     return t.contiguous().view(torch.uint8).tolist()
 
 
 @each
 def test_a_tensor_on_the_cpu_is_written_to_and_returned(name, dtype):
-    x = tensor(dtype)
-    want = bits(FUNCTIONS[name](x))
-    for given in (x.clone(), x.clone() if dtype == torch.bfloat16 else x.numpy().copy()):
-        out = torch.full_like(x, 7)
-        assert FUNCTIONS[name](given, out=out) is out
-        assert bits(out) == want
-
-
-@each
-def test_out_may_be_x_itself_and_may_lie_anyhow(name, dtype):
-    x = tensor(dtype)
-    want = bits(FUNCTIONS[name](x))
-    same = x.clone()
-    assert FUNCTIONS[name](same, out=same) is same
-    assert bits(same) == want
-    columns = torch.zeros(C, 6, dtype=dtype).t()  # not contiguous
-    assert FUNCTIONS[name](x, out=columns) is columns
-    assert bits(columns) == want
-    room = torch.zeros(7, C, dtype=dtype)  # x and out share memory, one row apart
+    """Also x itself, one that is not contiguous, and one that overlaps x by all rows but one."""
+    x, function = tensor(dtype), FUNCTIONS[name]
+    want = bits(function(x))
+    same, room = x.clone(), torch.zeros(7, C, dtype=dtype)
     room[:-1] = x
-    assert bits(FUNCTIONS[name](room[:-1], out=room[1:])) == want
+    array = x.clone() if dtype == torch.bfloat16 else x.numpy().copy()
+    for given, out in (
+        (x, torch.full_like(x, 7)), (array, torch.full_like(x, 7)), (same, same),
+        (x, torch.zeros(C, 6, dtype=dtype).t()), (room[:-1], room[1:]),
+    ):  # fmt: skip
+        assert function(given, out=out) is out
+        assert bits(out) == want
 
 
 @pytest.mark.parametrize(("error", "out", "message"), [
@@ -92,9 +80,7 @@ def test_a_packed_sequence_is_refused_with_the_way_out(name, batch_first):
     for call in (network, network.forward_train):
         with pytest.raises(TypeError, match=wanted):
             call(packed)
-    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(
-        packed, batch_first=batch_first
-    )  # as the message says
+    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)  # as it says
     np.testing.assert_array_equal(network(x, lengths=lengths)[0], network(padded, lengths=[5, 4, 2])[0])
 
 

@@ -1,4 +1,4 @@
-"""What a type checker says of a user's program. Checked by test_typing.py, never run. `assert_type` states a
+"""What a type checker says of a user's program. Checked by `make lint`, never run. `assert_type` states a
 type; a line that is wrong on purpose bears the error that has to be found there, and an ignore that silences
 nothing is an error itself (mypy: warn_unused_ignores)."""
 

@@ -6,19 +6,20 @@ test_reference_torch.py compares them with PyTorch.
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp, log, sqrt, tanh
 
 import numpy as np
 import pytest
-from test_reference import DIFFERENCE_TOLERANCE, ids, some_slopes
+from test_reference import ids
 
-from helpers import absolute_error, onnx_cases, relative_error
+from helpers import absolute_error, onnx_cases
 from lnrnn import reference as ref
 from reference_cells import (
     CELLS,
     GATES,
-    LAYER,
     PER_STEP,
+    assert_gradients,
     backward,
     draw,
     forward,
@@ -41,12 +42,8 @@ def sig(a):
 
 def test_plain_lstm_by_hand():
     # sigmoid(log 3) = 3/4, tanh(log 2) = 3/5: c' = 1/4 * 4 + 3/4 * 3/5, h' = 3/4 tanh(c')
-    p = dict(
-        weight_ih=np.zeros((4, 1)),
-        weight_hh=np.zeros((4, 1)),
-        bias_ih=[log(3), 0, log(2), log(2)],
-        bias_hh=[0, -log(3), 0, log(1.5)],
-    )
+    p = dict(weight_ih=np.zeros((4, 1)), weight_hh=np.zeros((4, 1)))
+    p |= dict(bias_ih=[log(3), 0, log(2), log(2)], bias_hh=[0, -log(3), 0, log(1.5)])
     y, (h, c), _ = ref.lstm([[[7.0]]], p, norm=None, h0=[[5.0]], c0=[[4.0]])
     np.testing.assert_allclose(c, [[1.45]], rtol=1e-15)
     np.testing.assert_allclose(y[0], [[0.75 * tanh(1.45)]], rtol=1e-15)
@@ -57,16 +54,9 @@ def test_plain_lstm_by_hand():
 def test_split_lstm_by_hand(cell):
     # x_ = (-3, -1, 1, 3): variance 5, and with eps 4 divided by 3; h_ = 2 (1, 1, -1, -1): divided by sqrt(8).
     # One unit: its c is its own mean, so the norm of c leaves the bias.
-    p = dict(
-        weight_ih=[[-3], [-1], [1], [3]],
-        weight_hh=[[1], [1], [-1], [-1]],
-        gain_ih=np.array([1, 3, 1, 1]),
-        bias_ih=np.array([0, 0, 1, 0]),
-        gain_hh=np.full(4, sqrt(2)),
-        bias_hh=np.array([0, 0, 0, 1]),
-        gain_c=np.ones(1),
-        bias_c=np.array([0.5]),
-    )
+    p = dict(weight_ih=[[-3], [-1], [1], [3]], weight_hh=[[1], [1], [-1], [-1]])
+    p |= dict(gain_ih=[1, 3, 1, 1], bias_ih=[0, 0, 1, 0], gain_hh=[sqrt(2)] * 4, bias_hh=[0, 0, 0, 1])
+    p |= dict(gain_c=[1], bias_c=[0.5])
     p = {k: np.array(v, float) for k, v in p.items()}
     y, (h, c), _ = ref.lstm([[[1.0]]], p, cell=cell, eps=4, h0=[[2.0]], c0=[[3.0]])
     raw = sig(-1 + 1) * 3 + sig(-1 + 1) * tanh(1 / 3 + 1 - 1)
@@ -82,9 +72,8 @@ def test_joint_and_gate_lstm_by_hand():
     s = np.array([-0.6, 0.6])
     want_c = [sig(v) * tanh(v) for v in s]
     np.testing.assert_allclose(c[0], want_c, rtol=1e-15)
-    np.testing.assert_allclose(
-        y[0, 0], [sig(v) * tanh(w) for v, w in zip(s, want_c, strict=True)], rtol=1e-15
-    )
+    want = [sig(v) * tanh(w) for v, w in zip(s, want_c, strict=True)]
+    np.testing.assert_allclose(y[0, 0], want, rtol=1e-15)
     # all eight: mean 5.5, variance 9 + 1.25
     _, (_, c), _ = ref.lstm([[[1.0]]], p, placement="joint", cell=None, eps=6)
     s = (a - 5.5) / sqrt(16.25)
@@ -93,12 +82,8 @@ def test_joint_and_gate_lstm_by_hand():
 
 def test_plain_gru_by_hand():
     # r = 1/4, z = 3/4, n = tanh(log 2 / 2 + 1/4 * 2 log 2) = 3/5, and h' = 1/4 * 3/5 + 3/4 * 4
-    p = dict(
-        weight_ih=np.zeros((3, 1)),
-        weight_hh=np.zeros((3, 1)),
-        bias_ih=[-log(3), log(3), log(2) / 2],
-        bias_hh=[0, 0, 2 * log(2)],
-    )
+    p = dict(weight_ih=np.zeros((3, 1)), weight_hh=np.zeros((3, 1)))
+    p |= dict(bias_ih=[-log(3), log(3), log(2) / 2], bias_hh=[0, 0, 2 * log(2)])
     y, h, _ = ref.gru([[[7.0]]], p, norm=None, h0=[[4.0]])
     np.testing.assert_allclose(y, [[[3.15]]], rtol=1e-15)
     np.testing.assert_array_equal(y[0], h)
@@ -132,25 +117,16 @@ def test_gru_placements_by_hand():
 
 def test_batch_lstm_by_hand():
     # two sequences -+3: a deviation of 3 and eps 16 give -+3/5 on each side
-    p = dict(
-        weight_ih=np.ones((4, 1)),
-        weight_hh=np.full((4, 1), 2.0),
-        bias=np.array([0, 0, 0, 1.0]),
-        gain_ih=np.array([0, 0, 5, 0.0]),
-        gain_hh=np.array([0, 0, 0, 5.0]),
-        bias_c=np.array([0.25]),
-    )
+    p = dict(weight_ih=np.ones((4, 1)), weight_hh=np.full((4, 1), 2.0), bias=np.array([0, 0, 0, 1.0]))
+    p |= dict(gain_ih=np.array([0, 0, 5, 0.0]), gain_hh=np.array([0, 0, 0, 5.0]), bias_c=np.array([0.25]))
     x, h0 = np.array([[[-3.0], [3]]]), np.array([[1.5], [-1.5]])
     y, (h, c), tape = ref.lstm(x, p, norm="batch", eps=16, h0=h0)
     raw = 0.5 * tanh(3)
     np.testing.assert_allclose(c[:, 0], [-raw, raw], rtol=1e-15)
     hat = raw / sqrt(raw**2 + 16)
     np.testing.assert_allclose(h[:, 0], [sig(4) * tanh(0.25 - hat), sig(-2) * tanh(0.25 + hat)], rtol=1e-14)
-    assert {k: [s.shape for s in v] for k, v in tape.statistics.items()} == {
-        "ih": [(1, 4)] * 2,
-        "hh": [(1, 4)] * 2,
-        "c": [(1, 1)] * 2,
-    }
+    shapes = {site: [part.shape for part in parts] for site, parts in tape.statistics.items()}
+    assert shapes == {"ih": [(1, 4)] * 2, "hh": [(1, 4)] * 2, "c": [(1, 1)] * 2}
     np.testing.assert_allclose(tape.statistics["hh"], [np.zeros((1, 4)), np.full((1, 4), 9.0)])
     np.testing.assert_allclose(tape.statistics["c"][1], [[raw**2]])
     assert tape.count.tolist() == [2]
@@ -178,9 +154,8 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
     """
     rng = np.random.default_rng(2)
     v, lengths = draw(name, rng)
-    options = dict(
-        reverse=reverse, **({"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {})
-    )
+    known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
+    options = dict(reverse=reverse, **known)
     for b, n in enumerate(lengths):
         v["x"][n:, b] = np.nan
     y, state, _ = forward(name, v, lengths=lengths, **options)
@@ -216,9 +191,8 @@ def test_two_halves_are_the_whole(name):
     rest = {"statistics": mapped(known["statistics"], lambda s: s[2:])} if known else {}
     starts = [k for k in ("h0", "c0") if k in v]
     y, state, _ = forward(name, v | {k: np.zeros_like(v[k]) for k in starts}, **known)
-    first, middle, _ = forward(
-        name, {k: a for k, a in v.items() if k not in starts} | {"x": v["x"][:2]}, **known
-    )
+    without = {k: a for k, a in v.items() if k not in starts}
+    first, middle, _ = forward(name, without | {"x": v["x"][:2]}, **known)
     second, last, _ = forward(name, v | dict(zip(starts, middle, strict=True)) | {"x": v["x"][2:]}, **rest)
     assert absolute_error(np.concatenate([first, second]), y) < SAME
     assert absolute_error(last, state) < SAME
@@ -255,10 +229,8 @@ def test_step_statistics_are_those_of_a_loop_over_the_living(name):
     for t in range(5):
         alive = lengths > t
         x_ = v["x"][t, alive] @ v["weight_ih"].T + v["inner_bias_ih"]
-        h_ = (
-            forward(name, v, lengths=np.minimum(lengths, t))[1][0][alive] @ v["weight_hh"].T
-            + v["inner_bias_hh"]
-        )
+        before = forward(name, v, lengths=np.minimum(lengths, t))[1][0][alive]
+        h_ = before @ v["weight_hh"].T + v["inner_bias_hh"]
         inputs = {"": x_ + h_} if name.startswith("rnn") else {"ih": x_, "hh": h_}
         if name.startswith("lstm"):
             inputs["c"] = forward(name, v, lengths=np.minimum(lengths, t + 1))[1][1][alive]
@@ -318,72 +290,6 @@ def test_calibration_does_not_depend_on_the_batches(name):
         assert absolute_error(apart[site], (mean, var)) < SAME
 
 
-# --- what each norm does not see (exactly so at eps = 0) ----------------------------------------------------
-
-# name -> gates in groups, each normalised as one, and whether the two sides are normalised apart
-GROUPS = {
-    "rnn joint": ([1], False),
-    "rnn split": ([1], True),
-    "lstm split": ([4], True),
-    "lstm joint": ([4], False),
-    "lstm gate": ([1, 1, 1, 1], False),
-    "gru split": ([2, 1], True),
-    "gru split all": ([3], True),
-    "gru joint": ([3], False),
-    "gru gate": ([1, 1, 1], False),
-}
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_layer_norm_does_not_see_shift_and_scale_of_what_it_spans(name):
-    """The rows of W that one norm spans can be scaled and moved alike; one gate's rows, or half a gate's,
-    cannot.
-    """
-    v, lengths = draw(name, np.random.default_rng(11), inner=False)
-    groups, apart = GROUPS[name]
-    y = forward(name, v, eps=0, lengths=lengths)[0]
-
-    def change(factors_ih, factors_hh, shift=0):
-        moved = {
-            key: (v[key] + shift * np.arange(1.0, v[key].shape[1] + 1)) * f[:, None]
-            for key, f in (("weight_ih", factors_ih), ("weight_hh", factors_hh))
-        }
-        return absolute_error(forward(name, v | moved, eps=0, lengths=lengths)[0], y)
-
-    units = 4 * np.array(groups)
-    ih = np.repeat([2.0, 0.25, 8, 0.5][: len(groups)], units)
-    hh = np.repeat([4.0, 0.5, 0.125, 2][: len(groups)], units) if apart else ih
-    # placement gate has r h_n inside the norm of a GRU's candidate, and r differs from unit to unit
-    assert change(ih, hh, shift=name != "gru gate") < 1e-13
-    row = np.arange(units.sum())
-    for part in (
-        2,
-        *({4} - set(units)),
-    ):  # rows of the first gate: half of them, and all where the group has more
-        assert change(np.where(row < part, 2, 1), np.where(row < part, 2, 1)) > 1e-3
-    if not apart:
-        assert change(np.ones(len(row)), np.where(row < units[0], 2, 1)) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["lstm batch", "gru batch"])
-def test_batch_norm_does_not_see_the_scale_of_a_unit_nor_inner_biases(name):
-    rng = np.random.default_rng(12)
-    v, _ = draw(name, rng)
-    y = forward(name, v, eps=0)[0]
-    moved = {k: v[k] * rng.uniform(0.5, 2, (len(v[k]), 1)) for k in ("weight_ih", "weight_hh")}
-    moved |= dict(inner_bias_ih=v["inner_bias_hh"], inner_bias_hh=v["inner_bias_ih"])
-    assert absolute_error(forward(name, v | moved, eps=0)[0], y) < 1e-13  # 1.6e-14 was measured
-
-
-@pytest.mark.parametrize("name", LAYER)
-def test_the_inner_bias_of_the_input_is_a_weight_of_an_input_of_ones(name):
-    v, lengths = draw(name, np.random.default_rng(13))
-    y = forward(name, v, lengths=lengths)[0]
-    weight = np.concatenate([v["weight_ih"], v.pop("inner_bias_ih")[:, None]], axis=1)
-    x = np.concatenate([v["x"], np.ones((5, 4, 1))], axis=2)
-    assert absolute_error(forward(name, v | dict(x=x, weight_ih=weight), lengths=lengths)[0], y) < SAME
-
-
 # --- central differences ------------------------------------------------------------------------------------
 
 
@@ -401,28 +307,15 @@ def test_gradients(name, reverse, ragged):
     if kind:
         steps = {"given": 4, "overrun": 2}[kind]
         options |= dict(statistics=statistics_of(name, rng, steps, h=3), overrun="batch")
-    y, state, tape = forward(name, v, **options)
-    cy, cstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
-
-    def loss(values):
-        y, state, _ = forward(name, values, **options)
-        return (cy * y).sum() + sum((c * s).sum() for c, s in zip(cstate, state, strict=True))
-
-    grads = backward(name, tape, cy, cstate)
-    assert set(grads) == set(v)
-    for key, gradient in grads.items():
-        directions, want = some_slopes(rng, lambda a, key=key: loss(v | {key: a}), v[key])
-        got = (directions * gradient).sum(tuple(range(1, directions.ndim)))
-        # an inner bias moves all rows alike, which batch norm takes off: 0 but for roundings
-        error = absolute_error if np.abs(want).max() < 1e-9 else relative_error
-        assert error(got, want) < DIFFERENCE_TOLERANCE, key
+    run, back = lambda values: forward(name, values, **options), partial(backward, name)
+    tape, gy, gstate, grads = assert_gradients(rng, run, back, v)
     # gradients of the last state default to zero, those of y past a length have no effect
-    nothing = [np.zeros_like(s) for s in state]
-    for key, g in backward(name, tape, cy).items():
-        np.testing.assert_array_equal(g, backward(name, tape, cy, nothing)[key])
+    nothing = [np.zeros_like(s) for s in gstate]
+    for key, g in backward(name, tape, gy).items():
+        np.testing.assert_array_equal(g, backward(name, tape, gy, nothing)[key])
     if ragged:
-        poisoned = np.where(np.arange(4)[:, None, None] < lengths[:, None], cy, np.nan)
-        for key, g in backward(name, tape, poisoned, cstate).items():
+        poisoned = np.where(np.arange(4)[:, None, None] < lengths[:, None], gy, np.nan)
+        for key, g in backward(name, tape, poisoned, gstate).items():
             np.testing.assert_array_equal(g, grads[key])
 
 
@@ -461,13 +354,8 @@ def test_onnx(case):
         return a.reshape(n, width, -1)[ORDERS[case["op"]]].reshape(a.shape)
 
     b = inputs.get("B", np.zeros((1, 2 * n * width)))[0]
-    values = dict(
-        x=x,
-        weight_ih=ours(inputs["W"][0]),
-        weight_hh=ours(inputs["R"][0]),
-        bias_ih=ours(b[: n * width]),
-        bias_hh=ours(b[n * width :]),
-    )
+    values = dict(x=x, weight_ih=ours(inputs["W"][0]), weight_hh=ours(inputs["R"][0]))
+    values |= dict(bias_ih=ours(b[: n * width]), bias_hh=ours(b[n * width :]))
     y, (h, *_), _ = forward(name, values)
     want = case["outputs"]["Y_h"]
     assert absolute_error(h.reshape(want.shape), want) < 2e-7

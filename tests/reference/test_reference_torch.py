@@ -1,4 +1,4 @@
-"""The reference against PyTorch in float64: its layers, and autograd through loops of its functions."""
+"""The reference against PyTorch's cells in float64, with their gradients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from helpers import absolute_error, relative_error
-from lnrnn import reference as ref
-from reference_cells import CELLS, LAYER, PER_STEP, backward, draw, forward
+from reference_cells import backward, forward
 
 torch = pytest.importorskip("torch")
-F = torch.nn.functional
 
 # both compute in float64; 8e-15 was measured at worst
 TOLERANCE = 2e-14
@@ -23,54 +21,6 @@ def rng():
 
 def leaf(v):
     return torch.tensor(v, dtype=torch.float64, requires_grad=True)
-
-
-@pytest.mark.parametrize(
-    "shape, normalized",
-    [((1, 2, 3), (1, 2, 3)), ((2, 2, 3), (2, 3)), ((1,), (1,)), ((4, 33), (33,)), ((0, 1), (1,))],
-)
-@pytest.mark.parametrize("eps", [1e-5, 0.5])
-def test_layer_norm(rng, shape, normalized, eps):
-    x, g = rng.standard_normal((2, *shape))
-    w, b = rng.standard_normal((2, *normalized))
-    tx, tw, tb = leaf(x), leaf(w), leaf(b)
-    y = F.layer_norm(tx, normalized, tw, tb, eps)
-    y.backward(torch.tensor(g))
-    assert absolute_error(ref.layer_norm(x, normalized, w, b, eps), y.detach()) < TOLERANCE
-    for got, want in zip(ref.layer_norm_backward(g, x, normalized, w, b, eps), (tx, tw, tb), strict=True):
-        assert absolute_error(got, want.grad) < TOLERANCE
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("momentum", [0.1, 0.7, None])
-@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 2), (2, 3, 4, 5)])
-def test_batch_norm(rng, shape, momentum, training):
-    c = shape[1]
-    layer = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)]
-    layer = layer(c, eps=1e-3, momentum=momentum, dtype=torch.float64).train(training)
-    w, b, mean = rng.standard_normal((3, c))
-    var = rng.uniform(0.5, 2, c)
-    with torch.no_grad():
-        for parameter, v in (
-            (layer.weight, w),
-            (layer.bias, b),
-            (layer.running_mean, mean),
-            (layer.running_var, var),
-        ):
-            parameter.copy_(torch.tensor(v))
-    for tracked in range(3):  # three batches, so that momentum=None counts
-        x, g = rng.standard_normal((2, *shape))
-        tx = leaf(x)
-        layer.zero_grad()
-        y = layer(tx)
-        y.backward(torch.tensor(g))
-        gx, gw, gb = ref.batch_norm_backward(g, x, mean, var, w, training, 1e-3)
-        got, mean, var = ref.batch_norm(x, mean, var, w, b, training, momentum, 1e-3, tracked)
-        assert absolute_error(got, y.detach()) < TOLERANCE
-        assert absolute_error(mean, layer.running_mean) < TOLERANCE
-        assert absolute_error(var, layer.running_var) < TOLERANCE
-        for mine, theirs in ((gx, tx.grad), (gw, layer.weight.grad), (gb, layer.bias.grad)):
-            assert relative_error(mine, theirs) < TOLERANCE
 
 
 PLAIN = {
@@ -117,172 +67,3 @@ def test_plain_cell_is_torchs_on_packed_sequences(rng, kind, bias):
         for key, v in p.items():
             assert relative_error(grads[key], v.grad) < TOLERANCE, key
     assert relative_error(gx, x.grad) < TOLERANCE
-
-
-@pytest.mark.parametrize("nonlinearity", list(ref.ACTIVATIONS))
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_normalised_rnn_is_autograd_through_a_loop(rng, norm, nonlinearity):
-    t, b, i, h = 6, 5, 3, 4
-    lengths = np.array([6, 2, 6, 0, 4])  # every step keeps two sequences: F.batch_norm refuses one
-    f = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda a: a}[
-        nonlinearity
-    ]
-    x, w, u, h0 = (leaf(rng.standard_normal(s)) for s in ((t, b, i), (h, i), (h, h), (b, h)))
-    gain, bias = leaf(rng.uniform(0.5, 1.5, h)), leaf(rng.standard_normal(h))
-    state, outputs = list(h0), []
-    for step in range(t):
-        alive = [k for k in range(b) if lengths[k] > step]
-        a = torch.stack([u @ state[k] + w @ x[step, k] for k in alive])
-        z = (
-            F.layer_norm(a, (h,), gain, bias, 1e-4)
-            if norm == "layer"
-            else F.batch_norm(a, None, None, gain, bias, training=True, eps=1e-4)
-        )
-        row = [torch.zeros(h, dtype=torch.float64)] * b
-        for k, v in zip(alive, f(z), strict=True):
-            state[k] = row[k] = v
-        outputs.append(torch.stack(row))
-    y, last = torch.stack(outputs), torch.stack(state)
-    gy, gh = rng.standard_normal((t, b, h)), rng.standard_normal((b, h))
-    ((y * torch.tensor(gy)).sum() + (last * torch.tensor(gh)).sum()).backward()
-
-    leaves = dict(weight_ih=w, weight_hh=u, gain=gain, bias=bias)
-    mine, mine_h, tape = ref.rnn(
-        x.detach(),
-        norm=norm,
-        nonlinearity=nonlinearity,
-        lengths=lengths,
-        eps=1e-4,
-        h0=h0.detach(),
-        **{n: v.detach().numpy() for n, v in leaves.items()},
-    )
-    assert relative_error(mine, y.detach()) < TOLERANCE
-    assert relative_error(mine_h, last.detach()) < TOLERANCE
-    gx, gh0, grads = ref.rnn_backward(tape, gy, gh)
-    for name, got, want in (("x", gx, x), ("h0", gh0, h0), *((n, grads[n], v) for n, v in leaves.items())):
-        assert relative_error(got, want.grad) < TOLERANCE, name
-
-
-# --- the cells once more, in torch --------------------------------------------------------------------------
-
-
-def layer(a, p, end, first=0):
-    """Layer norm over the units of `a`; gain and bias with that end to their names, from unit `first` on."""
-    part = slice(first, first + a.shape[-1])
-    return F.layer_norm(a, a.shape[-1:], p["gain" + end][part], p["bias" + end][part], EPS)
-
-
-def per_gate(a, p, n):
-    h = a.shape[-1] // n
-    return torch.cat([layer(a[:, k * h : (k + 1) * h], p, "", k * h) for k in range(n)], dim=-1)
-
-
-def batch(a, gain, bias=None):
-    return F.batch_norm(a, None, None, gain, bias, training=True, eps=EPS)
-
-
-EPS = 1e-2
-
-
-def pre_activations(kind, p, x, h, n):
-    """RNN and LSTM: what the activations of the n gates are taken of."""
-    if "plain" in kind:
-        return x + p["bias_ih"] + h + p["bias_hh"]
-    if "split" in kind:
-        return layer(x, p, "_ih") + layer(h, p, "_hh")
-    if kind == "rnn batch":
-        return batch(x + h, p["gain"], p["bias"])
-    if "batch" in kind:
-        return batch(x, p["gain_ih"]) + batch(h, p["gain_hh"]) + p["bias"]
-    return per_gate(x + h, p, n) if "gate" in kind else layer(x + h, p, "")
-
-
-def rnn_step(kind, p, x, h, state):
-    return (torch.tanh(pre_activations(kind, p, x, h, 1)),)
-
-
-def lstm_step(kind, p, x, h, state):
-    i, f, g, o = pre_activations(kind, p, x, h, 4).chunk(4, dim=-1)
-    c = seen = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    if "gain_c" in p:
-        seen = batch(c, p["gain_c"], p["bias_c"]) if "batch" in kind else layer(c, p, "_c")
-    return o.sigmoid() * seen.tanh(), seen if "carry" in kind else c
-
-
-def gru_step(kind, p, x, h, state):
-    hidden = state[0].shape[-1]
-    (x_rz, x_n), (h_rz, h_n) = (a.split([2 * hidden, hidden], dim=-1) for a in (x, h))
-    if "plain" in kind:
-        sides = [(x + p["bias_ih"]), (h + p["bias_hh"])]
-    elif "batch" in kind:
-        sides = [batch(x, p["gain_ih"], p["bias"]), batch(h, p["gain_hh"])]
-    elif "all" in kind:
-        sides = [layer(x, p, "_ih"), layer(h, p, "_hh")]
-    elif "split" in kind:
-        sides = [
-            torch.cat([layer(a, p, end), layer(b, p, end, 2 * hidden)], dim=-1)
-            for a, b, end in ((x_rz, x_n, "_ih"), (h_rz, h_n, "_hh"))
-        ]
-    if "joint" in kind:
-        r, z, n = layer(x + h, p, "").chunk(3, dim=-1)
-        r, z = r.sigmoid(), z.sigmoid()
-        n = torch.tanh(r * n)
-    elif "gate" in kind:
-        r, z = per_gate(x_rz + h_rz, p, 2).sigmoid().chunk(2, dim=-1)
-        n = layer(x_n + r * h_n, p, "", 2 * hidden).tanh()
-    else:
-        r, z = (sides[0] + sides[1])[:, : 2 * hidden].sigmoid().chunk(2, dim=-1)
-        n = torch.tanh(sides[0][:, 2 * hidden :] + r * sides[1][:, 2 * hidden :])
-    return ((1 - z) * n + z * state[0],)
-
-
-STEPS = {"rnn": rnn_step, "lstm": lstm_step, "gru": gru_step}
-
-
-def unrolled(kind, p, x, state, lengths, reverse):
-    """y and the last state: the sequences alive at a step are stacked, and each gets its own rows back."""
-    steps, sequences, hidden = *x.shape[:2], state[0].shape[-1]
-    states = [[part[k] for part in state] for k in range(sequences)]
-    rows = {}
-    for t in range(steps):
-        alive = [k for k in range(sequences) if lengths[k] > t]
-        at = {k: lengths[k] - 1 - t if reverse else t for k in alive}
-        old = [torch.stack([states[k][part] for k in alive]) for part in range(len(state))]
-        x_ = torch.stack([x[at[k], k] for k in alive]) @ p["weight_ih"].T + p.get("inner_bias_ih", 0)
-        h_ = old[0] @ p["weight_hh"].T + p.get("inner_bias_hh", 0)
-        new = STEPS[CELLS[kind][0]](kind, p, x_, h_, old)
-        for row, k in enumerate(alive):
-            states[k] = [part[row] for part in new]
-            rows[at[k], k] = new[0][row]
-    zero = torch.zeros(hidden, dtype=torch.float64)
-    y = torch.stack([torch.stack([rows.get((t, k), zero) for k in range(sequences)]) for t in range(steps)])
-    return y, [torch.stack([s[part] for s in states]) for part in range(len(state))]
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("inner", [False, True])
-@pytest.mark.parametrize("kind", [*LAYER, *PER_STEP])
-def test_every_cell_is_autograd_through_a_loop(rng, kind, inner, reverse):
-    """Forward and back: every placement, norm of c and span; batch norm with the statistics of the batch."""
-    # under batch norm every step keeps several sequences: F.batch_norm refuses one, and two that happen to be
-    # alike magnify roundings
-    lengths = [4, 2, 4, 0, 3, 4, 4, 4] if kind in PER_STEP else [4, 0, 1, 4, 3]
-    values, _ = draw(kind, rng, t=4, b=len(lengths), inner=inner)
-    leaves = {key: leaf(v) for key, v in values.items()}
-    starts = [key for key in ("h0", "c0") if key in values]
-    p = {key: v for key, v in leaves.items() if key not in ("x", *starts)}
-    y, last = unrolled(kind, p, leaves["x"], [leaves[key] for key in starts], lengths, reverse)
-    gy, *glast = (rng.standard_normal(v.shape) for v in (y, *last))
-    sum((v * torch.tensor(g)).sum() for v, g in zip((y, *last), (gy, *glast), strict=True)).backward()
-
-    mine, mine_last, tape = forward(kind, values, lengths=lengths, reverse=reverse, eps=EPS)
-    assert relative_error(mine, y.detach()) < TOLERANCE
-    for got, want in zip(mine_last, last, strict=True):
-        assert relative_error(got, want.detach()) < TOLERANCE
-    grads = backward(kind, tape, gy, glast)
-    assert set(grads) == set(leaves)
-    for key, v in leaves.items():
-        # batch norm takes off what an inner bias adds: its gradient is rounding errors
-        nothing = kind in PER_STEP and key.startswith("inner_bias")
-        error = absolute_error if nothing else relative_error
-        assert error(grads[key], v.grad) < TOLERANCE, key

@@ -16,14 +16,8 @@ pytestmark = pytest.mark.skipif(not emulates_aarch64(), reason=f"needs {GCC_AARC
 
 @pytest.fixture(scope="module")
 def driver():
-    program = linked(
-        "aarch64",
-        [GCC_AARCH64],
-        "aarch64",
-        ROOT / "tests/simd/aarch64_driver.c",
-        flags=("-O1",),
-        link=("-static",),
-    )
+    main = ROOT / "tests/simd/aarch64_driver.c"
+    program = linked("aarch64", [GCC_AARCH64], "aarch64", main, flags=("-O1",), link=("-static",))
 
     def run(*arguments, isa="neon", cpu="max", dtype=np.float32, **arrays):
         """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""
@@ -45,13 +39,10 @@ def code_of(dtype):
     return int(_core.WeightType[dtype.upper()])
 
 
-def test_the_driver_runs_neon(driver):
-    assert driver("isa").strip() == b"neon"
+CPUS = [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
 
 
-@pytest.mark.parametrize(
-    "cpu, best", [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
-)
+@pytest.mark.parametrize("cpu, best", CPUS)
 def test_what_a_cpu_has_is_chosen(driver, cpu, best):
     """And nothing that it has not."""
     assert driver("isa", isa="best", cpu=cpu).decode().strip() == best
@@ -66,10 +57,8 @@ FUNCTIONS = {"EXP": np.exp, "TANH": np.tanh, "SIGMOID": lambda v: 1 / (1 + np.ex
 
 @pytest.mark.parametrize("name, function", FUNCTIONS.items())
 def test_functions_within_2_ulp(driver, name, function):
-    x = np.concatenate(
-        [np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), [np.inf, -np.inf, np.nan, -0.0]]
-    )
-    x = x.astype(np.float32)
+    ends = [np.inf, -np.inf, np.nan, -0.0]
+    x = np.concatenate([np.linspace(-110, 95, 40001), np.linspace(-1, 1, 20001), ends]).astype(np.float32)
     got = np.frombuffer(driver("map", int(_core.Function[name]), x.size, x=x), np.float32)
     with np.errstate(over="ignore"):
         wanted = function(x.astype(np.float64))
@@ -89,15 +78,14 @@ def dtype_of(name):
 
 
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 12, 33, 130])
+@pytest.mark.parametrize("n", [1, 3, 4, 33, 130])
 def test_layer_norm(driver, name, n):
     (code, error), dtype = DTYPES[name], dtype_of(name)
     rng = np.random.default_rng(n)
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((5, n), n, n))
     x = x.astype(dtype)
-    got = np.frombuffer(
-        driver("layer_norm", code, 5, n, dtype=dtype, x=x, gain=gain, bias=bias), dtype
-    ).reshape(5, n)
+    got = driver("layer_norm", code, 5, n, dtype=dtype, x=x, gain=gain, bias=bias)
+    got = np.frombuffer(got, dtype).reshape(5, n)
     wanted = reference.layer_norm(x.astype(np.float64), n, gain, bias)
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=error, atol=error)
 
@@ -111,44 +99,30 @@ def test_layer_norm_backward(driver, name, rows, n):
     got = driver("layer_norm_backward", code, rows, n, dtype=dtype, gy=gy, x=x, gain=gain)
     cut = rows * n * dtype.itemsize
     sums = np.frombuffer(got[cut:]).reshape(2, n)
-    gx, ggain, gbias = reference.layer_norm_backward(
-        gy.astype(np.float64), x.astype(np.float64), n, gain, np.zeros(n)
-    )
+    given = gy.astype(np.float64), x.astype(np.float64), n, gain, np.zeros(n)
+    gx, ggain, gbias = reference.layer_norm_backward(*given)
     np.testing.assert_allclose(np.frombuffer(got[:cut], dtype).reshape(rows, n), gx, rtol=0, atol=20 * error)
     np.testing.assert_allclose(sums, [ggain, gbias], rtol=0, atol=error * rows)
 
 
-@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (6, 9, 13, 33), (5, 17, 4, 50)])
-def test_rnn(driver, T, B, D, H):
-    rng = np.random.default_rng(H)
-    shapes = {"x": (T, B, D), "weight_ih": (H, D), "weight_hh": (H, H), "gain": H, "bias": H}
-    arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
-    got = driver("layer", number_of("RNN"), T, B, D, H, code_of("float32"), **arrays)
-    got = np.frombuffer(got, np.float32).reshape(T, B, H)
-    x, weight_ih, weight_hh, gain, bias = arrays.values()
-    wanted = reference.rnn(x, weight_ih, weight_hh, norm="layer", gain=gain, bias=bias)[0]
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
+SITES = {"RNN": [""], "LSTM": ["_ih", "_hh", "_c"], "GRU": ["_ih", "_hh"]}
 
 
-@pytest.mark.parametrize("cell, G", [("lstm", 4), ("gru", 3)])
-@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33)])
-def test_gated_cells(driver, cell, G, T, B, D, H):
+@pytest.mark.parametrize("cell, G", [("RNN", 1), ("LSTM", 4), ("GRU", 3)])
+@pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33), (5, 17, 4, 50)])
+def test_cells(driver, cell, G, T, B, D, H):
     rng, n = np.random.default_rng(H), G * H
-    shapes = {
-        "x": (T, B, D),
-        "weight_ih": (n, D),
-        "weight_hh": (n, H),
-        "gain_ih": n,
-        "bias_ih": n,
-        "gain_hh": n,
-        "bias_hh": n,
-    }
-    if cell == "lstm":
-        shapes |= {"gain_c": H, "bias_c": H}
+    shapes = {"x": (T, B, D), "weight_ih": (n, D), "weight_hh": (n, H)}
+    for site in SITES[cell]:
+        shapes |= {f"{kind}{site}": H if site == "_c" else n for kind in ("gain", "bias")}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
     got = driver("layer", number_of(cell), T, B, D, H, code_of("float32"), **arrays)
     got = np.frombuffer(got, np.float32).reshape(T, B, H)
-    wanted = getattr(reference, cell)(arrays.pop("x"), arrays)[0]
+    x = arrays.pop("x")
+    if cell == "RNN":
+        wanted = reference.rnn(x, norm="layer", **arrays)[0]
+    else:
+        wanted = getattr(reference, cell.lower())(x, arrays)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6)
 
 
@@ -179,8 +153,8 @@ def parameters_of(cell, D, H):
         if name.startswith(("gain", "bias")):
             setattr(rnn, name, rng.uniform(0.5, 1.5, value.shape))
     own = rnn.parameters()
-    sides = {"RNN": [""], "LSTM": ["_ih", "_hh", "_c"], "GRU": ["_ih", "_hh"]}[cell]
-    names = ["weight_ih", "weight_hh", *(f"{kind}{side}" for side in sides for kind in ("gain", "bias"))]
+    sites = [f"{kind}{site}" for site in SITES[cell] for kind in ("gain", "bias")]
+    names = ["weight_ih", "weight_hh", *sites]
     return rnn, {name: own[f"{name}_l0"] for name in names}
 
 
@@ -240,7 +214,6 @@ def test_bfmmla_has_the_bits_of_bfdot_at_the_ends_of_the_range(driver):
             return np.frombuffer(got, np.uint32).reshape(len(who), H)
 
         whole = run("neonbf16", range(B))
-        whole = run("neonbf16", range(B))
         np.testing.assert_array_equal(whole, run("neonbf16_emulated", range(B)))
         np.testing.assert_array_equal(whole, np.concatenate([run("neonbf16", [i]) for i in range(B)]))
 
@@ -275,16 +248,4 @@ def test_plain_c_gives_the_bits_of_this_machine(driver, cell, dtype):
     got = driver("layer", number_of(cell), T, B, D, H, code, isa="scalar", x=x, **arrays)
     with using_isa("scalar"):
         wanted = rnn.to_dtype(dtype)(x)[0]
-    assert got == wanted.tobytes()
-
-
-@pytest.mark.parametrize("name", DTYPES)
-def test_plain_c_gives_the_bits_of_this_machine_in_the_norms(driver, name):
-    code, dtype = DTYPES[name][0], dtype_of(name)
-    rng = np.random.default_rng(4)
-    wide = np.float64 if name == "float64" else np.float32
-    x, gain, bias = rng.standard_normal((70, 130)).astype(dtype), *rng.standard_normal((2, 130)).astype(wide)
-    got = driver("layer_norm", code, 70, 130, isa="scalar", dtype=dtype, x=x, gain=gain, bias=bias)
-    with using_isa("scalar"):
-        wanted = lnrnn.layer_norm(x, 130, gain, bias)
     assert got == wanted.tobytes()

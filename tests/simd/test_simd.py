@@ -38,10 +38,7 @@ each_type = pytest.mark.parametrize("v", DTYPES)
 # One rounding, by IEEE's own rule.
 EXACT = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 # One of two values, to the bit.
-CHOSEN = {
-    "min": lambda a, b: np.where(a < b, a, b),
-    "max": lambda a, b: np.where(a > b, a, b),
-}
+CHOSEN = {"min": lambda a, b: np.where(a < b, a, b), "max": lambda a, b: np.where(a > b, a, b)}
 SHORT = ("bf16", "f16")
 
 
@@ -73,9 +70,8 @@ def test_fma(unit, rng, v):
     """One rounding, or, on the instruction sets that the list names, two."""
     a, b, c = operands(rng, DTYPES[v], 3, random=400)
     ulp = np.finfo(DTYPES[v]).eps
-    a = np.concatenate(
-        [a, 1 + ulp * rng.integers(1, 100, 200).astype(DTYPES[v])]
-    )  # whose squares need twice the digits
+    long = 1 + ulp * rng.integers(1, 100, 200).astype(DTYPES[v])  # whose squares need twice the digits
+    a = np.concatenate([a, long])
     b = np.concatenate([b, a[-200:]])
     c = np.concatenate([c, -(a[-200:] * b[-200:])])
     one, two = fused(a, b, c), a * b + c
@@ -102,16 +98,14 @@ def test_sum(unit, rng, v):
     np.testing.assert_array_equal(sums(whole), whole.sum(1))
     single = np.eye(lanes, dtype=dtype)
     for value in (dtype(1.1), np.inf, -np.inf, np.nan, np.finfo(dtype).smallest_subnormal):
-        np.testing.assert_array_equal(
-            sums(np.where(single == 1, value, dtype(0))), np.full(lanes, value, dtype)
-        )
+        got = sums(np.where(single == 1, value, dtype(0)))
+        np.testing.assert_array_equal(got, np.full(lanes, value, dtype))
     any_ = rng.standard_normal((500, lanes)).astype(dtype)
     exact = any_.astype(np.longdouble).sum(1)
     got = sums(any_)
     # lanes - 1 roundings, each of at most half an ULP of a partial sum, which the magnitudes bound.
-    assert (
-        np.abs(got - exact) <= (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
-    ).all()
+    most = (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
+    assert (np.abs(got - exact) <= most).all()
     assert_bits(sums(any_), got)
     assert_bits(sums(np.concatenate([whole, any_]))[500:], got)
 
@@ -139,10 +133,8 @@ def test_zero_and_set1(unit, rng, v):
 @each_type
 def test_keep_n(unit, rng, v):
     """NaN too become +0."""
-    for x in (
-        rng.standard_normal(unit.lanes[v]).astype(DTYPES[v]),
-        np.full(unit.lanes[v], -np.nan, DTYPES[v]),
-    ):
+    some = rng.standard_normal(unit.lanes[v]).astype(DTYPES[v])
+    for x in (some, np.full_like(some, -np.nan)):
         for n in range(unit.lanes[v] + 1):
             want = np.where(np.arange(len(x)) < n, x, DTYPES[v](0))
             assert_bits(np.frombuffer(unit.run(f"{v}_keep_n", x, n=n), DTYPES[v]), want)
@@ -153,9 +145,8 @@ def test_keep_n(unit, rng, v):
 
 def test_round(unit, rng):
     below = F32(2**22)
-    whole = np.concatenate([np.arange(300), 2 ** np.arange(23) - 1, rng.integers(0, 2**22 - 1, 2000)]).astype(
-        F32
-    )
+    whole = np.concatenate([np.arange(300), 2 ** np.arange(23) - 1, rng.integers(0, 2**22 - 1, 2000)])
+    whole = whole.astype(F32)
     half = whole + F32(0.5)
     x = np.concatenate([whole, half, np.nextafter(half, F32(0)), np.nextafter(half, below), special(F32)])
     x = np.concatenate([x[np.abs(x) < below], rng.uniform(-300, 300, 2000).astype(F32)])
@@ -166,10 +157,8 @@ def test_round(unit, rng):
 def test_scale(unit, rng):
     """Subnormal results are rounded once."""
     n = np.tile(np.arange(-252, 255), 20)
-    v = np.concatenate(
-        [np.repeat([1, 0.5, -2, np.nextafter(F32(2), F32(0))], 507), rng.uniform(0.5, 2, 16 * 507)]
-    )
-    v = v.astype(F32)
+    few = np.repeat([1, 0.5, -2, np.nextafter(F32(2), F32(0))], 507)
+    v = np.concatenate([few, rng.uniform(0.5, 2, 16 * 507)]).astype(F32)
     v[len(v) // 2 :] *= -1
     assert_bits(unit.map("v32_scale", v, n.astype(F32)), np.ldexp(v.astype(F64), n).astype(F32))
     assert np.isnan(unit.map("v32_scale", np.full(507, np.nan, F32), n[:507].astype(F32))).all()
@@ -245,9 +234,8 @@ def test_vi32_zero(unit):
 
 def test_dot4(unit, rng):
     """The largest sums of either sign: two products of 127 by 127 are just below what 16 bits hold."""
-    a = np.array(
-        list(itertools.product([0, 1, 127], repeat=4)) + rng.integers(0, 128, (1000, 4)).tolist(), np.uint8
-    )
+    few = list(itertools.product([0, 1, 127], repeat=4))
+    a = np.array(few + rng.integers(0, 128, (1000, 4)).tolist(), np.uint8)
     lanes = unit.lanes["vi32"]
     extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
     for weights in (extreme, rng.integers(-127, 128, (200, 4)).astype(np.int8)):
@@ -288,9 +276,8 @@ def test_less(unit, rng):
     s = rng.integers(-(2**30), 2**30, 3000).astype(np.int32)
     difference = np.resize(integers(rng, 1000) // 2, 3000).astype(np.int64)
     assert np.abs(difference + s).max() < 2**31
-    assert_bits(
-        unit.map("vi32_less", (difference + s).astype(np.int32), s, dtype=F32), difference.astype(F32)
-    )
+    got = unit.map("vi32_less", (difference + s).astype(np.int32), s, dtype=F32)
+    assert_bits(got, difference.astype(F32))
 
 
 def test_vi32_load_and_store(unit, rng):
@@ -328,9 +315,8 @@ def test_dot4_s8(unit, rng):
 
 def nearest_integers(rng, most):
     """Floats from -most to most: whole ones, halves, which are ties, and one place beside these."""
-    whole = np.unique(
-        np.concatenate([rng.integers(-most, most + 1, 2000), np.arange(-260, 261), [-most, most]])
-    )
+    whole = np.concatenate([rng.integers(-most, most + 1, 2000), np.arange(-260, 261), [-most, most]])
+    whole = np.unique(whole)
     whole = whole[np.abs(whole) <= most].astype(F32)
     half = whole[np.abs(whole) < most] + F32(0.5)
     beside = [np.nextafter(half, F32(0)), np.nextafter(half, F32(np.inf))]
@@ -400,40 +386,28 @@ def array_of(unit, array):
 
 
 @each_array
-def test_load(unit, rng, array):
+def test_load_n_reads_n_and_no_more(unit, rng, array):
+    """At the end of a page the next element may not be read, and at the beginning the one before."""
     name, lanes, vector, memory, load, _, places = array_of(unit, array)
     for place in places:
         x = drawn(rng, memory, lanes)
         assert_bits(np.frombuffer(unit.run(name("load"), x, place=place), vector), load(x))
-
-
-@each_array
-def test_load_n_reads_n_and_no_more(unit, rng, array):
-    """At the end of a page what follows may not be read, and at the beginning what stands before."""
-    name, lanes, vector, memory, load, _, places = array_of(unit, array)
-    for n in range(lanes + 1):
-        for place in places:
+        for n in range(lanes + 1):
             x = drawn(rng, memory, n)
             want = np.concatenate([load(x), np.zeros(lanes - n, vector)])
             assert_bits(np.frombuffer(unit.run(name("load_n"), x, n=n, place=place), vector), want)
 
 
 @each_array
-def test_store(unit, rng, array):
+def test_store_n_writes_n_and_no_more(unit, rng, array):
+    """Past the end of a page nothing may be written, not even the bytes that were there."""
     name, lanes, vector, memory, _, store, places = array_of(unit, array)
     for place in places:
         x = drawn(rng, vector, lanes)
         assert_bits(np.frombuffer(unit.run(name("store"), x, place=place), memory), store(x))
-
-
-@each_array
-def test_store_n_writes_n_and_no_more(unit, rng, array):
-    """Not even what was there before: past the end of a page nothing may be written."""
-    name, lanes, vector, memory, _, store, places = array_of(unit, array)
-    for n in range(lanes + 1):
-        for place in places:
-            x = drawn(rng, vector, lanes)
-            assert_bits(np.frombuffer(unit.run(name("store_n"), x, n=n, place=place), memory), store(x)[:n])
+        for n in range(lanes + 1):
+            got = unit.run(name("store_n"), x, n=n, place=place)
+            assert_bits(np.frombuffer(got, memory), store(x)[:n])
 
 
 @each_array
@@ -455,12 +429,9 @@ def test_stream_end_and_prefetch(unit):
 # --- completeness -------------------------------------------------------------------------------------------
 
 MOVES = ("load", "load_n", "store", "store_n", "stream")
+OF_BOTH = (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
 TESTED = {
-    *(
-        f"{v}_{name}"
-        for v in DTYPES
-        for name in (*EXACT, *CHOSEN, "sqrt", "fma", "sum", "zero", "set1", "keep_n")
-    ),
+    *(f"{v}_{name}" for v in DTYPES for name in OF_BOTH),
     *(f"v32_{name}" for name in ("round", "scale", "lookup16", "abs", "copysign", "select_lt", "bf16_pair")),
     *(f"v32_{name}" for name in ("prefetch", "prefetch_l2", "larger", "largest", "store_s14", "store_s8")),
     *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "shifted", "to_v32", "less")),

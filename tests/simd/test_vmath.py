@@ -28,24 +28,20 @@ def truth(name, x):
 
 @cache
 def sweep():
-    """5.5 million floats of both signs: every 1009th from 0 to infinity; every 97th of 2^-9 to 16, where the
+    """1.4 million floats of both signs: every 4001st from 0 to infinity; every 389th of 2^-9 to 16, where the
     functions bend; all around the multiples and odd half multiples of ln 2, where exp changes its power of
     two, around the saturation of tanh, and around the bounds of exp's range.
     """
-    everywhere = np.arange(0, 0x7F800001, 1009, dtype=np.uint32).view(np.float32)
+    everywhere = np.arange(0, 0x7F800001, 4001, dtype=np.uint32).view(np.float32)
     first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
-    bend = np.arange(first, last, 97, dtype=np.uint32).view(np.float32)
+    bend = np.arange(first, last, 389, dtype=np.uint32).view(np.float32)
     positive = np.concatenate([everywhere, bend])
-    edges = np.concatenate(
-        [
-            np.arange(-151, 129) * np.log(2),
-            (np.arange(-151, 129) + 0.5) * np.log(2),
-            [0.29090909, 0.87272727, 9.0108, 9.015, 30, 88.722839, 89, -87.336544, -103.27893, -103.97208],
-            [-104, -105, 104],
-        ]
-    )
+    powers = np.arange(-151, 129)
+    ends = [88.722839, 89, -87.336544, -103.27893, -103.97208, -104, -105, 104]
+    saturation = [0.29090909, 0.87272727, 9.0108, 9.015, 30]
+    edges = np.concatenate([powers * np.log(2), (powers + 0.5) * np.log(2), saturation, ends])
     edges = edges[edges != 0].astype(np.float32)
-    edges = (edges.view(np.int32)[:, None] + np.arange(-500, 500, dtype=np.int32)).ravel().view(np.float32)
+    edges = (edges.view(np.int32)[:, None] + np.arange(-100, 100, dtype=np.int32)).ravel().view(np.float32)
     return np.concatenate([positive, -positive, edges])
 
 
@@ -62,23 +58,25 @@ def test_within_two_ulp_on_a_dense_sweep(family, name):
         assert ulp_error(got, sweep_truth(name)) <= 2
     if name == "tanh":
         assert np.nanmax(np.abs(got)) == 1
-    elif name == "sigmoid":
-        assert np.nanmin(got) == 0 and np.nanmax(got) == 1
+        np.testing.assert_array_equal(lnrnn.tanh(-sweep()), -got)
     else:
-        assert np.nanmin(got) == 0
+        assert np.nanmin(got) == 0 and not np.signbit(got[~np.isnan(got)]).any()
+        assert name == "exp" or np.nanmax(got) == 1
 
 
 INF = np.inf
 
 
-@pytest.mark.parametrize(
-    "name, x, want",
-    [
-        ("exp", [0.0, -0.0, INF, -INF, 89, -104, 3e38, -3e38], [1, 1, INF, 0, INF, 0, INF, 0]),
-        ("tanh", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.0, -0.0, 1, -1, 1, -1]),
-        ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
-    ],
-)
+# Denormals, of which tanh is the identity; the others cannot tell them from 0.
+DENORMALS = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32).tolist()
+
+
+@pytest.mark.parametrize("name, x, want", [
+    ("exp", [0.0, -0.0, INF, -INF, 89, -104, 3e38, -3e38], [1, 1, INF, 0, INF, 0, INF, 0]),
+    ("tanh", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.0, -0.0, 1, -1, 1, -1]),
+    ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
+    ("exp", DENORMALS, [1] * 6), ("tanh", DENORMALS, DENORMALS), ("sigmoid", DENORMALS, [0.5] * 6),
+])  # fmt: skip
 def test_edges_as_ieee_says(family, name, x, want):
     x, want = np.array(x, np.float32), np.array(want, np.float32)
     x, want = np.tile(x, 5), np.tile(want, 5)  # whole vectors and tails
@@ -104,22 +102,6 @@ def test_nan_stays_nan_and_stays_alone(family, name):
 
 
 @each_function
-def test_denormals(family, name):
-    """tanh of a denormal is itself; the others cannot tell it from 0."""
-    x = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32)
-    x = np.concatenate([x, -x])
-    want = {"exp": np.ones_like(x), "tanh": x, "sigmoid": np.full_like(x, 0.5)}[name]
-    np.testing.assert_array_equal(getattr(lnrnn, name)(x), want)
-
-
-def test_tanh_is_odd_and_exp_never_negative(family):
-    x = sweep()[::17]
-    np.testing.assert_array_equal(lnrnn.tanh(-x), -lnrnn.tanh(x))
-    y = lnrnn.exp(x)
-    assert not np.signbit(y[~np.isnan(x)]).any()
-
-
-@each_function
 def test_onnxs_vectors(family, name):
     """Theirs are float32 results of NumPy: the nearest float, or its neighbour."""
     for case in onnx_cases(name.capitalize()):
@@ -131,18 +113,15 @@ def test_onnxs_vectors(family, name):
 
 @pytest.mark.parametrize("name", ["exp", "tanh"])  # NumPy has no sigmoid
 def test_numpys_vectors(family, name):
-    """NumPy's own validation set, in its wheel: hex inputs and outputs of glibc in higher precision. Its rows
-    of float64 are left out, for lnrnn computes these functions in float32 alone, and so are the sets of
-    functions that lnrnn does not have."""
+    """The rows of float32 of NumPy's validation set, in its wheel: glibc's results in higher precision."""
     table = files("numpy") / "_core" / "tests" / "data" / f"umath-validation-set-{name}.csv"
     if not table.is_file():
         pytest.skip("this NumPy came without its test data")
     lines = (line for line in table.read_text().splitlines() if line and not line.startswith("#"))
     rows = [row for row in csv.DictReader(lines) if row["dtype"] == "np.float32"]
     assert len(rows) > 100
-    x, want = (
-        np.array([int(r[k], 16) for r in rows], np.uint32).view(np.float32) for k in ("input", "output")
-    )
+    x, want = (np.array([int(row[k], 16) for row in rows], np.uint32) for k in ("input", "output"))
+    x, want = x.view(np.float32), want.view(np.float32)
     with np.errstate(all="ignore"):
         assert ulp_error(getattr(lnrnn, name)(x), want) <= 2
 
@@ -172,9 +151,13 @@ def test_layouts(family, name):
             out = y.copy() if layout == "misaligned" else y
             assert f(y, out=out) is out
             np.testing.assert_array_equal(out, want, err_msg=f"{layout}, in place")
-    empty = f(np.zeros((3, 0), np.float32))
-    assert empty.shape == (3, 0) and empty.dtype == np.float32
-    assert np.shape(f(0.25)) == ()
+    assert type(f(x.view(Kind))) is np.ndarray
+    np.testing.assert_array_equal(f(x.view(Kind)), want)
+    out = np.zeros_like(x).view(Kind)
+    assert f(x, out=out) is out
+    np.testing.assert_array_equal(out.view(np.ndarray), want)
+    assert f(out.view(np.ndarray), out=out) is out  # its own memory, twice applied
+    np.testing.assert_array_equal(out.view(np.ndarray), f(want))
 
 
 @each_function
@@ -187,20 +170,6 @@ def test_out_that_overlaps(family, name):
         want = f(x.copy())
         f(x, out=out)
         np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
-
-
-@each_function
-def test_subclasses_are_taken_as_arrays(name):
-    f = getattr(lnrnn, name)
-    x = np.random.default_rng(3).uniform(-5, 5, (3, 4)).astype(np.float32)
-    want = f(x)
-    assert type(f(x.view(Kind))) is np.ndarray
-    np.testing.assert_array_equal(f(x.view(Kind)), want)
-    out = np.zeros((3, 4), np.float32).view(Kind)
-    assert f(x, out=out) is out
-    np.testing.assert_array_equal(out.view(np.ndarray), want)
-    assert f(out.view(np.ndarray), out=out) is out  # its own memory, twice applied
-    np.testing.assert_array_equal(out.view(np.ndarray), f(want))
 
 
 @each_function
@@ -246,18 +215,10 @@ def test_any_floats(values):
 
 
 @each_function
-@pytest.mark.parametrize(
-    "x",
-    [
-        [1, 2],
-        (0.5,),
-        np.array([1, 0], bool),
-        np.array([0.5], np.float16),
-        np.array([0.5, -3], np.float64),
-        np.arange(3),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("x", [
+    [1, 2], (0.5,), np.array([1, 0], bool), np.array([0.5], np.float16), np.array([0.5, -3], np.float64),
+    np.arange(3),
+], ids=repr)  # fmt: skip
 def test_real_numbers_are_converted_to_float32(name, x):
     f = getattr(lnrnn, name)
     got = f(x)
@@ -287,7 +248,6 @@ def test_bad_out_is_refused(name, error, out):
     [
         ((3, 4), (4, 3), "of shape (3, 4), got an array of shape (4, 3) and dtype float32"),
         ((3, 4), (12,), "of shape (3, 4), got an array of shape (12,) and dtype float32"),
-        ((12,), (3, 4), "of shape (12,), got an array of shape (3, 4) and dtype float32"),
         ((), (1,), "of shape (), got an array of shape (1,) and dtype float32"),
         ((3, 0), (0, 3), "of shape (3, 0), got an array of shape (0, 3) and dtype float32"),
         ((3, 4), "read-only", "writeable, got a read-only array"),

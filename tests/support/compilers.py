@@ -21,18 +21,9 @@ sys.path.insert(0, str(ROOT / "pyx"))
 from build_flags import CFLAGS, ISAS, ONCE, Unit, units  # noqa: E402
 
 __all__ = [
-    "CFLAGS",
-    "GCC_AARCH64",
-    "ISAS",
-    "ONCE",
-    "QEMU",
-    "ROOT",
-    "built",
-    "emulates_aarch64",
-    "linked",
-    "native_compiler",
-    "preloading",
-]
+    "CFLAGS", "GCC_AARCH64", "ISAS", "ONCE", "QEMU", "ROOT", "built", "emulates_aarch64", "linked",
+    "native_compiler", "preloading",
+]  # fmt: skip
 
 KEPT = ROOT / "build/tests"
 GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -40,13 +31,8 @@ GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 def native_compiler() -> list[str]:
     """The command of a C compiler for this machine; without one the test is skipped."""
-    named = [
-        shlex.split(os.environ.get("CC", "")),
-        shlex.split(sysconfig.get_config_var("CC") or ""),
-        ["cc"],
-        ["gcc"],
-        ["clang"],
-    ]
+    named = [shlex.split(words or "") for words in (os.environ.get("CC"), sysconfig.get_config_var("CC"))]
+    named += [["cc"], ["gcc"], ["clang"]]
     found = next((command for command in named if command and shutil.which(command[0])), None)
     return found or pytest.skip("needs a C compiler")
 

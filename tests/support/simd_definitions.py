@@ -31,11 +31,8 @@ def assert_values(got, want):
 def special(dtype):
     """Zeros, ends of ranges, quiet NaN with payloads, and numbers that round."""
     info, one = np.finfo(dtype), dtype(1)
-    least, below_one, above_one = (
-        info.smallest_subnormal,
-        np.nextafter(one, dtype(0)),
-        np.nextafter(one, dtype(2)),
-    )
+    least, below_one = info.smallest_subnormal, np.nextafter(one, dtype(0))
+    above_one = np.nextafter(one, dtype(2))
     x = [0, least, 3 * least, info.tiny - least, info.tiny]
     x += [1 / 3, 0.5, below_one, 1, above_one, 1.5, 7, 2.0**info.nmant, info.max / 2, info.max, np.inf]
     x = np.array(x, dtype)

@@ -22,7 +22,7 @@ OF_KERNELS = [
 ]  # fmt: skip
 # What depends on the Python: arguments and their errors, arrays, copies, settings, files, the command.
 OF_PYTHON = [
-    "tests/norm/test_layer_norm_input.py", "tests/norm/test_batch_norm_input.py",
+    "tests/norm/test_norm_input.py",
     "tests/rnn/test_attributes.py", "tests/rnn/test_bad_calls.py", "tests/rnn/test_copies.py",
     "tests/rnn/test_construction.py", "tests/rnn/test_stream.py", "tests/runtime/test_runtime.py",
     "tests/runtime/test_changed_arrays.py", "tests/runtime/test_result_memory.py", "tests/files", "tests/cli",

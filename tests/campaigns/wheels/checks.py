@@ -25,7 +25,7 @@ LARGEST = 1_500_000  # bytes
 # Tests that need the wheel alone. Of the machine's code, which is the same in the wheels of all Pythons:
 # norms and layers against the reference, equal bits by threads and batches, teams of threads.
 OF_MACHINE = (
-    "tests/norm/test_layer_norm.py", "tests/norm/test_batch_norm_input.py", "tests/rnn/test_forward.py",
+    "tests/norm/test_layer_norm.py", "tests/norm/test_norm_input.py", "tests/rnn/test_forward.py",
     "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
 )  # fmt: skip
 # Of the module: arguments and their errors, streams, files.
