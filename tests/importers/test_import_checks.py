@@ -60,7 +60,7 @@ def test_a_right_module_passes_however_it_is_called(way):
 def test_a_module_that_computes_something_else_is_refused_with_what_it_computes(way):
     module = fresh(WAYS[way](OutCell))
     told = (
-        rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*give that.*norm={re.escape(str(OUT))}"
+        rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*norm={re.escape(str(OUT))}: give that"
     )
     with pytest.raises(ValueError, match=told):
         lnrnn.from_torch(module)

@@ -70,6 +70,13 @@ def die_in_turn(folder, index):
     return index, None
 
 
+def die_at_three(folder, index):
+    if index == 3:
+        Path(folder, f"attempt-{os.getpid()}").touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index, None
+
+
 @pytest.fixture(autouse=True)
 def children():
     """A function that gives the processes of this test: none when it ends."""
@@ -104,6 +111,16 @@ def test_who_has_enough_ends_them_in_the_middle(tmp_path, children):
 
 def test_one_that_waits_may_die(tmp_path):
     assert sorted(on_processes(kill_who_is_idle, str(tmp_path), range(2), 3)) == [(0, None), (1, None)]
+
+
+def test_one_that_ends_every_process_is_named(tmp_path):
+    """Others are done meanwhile."""
+    done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
+    with pytest.raises(ChildProcessError, match=message):
+        for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
+            done.append(index)
+    assert len(list(tmp_path.glob("attempt-*"))) == 3
+    assert {0, 1, 2} <= set(done) and 3 not in done
 
 
 @pytest.mark.parametrize("workers", [2, 4])
