@@ -3,14 +3,11 @@ them."""
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 
 import lnrnn
 from helpers import absolute_error
-from lnrnn.importers import convert_torch
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -99,14 +96,6 @@ def test_every_floating_dtype_and_what_requires_grad(dtype):
             np.testing.assert_array_equal(getattr(model, name), p.detach().float().numpy())
     with pytest.raises(TypeError, match="weight_ih_l0 must be an array of floating"):
         lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
-
-
-def test_a_file_of_torch_save():
-    module, file = shaken(nn.LSTM(I, H, 2, bidirectional=True)), io.BytesIO()
-    torch.save(module.state_dict(), file)
-    file.seek(0)
-    x = torch.randn(T, B, I)
-    assert_same(lnrnn.from_torch(torch.load(file, weights_only=True))(x)[0], module(x)[0])
 
 
 def test_parametrizations_are_not_taken_for_weights():
@@ -207,16 +196,6 @@ def test_haste():
         lnrnn.from_torch(module)
     with pytest.raises(ValueError, match="zoneout must be one for all"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
-
-
-def test_nothing_is_made_of_a_module_but_numbers():
-    module = shaken(nn.LSTM(I, H))
-    model = lnrnn.from_torch(module)
-    before = model.weight_hh_l0.copy()
-    with torch.no_grad():
-        module.weight_hh_l0.zero_()
-    np.testing.assert_array_equal(model.weight_hh_l0, before)
-    assert all(type(v) is np.ndarray for v in convert_torch(module).state.values())
 
 
 def test_norms_beside_a_known_layer_do_not_matter():

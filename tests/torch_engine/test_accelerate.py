@@ -145,20 +145,6 @@ def test_gradients_are_torchs(name, options, packed):
         assert (got - want).abs().max() < 1e-5 * want.abs().max()
 
 
-def test_second_derivatives_of_packed_sequences_are_torchs():
-    module = torch.nn.LSTM(I, H, 2, bidirectional=True)
-    twin, found = copy.deepcopy(module), []
-    accelerate(module)
-    x = torch.randn(T, 3, I, requires_grad=True)
-    for each in (module, twin):
-        y, (h, _) = each(packing.pack_padded_sequence(x, [2, T, 1], enforce_sorted=False))
-        inputs = [x, *each.parameters()]
-        grads = torch.autograd.grad(y.data.square().sum() + h.sum(), inputs, create_graph=True)
-        found.append(torch.autograd.grad(sum(g.square().sum() for g in grads), inputs))
-    for got, want in zip(*found, strict=True):
-        assert (got - want).abs().max() <= 1e-4 * want.abs().max()
-
-
 def test_a_model_trains_as_its_twin_and_its_optimiser_goes_on():
     model = Tagger(num_layers=2, dropout=0.2)
     before = dict(model.named_parameters())
