@@ -4,6 +4,8 @@ threads here and Ray is a stand-in; tests/campaigns/engines starts the real ones
 from __future__ import annotations
 
 import functools
+import os
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,3 +189,24 @@ def test_joblib(files):
     call = joblib.delayed(lnrnn.Scorer(model, "x"))
     got = joblib.Parallel(n_jobs=2, backend="threading")(call(batch) for batch in batches)
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
+
+
+# --- docs/scoring.md ----------------------------------------------------------------------------------------
+
+
+def test_what_the_page_shows(tmp_path, distributed, monkeypatch):
+    pytest.importorskip("dask.dataframe")
+    pytest.importorskip("joblib")
+    client = functools.partial(distributed.module.Client, processes=False)
+    monkeypatch.setattr(distributed.module, "Client", client)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(sequence_files.of_the_docs("", "In Python", "The same bits everywhere", "Dask", "joblib"), names)
+    whole = names["scorer"](names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    words = re.search(r"^\$ lnrnn (score .*)$", text, re.M)[1].split()
+    assert cli.main([*words, "--workers", "1"]) == 0
+    assert pq.read_table("out.parquet").equals(as_written(whole))
+    assert len(os.listdir("scored")) == 10  # a file for each row group

@@ -224,46 +224,11 @@ def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
         scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
 
 
-# --- docs/scoring.md ----------------------------------------------------------------------------------------
-
-
-def of_the_docs(*headings):
-    """The Python below these headings of the page, "" for what stands before all of them."""
-    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
-    parts = dict(
-        zip(
-            ["", *re.findall(r"^##+ (.+)$", text, re.M)], re.split(r"^##+ .+$", text, flags=re.M), strict=True
-        )
-    )
-    return "\n".join("\n".join(re.findall(r"```python\n(.*?)```", parts[each], re.S)) for each in headings)
-
-
-def test_what_the_page_shows(tmp_path, monkeypatch):
-    pytest.importorskip("dask.dataframe")
-    pytest.importorskip("distributed")
-    pytest.importorskip("joblib")
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(of_the_docs("", "In Python", "The same bits everywhere", "Dask", "joblib"), names)
-    whole = names["scorer"](names["table"])
-    got = pq.read_table("scored").sort_by("id")
-    assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
-    words = of_the_docs_command()
-    assert cli.main([*words, "--workers", "1"]) == 0
-    assert pq.read_table("out.parquet").equals(as_written(whole))
-    assert len(os.listdir("scored")) == 10  # a file for each row group
-
-
-def of_the_docs_command():
-    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
-    return re.search(r"^\$ lnrnn (score .*)$", text, re.M)[1].split()
-
-
 def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(of_the_docs("", "In Python"), names)
-    program = of_the_docs("Ray")
+    exec(sequence_files.of_the_docs("", "In Python"), names)
+    program = sequence_files.of_the_docs("Ray")
     for name in ("in.parquet", "scored"):  # Ray's workers have another working directory
         program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
     exec(program, names)
