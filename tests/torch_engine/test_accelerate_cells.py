@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from lnrnn.torch import accelerate  # noqa: E402
+from mixed_models import flat  # noqa: E402
 from torch_cells import (  # noqa: E402
     WAYS,
     CustomLSTM,
@@ -46,13 +47,6 @@ SEQUENCES = {
 @pytest.fixture(autouse=True)
 def the_same_numbers_every_time():
     torch.manual_seed(0)
-
-
-def flat(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value
-    return [t for part in parts if part is not None for t in flat(part)]
 
 
 def structure(value):

@@ -16,7 +16,23 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
-from torch_twins import CELLS, LENGTHS, B, Batch, H, I, Layer, T, compare, inputs, tensors, twin  # noqa: E402
+from torch_twins import (  # noqa: E402
+    CELLS,
+    LENGTHS,
+    B,
+    Batch,
+    H,
+    I,
+    Layer,
+    T,
+    called,
+    compare,
+    inputs,
+    states_of,
+    tensors,
+    twin,
+    weighed,
+)  # fmt: skip
 
 # What torch itself warns of while it traces.
 pytestmark = [
@@ -48,10 +64,6 @@ each_network = pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
-def states_of(end):
-    return end if isinstance(end, tuple) else (end,)
-
-
 def dropping(cell, norm="layer", rate=RATE, **options):
     module = twin(cell, norm, **options).train()
     module.dropout = rate
@@ -62,20 +74,9 @@ def as_given(module, x):
     return x.transpose(0, 1) if module.batch_first else x
 
 
-def weighed(results):
-    """A sum of everything that a call returns, with random weights."""
-    generator = torch.Generator().manual_seed(3)
-    return sum((v * torch.randn(v.shape, generator=generator)).sum() for v in results)
-
-
-def called(call, seed, x, state, lengths, wanted):
-    """y and the last states, and the gradients of x, of the first states and of what is wanted."""
-    x = x.detach().requires_grad_()
-    start = [s.detach().requires_grad_() for s in states_of(state)]
+def seeded(call, seed, *given):
     torch.manual_seed(seed)
-    y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)
-    found = [y, *states_of(end)]
-    return found, torch.autograd.grad(weighed(found), [x, *start, *wanted])
+    return called(call, *given)
 
 
 class Stack:
@@ -126,14 +127,14 @@ def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
         for lengths in (None, rng.integers(T - 1, T + 1, batch) if batch == 16 else LENGTHS):
             stack = Stack(module)
             names = [name for name, _ in module.named_parameters()]
-            got, grads = called(module, 5, x, state, lengths, list(module.parameters()))
-            want, own = called(stack, 5, x, state, lengths, [stack.named()[name] for name in names])
+            got, grads = seeded(module, 5, x, state, lengths, list(module.parameters()))
+            want, own = seeded(stack, 5, x, state, lengths, [stack.named()[name] for name in names])
             assert got[0].is_contiguous()
             for a, b in zip((*got, *grads), (*want, *own), strict=True):
                 assert torch.equal(a, b)
             for name, buffer in module.named_buffers():
                 assert torch.equal(buffer, stack.named()[name]) and bool((buffer != 0).any()), name
-            again = called(module, 6, x, state, lengths, list(module.parameters()))[0]
+            again = seeded(module, 6, x, state, lengths, list(module.parameters()))[0]
             assert not torch.equal(got[0], again[0])  # other masks
 
 

@@ -10,26 +10,31 @@ import lnrnn
 torch = pytest.importorskip("torch")
 
 import lnrnn.torch  # noqa: E402
-from torch_twins import CELLS, LENGTHS, NETWORKS, B, Batch, H, I, T, inputs, tensors, twin  # noqa: E402
+from torch_twins import (  # noqa: E402
+    CELLS,
+    LENGTHS,
+    NETWORKS,
+    B,
+    Batch,
+    H,
+    I,
+    T,
+    called,
+    inputs,
+    states_of,
+    tensors,
+    twin,
+)  # fmt: skip
+
+
+def gradients(module, x, state, lengths):
+    return called(module, x, state, lengths, module.parameters())[1]
+
 
 OPTIONS = [
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
     {"num_layers": 3, "bias": False},
 ]
-
-
-def states_of(end):
-    return end if isinstance(end, tuple) else (end,)
-
-
-def gradients(module, x, state, lengths):
-    """Of a sum with random weights of everything that a call returns: of x, of the states, of parameters."""
-    x = x.detach().requires_grad_()
-    start = [s.detach().requires_grad_() for s in states_of(state)]
-    y, end = module(x, tuple(start) if len(start) == 2 else start[0], lengths)
-    generator = torch.Generator().manual_seed(3)
-    loss = sum((v * torch.randn(v.shape, generator=generator)).sum() for v in (y, *states_of(end)))
-    return torch.autograd.grad(loss, [x, *start, *module.parameters()])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

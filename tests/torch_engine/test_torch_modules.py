@@ -16,11 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import lnrnn.torch  # noqa: E402
 from torch_twins import CELLS, B, Batch, H, I, T, compare, twin  # noqa: E402
 
-
-def states_of(end):
-    return end if isinstance(end, tuple) else (end,)
-
-
 # --- which engine -------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Real clusters of Dask and Ray: a Scorer as their function, lnrnn score on them; the same bits, also where a
 worker is killed.
 
-    pytest tests/campaigns/engines
+    pytest tests/campaigns/engines/clusters.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PyTorch's own test inputs, from its wheel: OpInfo's samples and errors of the norms, and ModuleInfo's of
 the norms, RNN, LSTM, GRU and their cells. Each runs through lnrnn, or is refused for a reason listed here.
 
-    pytest tests/campaigns/torch_samples
+    pytest tests/campaigns/torch_samples/samples.py
 """
 
 from __future__ import annotations
