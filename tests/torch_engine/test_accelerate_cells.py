@@ -231,7 +231,7 @@ LEFT = {
     "numbers in what is returned": (
         lambda: Tells(LayerNormLSTMCell(I, H), False), "or does not run in a usual way"
     ),
-    "hooks inside": (with_a_hook_inside, "it has hooks or a forward of its own, in part.layers.0.cell"),
+    "hooks inside": (with_a_hook_inside, "it has hooks or a forward of its own, in layers.0.cell"),
     "zoneout": (
         lambda: HasteGRU(I, H, zoneout=0.1), "zoneout=0.1: from_torch computes it, lnrnn.torch does not"
     ),
