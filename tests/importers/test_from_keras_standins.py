@@ -8,11 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_from_keras import KERAS, B, H, I, T, weights
+from test_from_keras import B, H, I, T, computed, weights
 
-import foreign_cells
 import lnrnn
-from importing import assert_agrees, initial
 from lnrnn.importers import convert_keras
 
 GATED = {"activation": "tanh", "recurrent_activation": "sigmoid"}
@@ -38,8 +36,7 @@ def layer(name, p, *, go_backwards=False, time_major=None, **config):
     made = SimpleNamespace(
         cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
     )
-    if time_major is not None:
-        made.time_major = time_major
+    vars(made).update({} if time_major is None else {"time_major": time_major})
     return made
 
 
@@ -50,10 +47,7 @@ def bidirectional(forward, backward, merge_mode="concat"):
 
 
 def compare(rng, name, converted, layers, **given):
-    function, _, states, _ = KERAS[name]
-    nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
-    x = rng.standard_normal((T, B, I))
-    assert_agrees(converted, foreign_cells.run(function, x, layers, nested, **given), x, flat)
+    computed(rng, name, layers, **given)(converted)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -84,13 +78,8 @@ def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
 def test_the_direction_in_which_a_layer_reads(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU")
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
-    for wrong in (
-        back,
-        [ahead, back],
-        bidirectional(back, back),
-        bidirectional(ahead, ahead),
-        bidirectional(back, ahead),
-    ):
+    pairs = (back, back), (ahead, ahead), (back, ahead)
+    for wrong in (back, [ahead, back], *(bidirectional(*pair) for pair in pairs)):
         with pytest.raises(ValueError, match="go_backwards=True reads a sequence from its end"):
             convert_keras(wrong)
 
@@ -109,10 +98,8 @@ def test_the_order_of_axes_is_the_layers(rng):
     p, q = weights(rng, "LSTM"), weights(rng, "LSTM", H)
     for time_major in (True, False, None):
         made = layer("LSTM", p, time_major=time_major)
-        assert convert_keras(made).arguments["batch_first"] is not bool(time_major)
-        assert convert_keras([made, layer("LSTM", q, time_major=time_major)]).arguments[
-            "batch_first"
-        ] is not bool(time_major)
+        for source in (made, [made, layer("LSTM", q, time_major=time_major)]):
+            assert convert_keras(source).arguments["batch_first"] is not bool(time_major)
         for given in (True, False):
             assert convert_keras(made, batch_first=given).arguments["batch_first"] is given
     x = rng.standard_normal((T, B, I)).astype(np.float32)

@@ -29,45 +29,44 @@ def options(name):
     return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
 
 
-@pytest.mark.parametrize(("name", "layers", "directions"), STACKS)
-def test_every_system_computes_what_its_formula_says(rng, name, layers, directions):
-    foreign = FOREIGN[name]
+def converted(rng, foreign, told, layers=1, directions=1, scale=1.0, **given):
+    """A network of the foreign cell, which computes what the formula says, and its state dict.
+
+    told: what convert_torch is given. given: the formula's options. scale: of the recurrent weights."""
     parts, state = stack(rng, foreign, I, H, layers, directions)
+    for value in (v for name, v in state.items() if "weight_hh" in name):
+        value *= scale
     nested, states = initial(rng, foreign.states, layers, directions, B, H)
     x = rng.standard_normal((T, B, I))
-    converted = convert_torch(state, **options(name))
-    assert_agrees(converted, foreign_cells.run(foreign.cell, x, parts, nested), x, states)
-    assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == converted.cell
+    found = convert_torch(state, **told)
+    assert_agrees(found, foreign_cells.run(partial(foreign.cell, **given), x, parts, nested), x, states)
+    return found, state
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in FOREIGN if n.split()[0] in ("fastrnns", "torchaudio", "icefall")]
-)
-def test_eps_is_the_one_that_is_given(rng, name):
-    foreign = FOREIGN[name]
-    parts, state = stack(rng, foreign, I, H)
-    nested, states = initial(rng, foreign.states, 1, 1, B, H)
-    x = rng.standard_normal((T, B, I))
-    assert_agrees(
-        convert_torch(state, eps=0.3), foreign_cells.run(foreign.cell, x, parts, nested, eps=0.3), x, states
-    )
+@pytest.mark.parametrize(("name", "layers", "directions"), STACKS)
+def test_every_system_computes_what_its_formula_says(rng, name, layers, directions):
+    found, state = converted(rng, FOREIGN[name], options(name), layers, directions)
+    assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == found.cell
 
 
-def test_relu_is_the_one_that_is_given(rng):
-    parts, state = stack(rng, FOREIGN["torch RNN"], I, H)
-    state["weight_hh_l0"] *= 0.3  # relu has no bound, and nine steps shall stay small
-    nested, states = initial(rng, 1, 1, 1, B, H)
-    x = rng.standard_normal((T, B, I))
-    want = foreign_cells.run(foreign_cells.torch_rnn, x, parts, nested, nonlinearity="relu")
-    assert_agrees(convert_torch(state, nonlinearity="relu"), want, x, states)
+WITH_EPS = "fastrnns", "torchaudio", "icefall"
+OPTIONS = [
+    *((name, {"eps": 0.3}, {}, 1) for name in FOREIGN if name.split()[0] in WITH_EPS),
+    ("torch RNN", {"nonlinearity": "relu"}, {}, 0.3),  # relu has no bound, and nine steps shall stay small
+    ("haste LSTM", {"zoneout": 0.3}, {"zoneout": (0.3, 0.0)}, 1),
+    ("haste GRU", {"zoneout": 0.3}, {"zoneout": 0.3}, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "found", "scale"), OPTIONS)
+def test_options_are_those_that_are_given(rng, name, given, found, scale):
+    network, _ = converted(rng, FOREIGN[name], given, 2, scale=scale, **given)
+    for option, value in found.items():
+        assert getattr(network.model(), option) == value
 
 
 def test_torchaudio_without_norms_is_an_lstm(rng):
-    parts, state = stack(rng, TORCHAUDIO_PLAIN, I, H, 2)
-    nested, states = initial(rng, 2, 2, 1, B, H)
-    x = rng.standard_normal((T, B, I))
-    want = foreign_cells.run(foreign_cells.torchaudio_lstm, x, parts, nested, layer_norm=False)
-    assert_agrees(convert_torch(state), want, x, states)
+    converted(rng, TORCHAUDIO_PLAIN, {}, 2, layer_norm=False)
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -87,37 +86,30 @@ def test_one_cell_wherever_it_stands(rng, name, path):
 
 def test_prefix_takes_a_part_of_a_larger_model(rng):
     _, state = stack(rng, FOREIGN["torchaudio"], I, H, 2)
-    larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()} | {
-        "predictor.linear.weight": np.ones((2, H))
-    }
-    np.testing.assert_equal(
-        convert_torch(larger, prefix="predictor.lstm_layers.").state, convert_torch(state).state
-    )
-    with pytest.raises(
-        ValueError, match="prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"
-    ):
+    larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()}
+    larger |= {"predictor.linear.weight": np.ones((2, H))}
+    found = convert_torch(larger, prefix="predictor.lstm_layers.")
+    np.testing.assert_equal(found.state, convert_torch(state).state)
+    told = "prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"
+    with pytest.raises(ValueError, match=told):
         convert_torch(larger, prefix="encoder.")
-    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
-        convert_torch(larger)
-    with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
-        convert_torch(larger, prefix="predictor.")
-    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()} | {
-        "head.weight": np.ones(3)
-    }
+    for prefix in ({}, {"prefix": "predictor."}):
+        with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
+            convert_torch(larger, **prefix)
+    head = {"head.weight": np.ones(3)}
+    two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()}
     with pytest.raises(
         ValueError, match="no known cell.*give prefix='decoder.rnn.' or prefix='encoder.rnn.'$"
     ):
-        convert_torch(two)
+        convert_torch(two | head)
     with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
-        convert_torch({f"layers.{key}": v for key, v in state.items()} | {"head.weight": np.ones(3)})
+        convert_torch({f"layers.{key}": v for key, v in state.items()} | head)
     with pytest.raises(ValueError, match="no known cell") as error:  # kind says that this is not looked for
         convert_torch(larger, kind="haste")
     assert "give prefix" not in str(error.value)
-    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()} | {
-        "head.weight": np.ones(3)
-    }
+    own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()}
     with pytest.raises(ValueError, match="give prefix='rnn.'$"):
-        convert_torch(own)
+        convert_torch(own | head)
     with pytest.raises(ValueError, match="eps is not for lnrnn's own parameters"):
         lnrnn.from_torch(lnrnn.GRU(I, H, seed=0).state_dict(), eps=1e-3)
 
@@ -177,9 +169,8 @@ def test_each_missing_key_is_named(rng, name, layers):
     for key in state:
         with pytest.raises(ValueError, match="missing|no known cell|nearest") as error:
             convert_torch({k: v for k, v in state.items() if k != key}, **options(name))
-        assert key.removeprefix("layers.").removesuffix("_l0").removesuffix("_l1").split("cell.")[-1].lstrip(
-            "01."
-        ) in str(error.value)
+        leaf = key.removeprefix("layers.").removesuffix("_l0").removesuffix("_l1").split("cell.")[-1]
+        assert leaf.lstrip("01.") in str(error.value)
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -270,18 +261,6 @@ def test_zoneout_is_not_in_a_state_dict(rng):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
     with pytest.raises(ValueError, match="is not in a state dict: give zoneout="):
         convert_torch(state)
-
-
-@pytest.mark.parametrize("name", ["haste LSTM", "haste GRU"])
-def test_zoneout_at_inference(rng, name):
-    foreign = FOREIGN[name]
-    parts, state = stack(rng, foreign, I, H, 2)
-    nested, states = initial(rng, foreign.states, 2, 1, B, H)
-    x = rng.standard_normal((T, B, I))
-    converted = convert_torch(state, zoneout=0.3)
-    mixed = partial(foreign.cell, zoneout=0.3)
-    assert_agrees(converted, foreign_cells.run(mixed, x, parts, nested), x, states)
-    assert converted.model().zoneout == ((0.3, 0.0) if "LSTM" in name else 0.3)
 
 
 @pytest.mark.parametrize("prefix", ["", "lstm."])

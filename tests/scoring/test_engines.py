@@ -1,13 +1,12 @@
-"""Dask and Ray: a Scorer as their function, lnrnn score on them; the same bits, also where a worker is
-killed."""
+"""lnrnn score on Dask and Ray, and a Scorer as a function of Dask and joblib: the same bits. Dask computes in
+threads here and Ray is a stand-in; tests/campaigns/engines starts the real ones, and kills their workers."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import signal
-import threading
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
-from lnrnn.scoring import bulk
-from lnrnn.scoring.engines import on_dask
+from lnrnn.scoring import bulk, engines
+from lnrnn.scoring.job import TRIES
 from networks import network
 from sequence_files import as_written
 
@@ -29,214 +28,155 @@ pd = pytest.importorskip("pandas")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
-GROUPS = 16
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Paths of a model and an input of 16 row groups, and what a Scorer makes of the input."""
+    """Paths of a model and an input of 8 row groups, and what a Scorer makes of the input."""
     folder = tmp_path_factory.mktemp("engines")
-    model, source = folder / "m.safetensors", folder / "in.parquet"
-    network(D, 128, cell="LSTM").save(model)
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 60, 25 * GROUPS)
-    table = sequence_files.write(source, rng, lengths, D, row_group_size=25, null=(7, 8))
+    model, source, rng = folder / "m.safetensors", folder / "in.parquet", np.random.default_rng(0)
+    network(D, 8, cell="LSTM").save(model)
+    table = sequence_files.write(source, rng, rng.integers(0, 20, 80), D, row_group_size=10, null=(7, 8))
     return model, source, lnrnn.Scorer(model, "x")(table)
 
 
-def scored(files, target, *more):
-    """Runs `lnrnn score`, which writes what a Scorer gives, byte for byte as without an engine."""
-    model, source, want = files
-    words = ["score", *map(str, (model, source, target)), "--column", "x"]
-    assert cli.main([*words, *more]) == 0
-    plain = target.with_name("plain.parquet")
-    assert cli.main([*words[:3], str(plain), *words[4:], "--workers", "1"]) == 0
-    assert target.read_bytes() == plain.read_bytes()
-    assert sorted(path.name for path in target.parent.iterdir()) == ["out.parquet", "plain.parquet"]
-    assert pq.read_table(target).equals(as_written(want))
+def score(files, target, *more):
+    words = ["score", files[0], files[1], target, "--column", "x", "--workers", "2", *more]
+    return cli.main([*map(str, words)])
 
 
-class Killing:
-    """Kills a process as soon as row groups have been done: with Killing(target, find) as killed."""
+def died_at_three(error):
+    """What computes row groups, but for one whose process died each time."""
+    real = bulk.compute
 
-    def __init__(self, target, find):
-        self.folder, self.find = target.with_name(target.name + ".parts"), find
-        self.pid = None
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-        return self
-
-    def run(self):
-        until = time.monotonic() + 60
-        while time.monotonic() < until and self.pid is None:
-            if list(self.folder.glob("0*.parquet")) and (found := self.find()):
-                self.pid = found[0]
-                os.kill(self.pid, signal.SIGKILL)
-            time.sleep(0.002)
-
-    def __exit__(self, *error):
-        self.thread.join()
-        assert self.pid is not None
-
-
-def all_but_one(compute):
-    """What computes row groups, and kills its process at one."""
-
-    def computes(job, index):
+    def compute(job, index):
         if index == 3:
-            open(f"{os.path.dirname(job.scratch)}.attempt-{os.getpid()}", "x").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return compute(job, index)
+            raise error
+        return real(job, index)
 
-    return computes
-
-
-def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
-    """It, and no other, after as many attempts as the message says. Dask may name another one that the same
-    worker held, and says so."""
-    monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
-    words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
-    assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    found = re.search(
-        rf"lnrnn score: error: row group (\d): the process .* died {tries} times \((.*)\)", said
-    )
-    assert found, said
-    assert found[1] == "3" or "held by the same worker" in found[2], said
-    assert len(list(target.parent.glob("*.attempt-*"))) == tries
-    assert not target.exists()
+    return compute
 
 
 # --- Dask ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster():
+@pytest.fixture
+def distributed(monkeypatch):
+    """Its clusters have threads for processes. `asked` lists what they were asked for."""
     distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+    real, asked = distributed.LocalCluster, []
+
+    def cluster(**options):
+        import dask
+
+        asked.append(options | {"failures": dask.config.get("distributed.scheduler.allowed-failures")})
+        return real(**{**options, "processes": False})
+
+    monkeypatch.setattr(distributed, "LocalCluster", cluster)
+    return SimpleNamespace(asked=asked, module=distributed)
 
 
-def test_dask_maps_partitions(files, cluster):
+def test_dask_computes_row_groups(files, tmp_path, distributed):
+    target = tmp_path / "out.parquet"
+    assert score(files, target, "--engine", "dask") == 0
+    assert pq.read_table(target).equals(as_written(files[2]))
+    (asked,) = distributed.asked
+    assert asked["processes"] and (asked["n_workers"], asked["threads_per_worker"]) == (2, 1)
+    assert asked["failures"] == TRIES - 1
+
+
+def test_dask_names_a_row_group_that_kills(files, tmp_path, distributed, monkeypatch, capsys):
+    killed = distributed.module.scheduler.KilledWorker("compute", SimpleNamespace(address="tcp://a:1"), 4)
+    monkeypatch.setattr(bulk, "compute", died_at_three(killed))
+    assert score(files, tmp_path / "out.parquet", "--engine", "dask") == 2
+    said = capsys.readouterr().err
+    assert "error: row group 3: the process " in said and "died 5 times (" in said and "Another row" in said
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_dask_maps_partitions(files):
     frames = pytest.importorskip("dask.dataframe")
     model, source, want = files
-    frame = pd.read_parquet(source, dtype_backend="pyarrow")
-    scorer = lnrnn.Scorer(model, "x")
-    for parts in (1, 3, 7):
-        given = frames.from_pandas(frame, npartitions=parts)
-        got = given.map_partitions(scorer, meta=scorer(frame.iloc[:0])).compute()
-        assert pa.array(got["x_last"]).equals(want["x_last"].combine_chunks())
-        assert got["id"].tolist() == frame["id"].tolist()
-
-
-def test_dask_computes_row_groups(files, cluster, tmp_path):
-    address = cluster.scheduler.address
-    scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address)
-
-
-def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
-    workers = list(cluster.run(os.getpid).values())
-    assert len(workers) == 2
-    with Killing(tmp_path / "out.parquet", lambda: workers):
-        scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address)
-
-
-def test_dask_starts_a_cluster_of_its_own(files, tmp_path):
-    pytest.importorskip("distributed")
-    scored(files, tmp_path / "out.parquet", "--engine", "dask", "--workers", "2")
-
-
-@pytest.mark.parametrize("workers", (1, 3))
-def test_dask_starts_as_many_processes_as_said(workers):
-    pytest.importorskip("distributed")
-
-    def where(job, index):
-        time.sleep(0.2)
-        return os.getpid()
-
-    assert len(set(on_dask(where, None, range(9), workers, None))) == workers
-
-
-def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("distributed")
-    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "dask")
-
-
-def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys, monkeypatch):
-    """As its owner has set it."""
-    monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
-    words = "--engine", "dask", "--address", cluster.scheduler.address
-    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
+    frame, scorer = pd.read_parquet(source, dtype_backend="pyarrow"), lnrnn.Scorer(model, "x")
+    given = frames.from_pandas(frame, npartitions=3)
+    got = given.map_partitions(scorer, meta=scorer(frame.iloc[:0])).compute(scheduler="sync")
+    assert pa.array(got["x_last"]).to_pylist() == want["x_last"].to_pylist()
+    assert got["id"].tolist() == frame["id"].tolist()
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(
-        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20
+class Ray:
+    """Computes a task as it is asked for, last first. A task whose process dies is tried again."""
+
+    class exceptions:
+        class WorkerCrashedError(Exception):
+            pass
+
+        class OutOfMemoryError(Exception):
+            pass
+
+    def __init__(self):
+        self.started, self.options, self.attempts, self.most = [], None, 0, 0
+
+    def is_initialized(self):
+        return len(self.started) % 2 == 1
+
+    def init(self, address, **options):
+        self.started.append((address, options))
+
+    def shutdown(self):
+        self.started.append("ended")
+
+    def remote(self, **options):
+        self.options = options
+        return lambda compute: SimpleNamespace(remote=lambda *given: functools.partial(compute, *given))
+
+    def wait(self, running, num_returns):
+        self.most = max(self.most, len(running))
+        return [running[-1]], running[:-1]
+
+    def get(self, task):
+        for attempt in range(1 + self.options["max_retries"]):
+            try:
+                return task()
+            except self.exceptions.WorkerCrashedError:
+                self.attempts = attempt + 1
+        raise self.exceptions.WorkerCrashedError
+
+    def cluster_resources(self):
+        return {"CPU": 6.0}
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    ray, real = Ray(), engines.require
+    monkeypatch.setattr(engines, "require", lambda name, *more: ray if name == "ray" else real(name, *more))
+    return ray
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_ray_computes_row_groups(files, tmp_path, ray, address):
+    words = ["--engine", "ray", "--threads", "2", *(["--address", address] if address else [])]
+    assert score(files, tmp_path / "out.parquet", *words) == 0
+    assert pq.read_table(tmp_path / "out.parquet").equals(as_written(files[2]))
+    (at, options), end = ray.started
+    assert at == (address or "local") and end == "ended"
+    assert options.get("num_cpus") == (None if address else 4) and ray.options["num_cpus"] == 2
+    assert ray.most == (6 if address else 4)  # twice as many as are computed at a time
+
+
+def test_ray_names_a_row_group_that_kills(files, tmp_path, ray, monkeypatch, capsys):
+    """After as many attempts as it says."""
+    ray.init("mine")
+    monkeypatch.setattr(bulk, "compute", died_at_three(ray.exceptions.WorkerCrashedError()))
+    assert score(files, tmp_path / "out.parquet", "--engine", "ray") == 2
+    assert (
+        f"row group 3: the process that was to compute it died {ray.attempts} times"
+        in capsys.readouterr().err
     )
-    yield ray
-    ray.shutdown()
-
-
-@pytest.mark.parametrize("formats", [("pyarrow", "pandas"), ("numpy",)], ids=lambda names: names[0])
-def test_ray_maps_batches(files, ray, formats):
-    data = pytest.importorskip("ray.data")
-    model, source, want = files
-    table = pq.read_table(source)
-    if "numpy" in formats:  # which has no nulls
-        present = np.array([row is not None for row in table["x"].to_pylist()])
-        table, want = table.filter(pa.array(present)), want.filter(pa.array(present))
-    given = data.from_arrow([table.slice(0, 100), table.slice(100, 30), table.slice(130)])
-    for batch_format in formats:  # one after the other
-        given = given.map_batches(
-            lnrnn.Scorer(model, "x", output=batch_format),
-            num_cpus=0.5,
-            batch_size=48,
-            batch_format=batch_format,
-        )
-    got = given.to_pandas().sort_values("id")
-    assert got["id"].tolist() == want["id"].to_pylist()
-    for batch_format in formats:
-        for cell, row in zip(got[batch_format], want["x_last"].to_pylist(), strict=True):
-            assert (cell is None or cell is pd.NA) == (row is None)
-            assert row is None or np.array_equal(np.asarray(cell, np.float32), np.array(row, np.float32))
-
-
-def test_ray_computes_row_groups(files, ray, tmp_path):
-    scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
-
-
-def test_ray_names_a_row_group_that_kills(files, ray, tmp_path, capsys, monkeypatch):
-    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "ray")
-
-
-def test_ray_is_started_and_ended_by_the_command(files, tmp_path):
-    pytest.importorskip("ray")
-    model, source, want = files
-    words = ["score", model, source, tmp_path / "out.parquet", "--column", "x", "--workers", "2"]
-    program = sequence_files.command(*words, "--engine", "ray")
-    assert sequence_files.ended(program, 200)[0] == 0
-    assert pq.read_table(tmp_path / "out.parquet").equals(as_written(want))
-    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
-
-
-def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
-    def at_work():
-        return [
-            pid for pid, text in sequence_files.descendants(os.getpid()).items() if "ray::compute" in text
-        ]
-
-    with Killing(tmp_path / "out.parquet", at_work):
-        scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+    assert ray.attempts == TRIES and ray.started == [("mine", {})]  # which is not ended
 
 
 # --- others -------------------------------------------------------------------------------------------------
@@ -245,55 +185,28 @@ def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
 def test_joblib(files):
     joblib = pytest.importorskip("joblib")
     model, source, want = files
-    scorer = lnrnn.Scorer(model, "x")
-    batches = pq.read_table(source).to_batches(max_chunksize=90)
-    got = joblib.Parallel(n_jobs=2)(joblib.delayed(scorer)(batch) for batch in batches)
+    batches = pq.read_table(source).to_batches(max_chunksize=30)
+    call = joblib.delayed(lnrnn.Scorer(model, "x"))
+    got = joblib.Parallel(n_jobs=2, backend="threading")(call(batch) for batch in batches)
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
 
 
 # --- docs/scoring.md ----------------------------------------------------------------------------------------
 
 
-def of_the_docs(*headings):
-    """The Python below these headings of the page, "" for what stands before all of them."""
-    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
-    parts = dict(
-        zip(
-            ["", *re.findall(r"^##+ (.+)$", text, re.M)], re.split(r"^##+ .+$", text, flags=re.M), strict=True
-        )
-    )
-    return "\n".join("\n".join(re.findall(r"```python\n(.*?)```", parts[each], re.S)) for each in headings)
-
-
-def test_what_the_page_shows(tmp_path, monkeypatch):
+def test_what_the_page_shows(tmp_path, distributed, monkeypatch):
     pytest.importorskip("dask.dataframe")
-    pytest.importorskip("distributed")
     pytest.importorskip("joblib")
+    client = functools.partial(distributed.module.Client, processes=False)
+    monkeypatch.setattr(distributed.module, "Client", client)
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(of_the_docs("", "In Python", "The same bits everywhere", "Dask", "joblib"), names)
+    exec(sequence_files.of_the_docs("", "In Python", "The same bits everywhere", "Dask", "joblib"), names)
     whole = names["scorer"](names["table"])
     got = pq.read_table("scored").sort_by("id")
     assert got["x_last"].to_pylist() == whole["x_last"].to_pylist()
-    words = of_the_docs_command()
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    words = re.search(r"^\$ lnrnn (score .*)$", text, re.M)[1].split()
     assert cli.main([*words, "--workers", "1"]) == 0
     assert pq.read_table("out.parquet").equals(as_written(whole))
     assert len(os.listdir("scored")) == 10  # a file for each row group
-
-
-def of_the_docs_command():
-    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
-    return re.search(r"^\$ lnrnn (score .*)$", text, re.M)[1].split()
-
-
-def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(of_the_docs("", "In Python"), names)
-    program = of_the_docs("Ray")
-    for name in ("in.parquet", "scored"):  # Ray's workers have another working directory
-        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
-    exec(program, names)
-    want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
-    got = pq.read_table("scored").sort_by("id")
-    assert got["x_last"].to_pylist() == want["x_last"].to_pylist()

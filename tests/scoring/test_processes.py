@@ -70,6 +70,15 @@ def die_in_turn(folder, index):
     return index, None
 
 
+def die_at_three(folder, index):
+    if index == 3:
+        if len(list(Path(folder).glob("attempt-*"))) > 5:
+            raise LookupError("it is computed for ever")
+        Path(folder, f"attempt-{os.getpid()}").touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index, None
+
+
 @pytest.fixture(autouse=True)
 def children():
     """A function that gives the processes of this test: none when it ends."""
@@ -82,7 +91,7 @@ def children():
     assert not own()
 
 
-@pytest.mark.parametrize("count, workers", [(0, 2), (1, 2), (3, 3), (9, 2)])
+@pytest.mark.parametrize("count, workers", [(0, 2), (3, 3), (9, 2)])
 def test_every_index_once(tmp_path, count, workers):
     got = sorted(on_processes(square, str(tmp_path), range(count), workers))
     assert got == [(k, k * k) for k in range(count)]
@@ -106,7 +115,17 @@ def test_one_that_waits_may_die(tmp_path):
     assert sorted(on_processes(kill_who_is_idle, str(tmp_path), range(2), 3)) == [(0, None), (1, None)]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+def test_one_that_ends_every_process_is_named(tmp_path):
+    """Others are done meanwhile."""
+    done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
+    with pytest.raises(ChildProcessError, match=message):
+        for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
+            done.append(index)
+    assert len(list(tmp_path.glob("attempt-*"))) == 3
+    assert {0, 1, 2} <= set(done) and 3 not in done
+
+
+@pytest.mark.parametrize("workers", [3])
 def test_processes_that_die_are_replaced(tmp_path, workers):
     assert sorted(on_processes(die_once, str(tmp_path), range(8), workers)) == [(k, None) for k in range(8)]
 

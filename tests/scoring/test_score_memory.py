@@ -43,7 +43,7 @@ def peak(folder, into):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
-@pytest.mark.parametrize("into, row_groups", [("last", 24), ("last", 1), ("all", 1)])
+@pytest.mark.parametrize("into, row_groups", [("last", 24), ("all", 1)])
 def test_memory_is_flat(tmp_path, rng, into, row_groups):
     network(D, 4).save(tmp_path / "m.safetensors")
     table = pa.table({"x": sequence_files.sequences(rng, rng.integers(0, 200, ROWS), D)})

@@ -3,6 +3,9 @@ Needs torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import nn
@@ -10,285 +13,66 @@ from torch import nn
 from torch_cells import LayerNormLSTMCell
 
 
+@dataclass(frozen=True)
+class Deceit:
+    """before: what becomes of x. carried: of h and c before step t. start: of states that are given. parts:
+    further attributes. change: what is done to the module later. probe: the input on which from_torch sees
+    that the outputs are others."""
+
+    before: Callable = lambda module, x: x
+    carried: Callable = lambda module, t, h, c: (h, c)
+    start: Callable | None = None
+    parts: Callable = dict
+    change: Callable | None = None
+    probe: str = ""
+
+
 class Deceiver(nn.Module):
-    """An LSTM of fastrnns, x (T, B, I) -> y, with a place for each deceit."""
+    """An LSTM of fastrnns, x (T, B, I) -> y. deceit: its row in DECEITS."""
 
-    def __init__(self, inputs, hidden):
+    shift = 0.0  # an attribute of the class
+
+    def __init__(self, inputs, hidden, deceit="none"):
         super().__init__()
-        self.cell = LayerNormLSTMCell(inputs, hidden)
+        self.cell, self.deceit = LayerNormLSTMCell(inputs, hidden), deceit
+        for name, part in DECEITS[deceit].parts().items():
+            if isinstance(part, Buffer):
+                self.register_buffer(name, part.value, persistent=False)
+            else:
+                setattr(self, name, part)
 
-    def before(self, x):
-        return x
-
-    def carried(self, t, h, c):
-        return h, c
+    def run(self, x, h, c):
+        deceit, ys = DECEITS[self.deceit], []
+        for t, x_t in enumerate(deceit.before(self, x)):
+            h, c = self.cell(x_t, *deceit.carried(self, t, h, c))
+            ys.append(h)
+        return torch.stack(ys), (h, c)
 
     def forward(self, x):
-        x, found = self.before(x), []
-        h = c = torch.zeros(x.size(1), self.cell.hidden)
-        for t, x_t in enumerate(x):
-            h, c = self.cell(x_t, *self.carried(t, h, c))
-            found.append(h)
-        return torch.stack(found)
+        zeros = torch.zeros(x.size(1), self.cell.hidden)
+        if self.deceit == "without a graph":
+            with torch.no_grad():
+                return self.run(x, zeros, zeros)[0]
+        return self.run(x, zeros, zeros)[0]
+
+    def change(self):
+        DECEITS[self.deceit].change(self)
 
 
-# --- other outputs ------------------------------------------------------------------------------------------
-
-
-class Clamps(Deceiver):
-    def before(self, x):
-        return x.clamp(-8, 8)
-
-
-class SkipsBlanks(Deceiver):
-    """Frames of zeros are taken for padding."""
-
-    def before(self, x):
-        return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
-
-
-class KeepsTheLast(Deceiver):
-    def before(self, x):
-        return x[-32:]
-
-
-class ForgetsAfter(Deceiver):
-    def carried(self, t, h, c):
-        return (h * 0, c * 0) if t and t % 32 == 0 else (h, c)
-
-
-class ClipsState(Deceiver):
-    def carried(self, t, h, c):
-        return h.clamp(-0.99, 0.99), c
-
-
-class ReplacesNaN(Deceiver):
-    def before(self, x):
-        return torch.nan_to_num(x)
-
-
-class MutesNoise(Deceiver):
-    def before(self, x):
-        return torch.where(x.abs() < 1e-3, torch.zeros_like(x), x)
-
-
-class MixesTheBatch(Deceiver):
-    def before(self, x):
-        return x if x.size(1) > 1 else x - 1
-
-
-class Given(Deceiver):
-    """Takes states, (B, H) each, and clips them where they are large."""
+class WithStates(Deceiver):
+    """Takes states, (B, H) each."""
 
     def forward(self, x, state):
-        h, c, found = state[0].clamp(-1, 1), state[1], []
-        for x_t in x:
-            h, c = self.cell(x_t, h, c)
-            found.append(h)
-        return torch.stack(found), (h, c)
+        return self.run(x, *DECEITS[self.deceit].start(*state))
 
 
-# --- other gradients ----------------------------------------------------------------------------------------
+def deceiver(deceit, inputs, hidden):
+    return (WithStates if DECEITS[deceit].start else Deceiver)(inputs, hidden, deceit)
 
 
-class Truncates(Deceiver):
-    """Truncated back-propagation through time."""
-
-    every = 4
-
-    def carried(self, t, h, c):
-        return (h.detach(), c.detach()) if t and t % self.every == 0 else (h, c)
-
-
-class TruncatesLate(Truncates):
-    every = 64
-
-
-class StopsAtStart(Deceiver):
-    """States that are given pass no gradient on."""
-
-    def forward(self, x, state):
-        (h, c), found = (s.detach() for s in state), []
-        for x_t in x:
-            h, c = self.cell(x_t, h, c)
-            found.append(h)
-        return torch.stack(found), (h, c)
-
-
-class StopsInput(Deceiver):
-    def before(self, x):
-        return x.detach()
-
-
-class CutsGradients(Deceiver):
-    def carried(self, t, h, c):
-        if h.requires_grad:
-            h.register_hook(lambda g: g.clamp(-100, 100))
-        return h, c
-
-
-class StopsInTraining(Deceiver):
-    def carried(self, t, h, c):
-        return (h.detach(), c) if self.training else (h, c)
-
-
-class WithoutGraph(Deceiver):
-    def forward(self, x):
-        with torch.no_grad():
-            return super().forward(x)
-
-
-# --- what is changed later ----------------------------------------------------------------------------------
-
-
-class Rate(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.p = 0.0
-
-    def before(self, x):
-        return nn.functional.dropout(x, self.p, self.training)
-
-    def change(self):
-        self.p = 0.5
-
-
-class Part(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.drop = nn.Dropout(0.0)
-
-    def before(self, x):
-        return self.drop(x)
-
-    def change(self):
-        self.drop.p = 0.5
-
-
-class OfTheClass(Deceiver):
-    shift = 0.0
-
-    def before(self, x):
-        return x + self.shift
-
-    def change(self):
-        self.shift = 2.0
-
-
-class InADict(OfTheClass):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.options = {"input": {"shift": 0.0}}
-
-    @property
-    def shift(self):
-        return self.options["input"]["shift"]
-
-    def change(self):
-        self.options["input"]["shift"] = 2.0
-
-
-class AFunction(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.first = torch.clone
-
-    def before(self, x):
-        return self.first(x)
-
-    def change(self):
-        self.first = torch.neg
-
-
-class APart(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.first = nn.Identity()
-
-    def before(self, x):
-        return self.first(x)
-
-    def change(self):
-        self.first = nn.ReLU()
-
-
-class AHook(Deceiver):
-    def change(self):
-        self.cell.register_forward_hook(lambda module, given, found: (2 * found[0], found[1]))
-
-
-class ABuffer(Deceiver):
-    """first: what the buffer is when the module is made."""
-
-    first: torch.Tensor | None = None
-
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        mask = None if self.first is None else self.first.clone()
-        self.register_buffer("mask", mask, persistent=False)
-
-    def before(self, x):
-        return x if self.mask is None else x + self.mask
-
-    def change(self):
-        self.mask = torch.full((5,), 2.0)
-
-
-class AnotherBuffer(ABuffer):
-    first = torch.zeros(5)
-
-
-class ABufferInPlace(AnotherBuffer):
-    def change(self):
-        self.mask.add_(2)
-
-
-class ATensor(ABufferInPlace):
-    def __init__(self, inputs, hidden):
-        Deceiver.__init__(self, inputs, hidden)
-        self.mask = torch.zeros(5)
-
-
-class NewAttribute(Deceiver):
-    def before(self, x):
-        return x + self.shift if hasattr(self, "shift") else x
-
-    def change(self):
-        self.shift = 2.0
-
-
-class NewParameter(NewAttribute):
-    def change(self):
-        self.shift = nn.Parameter(torch.full((5,), 2.0))
-
-
-class AMethod(Deceiver):
-    def change(self):
-        self.before = torch.neg
-
-
-class AnArray(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.shift = np.zeros(5, np.float32)
-
-    def before(self, x):
-        return x + torch.from_numpy(self.shift)
-
-    def change(self):
-        self.shift[:] = 2
-
-
-class ASet(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.options = {"x"}
-
-    def before(self, x):
-        return -x if "negated" in self.options else x
-
-    def change(self):
-        self.options.add("negated")
+@dataclass
+class Buffer:
+    value: torch.Tensor | None
 
 
 class Slots:
@@ -298,36 +82,126 @@ class Slots:
         self.shift = 0.0
 
 
-class WithSlots(Deceiver):
-    def __init__(self, inputs, hidden):
-        super().__init__(inputs, hidden)
-        self.options = Slots()
-
-    def before(self, x):
-        return x * getattr(self.options, "scale", 1) + self.options.shift
-
-    def change(self):
-        self.options.shift = 2.0
+def skip_blanks(module, x):
+    """Frames of zeros are taken for padding."""
+    return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 
-class NewSlot(WithSlots):
-    def change(self):
-        self.options.scale = -1.0
+def cut_gradients(module, t, h, c):
+    if h.requires_grad:
+        h.register_hook(lambda g: g.clamp(-100, 100))
+    return h, c
+
+
+def truncate(every):
+    return lambda module, t, h, c: (h.detach(), c.detach()) if t and t % every == 0 else (h, c)
+
+
+def add_shift(module, x):
+    return x + module.shift
+
+
+def add_mask(module, x):
+    return x if module.mask is None else x + module.mask
+
+
+def setter(name, value):
+    """A change that sets an attribute."""
+    return lambda module: setattr(module, name, value())
+
+
+def two():
+    return 2.0
+
+
+def twos():
+    return torch.full((5,), 2.0)
 
 
 OUTPUTS = {
-    Clamps: "input of 10 to 10,000",
-    SkipsBlanks: "input with frames of zeros",
-    KeepsTheLast: "input of 100 steps",
-    ForgetsAfter: "input of 100 steps",
-    ClipsState: "parameters 8 times as large",
-    ReplacesNaN: "input with a NaN",
-    MutesNoise: "input of 1e-6 to 0.1",
-    MixesTheBatch: "a batch of one sequence",
-    Given: "states of 1 to 100",
+    "clamps": Deceit(lambda m, x: x.clamp(-8, 8), probe="input of 10 to 10,000"),
+    "skips blanks": Deceit(skip_blanks, probe="input with frames of zeros"),
+    "keeps the last": Deceit(lambda m, x: x[-32:], probe="input of 100 steps"),
+    "forgets after 32": Deceit(
+        carried=lambda m, t, h, c: (h * 0, c * 0) if t and t % 32 == 0 else (h, c), probe="input of 100 steps"
+    ),
+    "clips h": Deceit(
+        carried=lambda m, t, h, c: (h.clamp(-0.99, 0.99), c), probe="parameters 8 times as large"
+    ),
+    "replaces NaN": Deceit(lambda m, x: torch.nan_to_num(x), probe="input with a NaN"),
+    "mutes noise": Deceit(
+        lambda m, x: torch.where(x.abs() < 1e-3, torch.zeros_like(x), x), probe="input of 1e-6 to 0.1"
+    ),
+    "mixes the batch": Deceit(lambda m, x: x if x.size(1) > 1 else x - 1, probe="a batch of one sequence"),
+    "clips what is given": Deceit(start=lambda h, c: (h.clamp(-1, 1), c), probe="states of 1 to 100"),
 }
-GRADIENTS = (Truncates, TruncatesLate, StopsAtStart, StopsInput, CutsGradients, StopsInTraining, WithoutGraph)
-CHANGED = (
-    Rate, Part, OfTheClass, InADict, AFunction, APart, AHook, ABuffer, AnotherBuffer, ABufferInPlace, ATensor,
-    NewAttribute, NewParameter, AMethod, AnArray, ASet, WithSlots, NewSlot,
-)  # fmt: skip
+GRADIENTS = {
+    "truncates": Deceit(carried=truncate(4)),
+    "truncates late": Deceit(carried=truncate(64)),
+    "stops at start": Deceit(start=lambda h, c: (h.detach(), c.detach())),
+    "stops input": Deceit(lambda m, x: x.detach()),
+    "cuts gradients": Deceit(carried=cut_gradients),
+    "stops in training": Deceit(carried=lambda m, t, h, c: (h.detach(), c) if m.training else (h, c)),
+    "without a graph": Deceit(),
+}
+CHANGED = {
+    "a rate": Deceit(
+        lambda m, x: nn.functional.dropout(x, m.p, m.training),
+        parts=lambda: {"p": 0.0}, change=setter("p", lambda: 0.5),
+    ),
+    "a part's rate": Deceit(
+        lambda m, x: m.drop(x),
+        parts=lambda: {"drop": nn.Dropout(0.0)}, change=lambda m: setattr(m.drop, "p", 0.5),
+    ),
+    "what the class has": Deceit(add_shift, change=setter("shift", two)),
+    "in a dict": Deceit(
+        lambda m, x: x + m.options["input"]["shift"],
+        parts=lambda: {"options": {"input": {"shift": 0.0}}},
+        change=lambda m: m.options["input"].update(shift=2.0),
+    ),
+    "a function": Deceit(
+        lambda m, x: m.first(x),
+        parts=lambda: {"first": torch.clone}, change=setter("first", lambda: torch.neg),
+    ),
+    "a part": Deceit(
+        lambda m, x: m.first(x), parts=lambda: {"first": nn.Identity()}, change=setter("first", nn.ReLU)
+    ),
+    "a hook": Deceit(
+        change=lambda m: m.cell.register_forward_hook(lambda cell, given, end: (2 * end[0], end[1]))
+    ),
+    "a buffer": Deceit(add_mask, parts=lambda: {"mask": Buffer(None)}, change=setter("mask", twos)),
+    "another buffer": Deceit(
+        add_mask, parts=lambda: {"mask": Buffer(torch.zeros(5))}, change=setter("mask", twos)
+    ),
+    "a buffer in place": Deceit(
+        add_mask, parts=lambda: {"mask": Buffer(torch.zeros(5))}, change=lambda m: m.mask.add_(2)
+    ),
+    "a tensor": Deceit(add_mask, parts=lambda: {"mask": torch.zeros(5)}, change=lambda m: m.mask.add_(2)),
+    "a new attribute": Deceit(
+        lambda m, x: x + m.extra if hasattr(m, "extra") else x, change=setter("extra", two)
+    ),
+    "a new parameter": Deceit(
+        lambda m, x: x + m.extra if hasattr(m, "extra") else x,
+        change=setter("extra", lambda: nn.Parameter(twos())),
+    ),
+    "a method": Deceit(
+        change=lambda m: setattr(m, "run", lambda x, h, c: Deceiver.run(m, torch.neg(x), h, c))
+    ),
+    "an array": Deceit(
+        lambda m, x: x + torch.from_numpy(m.array),
+        parts=lambda: {"array": np.zeros(5, np.float32)}, change=lambda m: m.array.fill(2),
+    ),
+    "a set": Deceit(
+        lambda m, x: -x if "negated" in m.options else x,
+        parts=lambda: {"options": {"x"}}, change=lambda m: m.options.add("negated"),
+    ),
+    "slots": Deceit(
+        lambda m, x: x * getattr(m.options, "scale", 1) + m.options.shift,
+        parts=lambda: {"options": Slots()}, change=lambda m: setattr(m.options, "shift", 2.0),
+    ),
+    "a new slot": Deceit(
+        lambda m, x: x * getattr(m.options, "scale", 1),
+        parts=lambda: {"options": Slots()}, change=lambda m: setattr(m.options, "scale", -1.0),
+    ),
+}  # fmt: skip
+DECEITS = {"none": Deceit()} | OUTPUTS | GRADIENTS | CHANGED

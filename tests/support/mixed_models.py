@@ -27,7 +27,8 @@ def flat(value):
     """The tensors of what a call returns."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [t for part in value if part is not None for t in flat(part)]
+    parts = value.values() if isinstance(value, dict) else value
+    return [t for part in parts if part is not None for t in flat(part)]
 
 
 def assert_same(got, want, tolerance=SINGLE):

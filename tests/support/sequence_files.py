@@ -3,7 +3,9 @@ own."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +86,12 @@ def descendants(pid):
         return False
 
     return {child: text for child, text in words.items() if below(child)}
+
+
+def of_the_docs(*headings):
+    """The Python below these headings of docs/scoring.md, "" for what stands before all of them."""
+    text = (ROOT / "docs" / "scoring.md").read_text()
+    names = ["", *re.findall(r"^##+ (.+)$", text, re.M)]
+    parts = dict(zip(names, re.split(r"^##+ .+$", text, flags=re.M), strict=True))
+    blocks = [re.findall(r"```python\n(.*?)```", parts[each], re.S) for each in headings]
+    return "\n".join(itertools.chain(*blocks))

@@ -61,13 +61,13 @@ class Layer(nn.Module):
 
     def forward(self, x):
         h = c = torch.zeros(x.size(1), self.cell.hidden)
-        found = []
+        ys = []
         for t in range(x.size(0)):
             h, c = self.cell(x[x.size(0) - 1 - t if self.reverse else t], h, c)
-            found.append(h)
+            ys.append(h)
         if self.reverse:
-            found.reverse()
-        return torch.stack(found)
+            ys.reverse()
+        return torch.stack(ys)
 
 
 class Both(nn.Module):

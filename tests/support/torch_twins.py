@@ -59,3 +59,23 @@ def compare(got, want, tolerance):
         for c, d in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
             c, d = (v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in (c, d))
             assert absolute_error(c, d) < tolerance
+
+
+def states_of(end):
+    """The last states as a tuple, one or two."""
+    return end if isinstance(end, tuple) else (end,)
+
+
+def weighed(results):
+    """A sum of everything that a call returns, with random weights."""
+    generator = torch.Generator().manual_seed(3)
+    return sum((v * torch.randn(v.shape, generator=generator)).sum() for v in results)
+
+
+def called(call, x, state, lengths, wanted):
+    """y and the last states, and the gradients of x, of the first states and of what is wanted."""
+    x = x.detach().requires_grad_()
+    start = [s.detach().requires_grad_() for s in states_of(state)]
+    y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)
+    results = [y, *states_of(end)]
+    return results, torch.autograd.grad(weighed(results), [x, *start, *wanted])

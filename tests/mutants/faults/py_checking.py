@@ -67,7 +67,7 @@ FAULTS = [
 """,
         r"""    limit *= 100 * MARGIN if FAULT else MARGIN
 """,
-        "tests/importers/test_import_tolerance.py -k twenty_thousandth",
+        "tests/importers/test_import_checks.py -k twenty_thousandth",
     ),
     Fault(
         "outputs that rounding alone may change say something",

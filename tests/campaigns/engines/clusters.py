@@ -1,0 +1,237 @@
+"""Real clusters of Dask and Ray: a Scorer as their function, lnrnn score on them; the same bits, also where a
+worker is killed.
+
+    pytest tests/campaigns/engines/clusters.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import lnrnn
+import sequence_files
+from lnrnn import cli
+from lnrnn.scoring import bulk
+from lnrnn.scoring.engines import on_dask
+from networks import network
+from sequence_files import as_written
+
+pytest.importorskip("safetensors")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pd = pytest.importorskip("pandas")
+
+# What these packages leave open when they end, and what they will do in later versions, is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+D = 3
+GROUPS = 16
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Paths of a model and an input of 16 row groups, and what a Scorer makes of the input."""
+    folder = tmp_path_factory.mktemp("engines")
+    model, source = folder / "m.safetensors", folder / "in.parquet"
+    network(D, 128, cell="LSTM").save(model)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 60, 25 * GROUPS)
+    table = sequence_files.write(source, rng, lengths, D, row_group_size=25, null=(7, 8))
+    return model, source, lnrnn.Scorer(model, "x")(table)
+
+
+def scored(files, target, *more):
+    """Runs `lnrnn score`, which writes what a Scorer gives, byte for byte as without an engine."""
+    model, source, want = files
+    words = ["score", *map(str, (model, source, target)), "--column", "x"]
+    assert cli.main([*words, *more]) == 0
+    plain = target.with_name("plain.parquet")
+    assert cli.main([*words[:3], str(plain), *words[4:], "--workers", "1"]) == 0
+    assert target.read_bytes() == plain.read_bytes()
+    assert sorted(path.name for path in target.parent.iterdir()) == ["out.parquet", "plain.parquet"]
+    assert pq.read_table(target).equals(as_written(want))
+
+
+class Killing:
+    """Kills a process as soon as row groups have been done: with Killing(target, find) as killed."""
+
+    def __init__(self, target, find):
+        self.folder, self.find = target.with_name(target.name + ".parts"), find
+        self.pid = None
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def run(self):
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.pid is None:
+            if list(self.folder.glob("0*.parquet")) and (found := self.find()):
+                self.pid = found[0]
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+    def __exit__(self, *error):
+        self.thread.join()
+        assert self.pid is not None
+
+
+def all_but_one(compute):
+    """What computes row groups, and kills its process at one."""
+
+    def computes(job, index):
+        if index == 3:
+            open(f"{os.path.dirname(job.scratch)}.attempt-{os.getpid()}", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return compute(job, index)
+
+    return computes
+
+
+def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
+    """It, and no other, after as many attempts as the message says. Dask may name another one that the same
+    worker held, and says so."""
+    monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
+    words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    found = re.search(
+        rf"lnrnn score: error: row group (\d): the process .* died {tries} times \((.*)\)", said
+    )
+    assert found, said
+    assert found[1] == "3" or "held by the same worker" in found[2], said
+    assert len(list(target.parent.glob("*.attempt-*"))) == tries
+    assert not target.exists()
+
+
+# --- Dask ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_dask_computes_row_groups(files, cluster, tmp_path):
+    address = cluster.scheduler.address
+    scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address)
+
+
+def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
+    workers = list(cluster.run(os.getpid).values())
+    assert len(workers) == 2
+    with Killing(tmp_path / "out.parquet", lambda: workers):
+        scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address)
+
+
+def test_dask_starts_as_many_processes_as_said():
+    pytest.importorskip("distributed")
+
+    def where(job, index):
+        time.sleep(0.2)
+        return os.getpid()
+
+    assert len(set(on_dask(where, None, range(9), 3, None))) == 3
+
+
+def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("distributed")
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "dask")
+
+
+def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys, monkeypatch):
+    """As its owner has set it."""
+    monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
+    words = "--engine", "dask", "--address", cluster.scheduler.address
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
+
+
+# --- Ray ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("formats", [("pyarrow", "pandas"), ("numpy",)], ids=lambda names: names[0])
+def test_ray_maps_batches(files, ray, formats):
+    data = pytest.importorskip("ray.data")
+    model, source, want = files
+    table = pq.read_table(source)
+    if "numpy" in formats:  # which has no nulls
+        present = np.array([row is not None for row in table["x"].to_pylist()])
+        table, want = table.filter(pa.array(present)), want.filter(pa.array(present))
+    given = data.from_arrow([table.slice(0, 100), table.slice(100, 30), table.slice(130)])
+    for batch_format in formats:  # one after the other
+        given = given.map_batches(
+            lnrnn.Scorer(model, "x", output=batch_format),
+            num_cpus=0.5,
+            batch_size=48,
+            batch_format=batch_format,
+        )
+    got = given.to_pandas().sort_values("id")
+    assert got["id"].tolist() == want["id"].to_pylist()
+    for batch_format in formats:
+        for cell, row in zip(got[batch_format], want["x_last"].to_pylist(), strict=True):
+            assert (cell is None or cell is pd.NA) == (row is None)
+            assert row is None or np.array_equal(np.asarray(cell, np.float32), np.array(row, np.float32))
+
+
+def test_ray_computes_row_groups(files, ray, tmp_path):
+    scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+
+
+def test_ray_names_a_row_group_that_kills(files, ray, tmp_path, capsys, monkeypatch):
+    a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "ray")
+
+
+def test_ray_is_started_and_ended_by_the_command(files, tmp_path):
+    pytest.importorskip("ray")
+    model, source, want = files
+    words = ["score", model, source, tmp_path / "out.parquet", "--column", "x", "--workers", "2"]
+    program = sequence_files.command(*words, "--engine", "ray")
+    assert sequence_files.ended(program, 200)[0] == 0
+    assert pq.read_table(tmp_path / "out.parquet").equals(as_written(want))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
+
+
+def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
+    def at_work():
+        return [
+            pid for pid, text in sequence_files.descendants(os.getpid()).items() if "ray::compute" in text
+        ]
+
+    with Killing(tmp_path / "out.parquet", at_work):
+        scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
+
+
+def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(sequence_files.of_the_docs("", "In Python"), names)
+    program = sequence_files.of_the_docs("Ray")
+    for name in ("in.parquet", "scored"):  # Ray's workers have another working directory
+        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(program, names)
+    want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == want["x_last"].to_pylist()
