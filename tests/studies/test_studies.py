@@ -7,6 +7,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -126,3 +127,26 @@ def test_a_study_s_figure_is_the_page_s(name):
     assert name in shown, f"show({name!r}, ...) is missing"
     title = (ast.get_docstring(tree) or "").splitlines()
     assert title and set(title[1]) == {"="} and len(title[1]) == len(title[0])
+
+
+INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_intervals_in_a_page_s_prose_are_those_it_prints(name):
+    """Rounded, and with either sign: a loss may be written as a gain."""
+    study = importlib.import_module(name).STUDY
+    printed = [
+        [float(end) for end in ends]
+        for option in study.options or (None,)
+        for ends in INTERVAL.findall(study.text({**study.kept(option), "results": study.results(option)}))
+    ]
+    prose = "\n".join(re.findall(r"^# ?(.*)", (FOLDER / f"{name}.py").read_text("utf-8"), re.MULTILINE))
+    for ends in INTERVAL.findall(prose.replace("\n", " ")):
+        digits = max(len(end.partition(".")[2]) for end in ends)
+        low, high = map(float, ends)
+        close = 0.51 * 10.0**-digits
+        assert any(
+            abs(first - low) <= close and abs(last - high) <= close
+            for own in printed for first, last in (own, [-own[1], -own[0]])
+        ), f"[{ends[0]}, {ends[1]}] is in no table of the page"  # fmt: skip
