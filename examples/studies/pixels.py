@@ -82,8 +82,8 @@ show("pixels", draw)
 # paper gains 0.1. That it is also faster in order is unclear at our margin: 1.11 times [1.01, 1.23].
 #
 # Both claims on LN are refuted. It ends below BN, by 4.8 points in order and by 6.8 permuted. It does not
-# differ clearly from no norm: -0.8 points [-3.2, +1.6] and +0.8 [-2.0, +3.5]. It is not faster either:
-# 0.76 times as fast in order, 0.89 permuted.
+# differ clearly from the network without a norm: -0.8 points [-3.2, +1.6] and +0.8 [-2.0, +3.5]. It is
+# not faster either: 0.76 times as fast in order, 0.89 permuted.
 #
 # What to do
 # ----------

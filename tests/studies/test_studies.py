@@ -132,21 +132,37 @@ def test_a_study_s_figure_is_the_page_s(name):
 INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_intervals_in_a_page_s_prose_are_those_it_prints(name):
-    """Rounded, and with either sign: a loss may be written as a gain."""
-    study = importlib.import_module(name).STUDY
-    printed = [
-        [float(end) for end in ends]
-        for option in study.options or (None,)
-        for ends in INTERVAL.findall(study.text({**study.kept(option), "results": study.results(option)}))
-    ]
-    prose = "\n".join(re.findall(r"^# ?(.*)", (FOLDER / f"{name}.py").read_text("utf-8"), re.MULTILINE))
-    for ends in INTERVAL.findall(prose.replace("\n", " ")):
-        digits = max(len(end.partition(".")[2]) for end in ends)
-        low, high = map(float, ends)
-        close = 0.51 * 10.0**-digits
-        assert any(
-            abs(first - low) <= close and abs(last - high) <= close
+def intervals_not_printed(prose, names):
+    """Those that no table of these studies has: rounded, and with either sign, as a loss may be written as a
+    gain."""
+    printed = []
+    for study in (importlib.import_module(name).STUDY for name in names):
+        for option in study.options or (None,):
+            text = study.text({**study.kept(option), "results": study.results(option)})
+            printed += [[float(end) for end in ends] for ends in INTERVAL.findall(text)]
+    missing = []
+    for low, high in INTERVAL.findall(prose.replace("\n", " ")):
+        close = 0.51 * 10.0 ** -max(len(end.partition(".")[2]) for end in (low, high))
+        if not any(
+            abs(first - float(low)) <= close and abs(last - float(high)) <= close
             for own in printed for first, last in (own, [-own[1], -own[0]])
-        ), f"[{ends[0]}, {ends[1]}] is in no table of the page"  # fmt: skip
+        ):  # fmt: skip
+            missing.append(f"[{low}, {high}]")
+    return missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_prints_the_intervals_of_its_prose(name):
+    prose = "\n".join(re.findall(r"^# ?(.*)", (FOLDER / f"{name}.py").read_text("utf-8"), re.MULTILINE))
+    assert not intervals_not_printed(prose, [name])
+    assert intervals_not_printed("[-987.1, 987.2]", [name])
+
+
+def test_pages_print_the_intervals_of_the_index():
+    rows = (FOLDER / "README.rst").read_text("utf-8").split("\n   * - ")[1:]
+    seen = 0
+    for row in rows:
+        names = re.findall(r"<(\w+)\.py>", row)
+        seen += len(INTERVAL.findall(row))
+        assert not intervals_not_printed(row, names), row
+    assert seen > 20
