@@ -188,10 +188,13 @@ def clauses(results):
             '"BN is sensitive to the initial parameters": less than LN', more(results, "LN", "BN"), MARGIN
         ),
         Clause(
-            "with SGD LN converges faster than no norm", faster(results, "LN", "SGD"), np.log(FASTER), "x"
+            "with SGD LN converges faster than no norm", faster(results, "LN", "SGD"), np.log(FASTER), "times"
         ),
         Clause(
-            "with Adam LN converges faster than no norm", faster(results, "LN", "Adam"), np.log(FASTER), "x"
+            "with Adam LN converges faster than no norm",
+            faster(results, "LN", "Adam"),
+            np.log(FASTER),
+            "times",
         ),
     ]
 

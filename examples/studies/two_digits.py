@@ -97,10 +97,10 @@ show("two_digits", draw)
 # statistics of a step must come from steps like it. The paper expects the states to settle, and those of
 # an image do not.
 #
-# LN and no norm store no statistics, and lose too: LN falls from 87.8 to 73.9 %, no norm from 88.6 to
-# 73.3. They learnt to begin with an empty state, and now begin with what another image left. That LN keeps
-# its accuracy past its training length is refuted here. It loses 66 points fewer than BN with step 64
-# repeated.
+# Networks with LN and without a norm store no statistics, and lose too: they fall from 87.8 to 73.9 % and
+# from 88.6 to 73.3. They learnt to begin with an empty state, and now begin with what another image left.
+# That LN keeps its accuracy past its training length is refuted here. It loses 66 points fewer than BN
+# with step 64 repeated.
 #
 # What to do
 # ----------

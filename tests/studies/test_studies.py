@@ -7,6 +7,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -126,3 +127,42 @@ def test_a_study_s_figure_is_the_page_s(name):
     assert name in shown, f"show({name!r}, ...) is missing"
     title = (ast.get_docstring(tree) or "").splitlines()
     assert title and set(title[1]) == {"="} and len(title[1]) == len(title[0])
+
+
+INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
+
+
+def intervals_not_printed(prose, names):
+    """Those that no table of these studies has: rounded, and with either sign, as a loss may be written as a
+    gain."""
+    printed = []
+    for study in (importlib.import_module(name).STUDY for name in names):
+        for option in study.options or (None,):
+            text = study.text({**study.kept(option), "results": study.results(option)})
+            printed += [[float(end) for end in ends] for ends in INTERVAL.findall(text)]
+    missing = []
+    for low, high in INTERVAL.findall(prose.replace("\n", " ")):
+        close = 0.51 * 10.0 ** -max(len(end.partition(".")[2]) for end in (low, high))
+        if not any(
+            abs(first - float(low)) <= close and abs(last - float(high)) <= close
+            for own in printed for first, last in (own, [-own[1], -own[0]])
+        ):  # fmt: skip
+            missing.append(f"[{low}, {high}]")
+    return missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_prints_the_intervals_of_its_prose(name):
+    prose = "\n".join(re.findall(r"^# ?(.*)", (FOLDER / f"{name}.py").read_text("utf-8"), re.MULTILINE))
+    assert not intervals_not_printed(prose, [name])
+    assert intervals_not_printed("[-987.1, 987.2]", [name])
+
+
+def test_pages_print_the_intervals_of_the_index():
+    rows = (FOLDER / "README.rst").read_text("utf-8").split("\n   * - ")[1:]
+    seen = 0
+    for row in rows:
+        names = re.findall(r"<(\w+)\.py>", row)
+        seen += len(INTERVAL.findall(row))
+        assert not intervals_not_printed(row, names), row
+    assert seen > 20

@@ -101,8 +101,8 @@ def test_what_the_page_says():
             assert 1.65 < -100 * middle.values.mean() < 2.05
         assert round(100 * last.values.mean()) == -84
         assert np.round(interval(100 * layer.values), 1).tolist() == [-0.7, 0.4]
-    ahead = 100 * (results["LN"]["170"] - study.after(results, 13, 170))
-    assert round(ahead.mean(), 1) == 1.7 and np.round(interval(ahead), 1).tolist() == [0.5, 2.9]
+    assert found["LN is ahead of step 13 repeated, for 2,610 steps"].verdict() == "confirmed"
+    assert change[12:].argmin() == 0 and round(change[12], 2) == 0.02 and round(change[20], 2) == 0.11
     # The number of utterances does not decide.
     assert results["count"][17] == 78 and results["count"][25] == 1
     assert round(results["error"][:, 17].mean(), 2) == 0.06
