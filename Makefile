@@ -1,8 +1,8 @@
 # make demo         install lnrnn into .venv and draw the figure of the README
-# make test         the tests; K=pattern: only those whose names fit
+# make test         the tests; K=pattern: only those whose names fit; ARGS="-m quick": a minute
 # make build        compile what has changed of C and Cython (make test does it too)
 # make bench        the benchmarks, against the peers that are installed; K=pattern
-# make lint         types, style and spelling
+# make lint         types, style, spelling and sentences
 # make docs         the documentation, in build/docs/index.html
 # make studies      the studies of examples/studies: an hour on two cores
 # make wheels       wheels for this machine and for others, in dist/
@@ -22,14 +22,14 @@ PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: help demo test build bench lint docs studies wheels campaign clean types style spelling format warnings peers
+.PHONY: help demo test build bench lint docs studies wheels campaign clean types style spelling sentences format warnings peers
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
 	@echo
 	@echo "All take ARGS=, more arguments of their program, and VENV=, a folder other than .venv. Also:"
-	@echo "make types, style, spelling   the parts of lint; make format rewrites what style checks"
+	@echo "make types, style, spelling, sentences   the parts of lint; make format rewrites what style checks"
 	@echo "make warnings                 every C unit through the installed compilers, with warnings on"
 	@echo "make studies TUNE=1           choose the settings of the studies first"
 	@echo "make peers                    install the libraries that the benchmarks compare with"
@@ -49,7 +49,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
-lint: types style spelling
+lint: types style spelling sentences
 
 types: $(VENV)/.lint $(VENV)/.user
 	$(BIN)/python -m mypy
@@ -63,6 +63,9 @@ style: $(VENV)/.lint
 spelling: $(VENV)/.lint
 	$(BIN)/codespell
 
+sentences:
+	$(PYTHON) tests/lint/sentences.py
+
 format: $(VENV)/.lint
 	$(BIN)/python -m ruff check --fix --select I $(PYTHONS)
 	$(BIN)/python -m ruff format $(PYTHONS)
@@ -74,7 +77,7 @@ warnings:
 # A campaign builds in build/campaigns. These need more than the tests do.
 whole_campaigns = coverage mutants
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels)
-	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage>=7.10" "gcovr>=8")
+	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
 wheels:

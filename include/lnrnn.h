@@ -120,10 +120,10 @@ typedef struct {
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
 /* -> y (N, C, L), which may be x. */
-void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training);
+void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
-void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias,
-                               int training);
+void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
+                               double *gbias, int training);
 
 /* --- config.c, plan.c, forward.c, backward.c: the recurrent layer -----------------------------------------
  *

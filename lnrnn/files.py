@@ -121,7 +121,7 @@ def _old(target: str) -> os.stat_result | None:
 def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
     """Gives a new file the owner, group and permissions of the old one, which writing into that would
     keep."""
-    if not hasattr(os, "fchown"):  # Windows
+    if not hasattr(os, "fchown"):  # pragma: no cover - Windows
         return
     new = os.fstat(descriptor)
     for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
@@ -133,7 +133,7 @@ def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
 
 def _sync_directory(target: str) -> None:
     """Brings target's new name to the disk, where a directory can be synced."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows
+    if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - Windows
         return
     try:
         descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY)

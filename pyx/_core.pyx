@@ -132,7 +132,7 @@ def get_num_threads():
 def set_num_threads(int n):
     global num_threads, num_threads_set
     if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+        raise ValueError(f"n must be at least 1, got {n}")  # GCOVR_EXCL_LINE: the Python function checks n
     num_threads, num_threads_set = n, True
     lnrnn_try_threads_again()
 

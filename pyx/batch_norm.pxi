@@ -150,7 +150,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
         return None
     gx = empty_like(x)
     cdef const void *pgy = data(gy)
-    cdef void *pgx = data(gx)
+    cdef void *pgx = data(gx)  # GCOVR_EXCL_LINE: gcc moves the call
     need = lnrnn_batch_work(&b, True)
     take(&r, need + 4 * b.C)
     b.work, b.mean, b.var = r.values, r.values + need, r.values + need + b.C

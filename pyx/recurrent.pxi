@@ -181,7 +181,7 @@ cdef class Layer:
                     r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
                 else:
                     index, (mean, var) = self.site_of(side), value
-                    n = T * self.config.site[index].width
+                    n = T * self.config.site[index].width  # GCOVR_EXCL_LINE: gcc moves the computation
                     r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
                     r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
         if masks is not None:
@@ -351,7 +351,7 @@ cdef int check_rows(lnrnn_rnn_call *r, int64_t steps, int64_t sequences, int64_t
     if states > <int64_t>sizeof(some):
         seen = <char *>malloc(states)
     if seen == NULL:
-        raise MemoryError
+        raise MemoryError  # GCOVR_EXCL_LINE: no memory for the marks of more than 512 states
     memset(seen, 0, states)
     r.T = r.rows[0].length if r.B else 0
     r.last_step_end = 0

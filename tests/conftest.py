@@ -32,8 +32,29 @@ LONG = (
 )  # fmt: skip
 
 
+# Folders and files without a quick test: they start processes and compilers, train, or wait.
+NOT_QUICK = {
+    "campaigns", "demo", "examples", "mutants", "studies", "test_aarch64.py", "test_accelerate_cells.py",
+    "test_back_off.py", "test_c_units.py", "test_concurrent_setters.py", "test_digest.py", "test_docs.py",
+    "test_engines.py", "test_import_checks.py", "test_import_tolerance.py", "test_interrupts.py",
+    "test_metadata.py", "test_own_cells.py", "test_package.py", "test_processes.py",
+    "test_python_threads.py", "test_reports.py", "test_result_memory.py", "test_runtime.py",
+    "test_score_memory.py", "test_score_resume.py", "test_short_calls.py", "test_teams.py",
+    "test_threadpoolctl.py", "test_threads.py", "test_torch_operator.py", "test_torch_processes.py",
+    "test_torch_samples.py", "test_typing.py",
+}  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """Elsewhere the first case of every test function is quick: `pytest -m quick`."""
     items.sort(key=lambda item: item.path.name not in LONG)
+    seen = set()
+    for item in items:
+        function = item.path, item.parent.name, getattr(item, "originalname", item.name)
+        if function not in seen and NOT_QUICK.isdisjoint(item.path.parts):
+            item.add_marker("quick")
+        seen.add(function)
 
 
 def pytest_report_teststatus(report):
@@ -83,7 +104,7 @@ def unit(request):
 @pytest.fixture
 def rng(request):
     """Random numbers of the test's own, seeded by its file, its name and its parameters without the
-    instruction set: the same in every run and process, and on every instruction set."""
+    instruction set. So they are the same in every run, in every process and on every instruction set."""
     own = request.node
     parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []
     isas = {own.callspec.params.get(name) for name in ("isa", "family", "unit")} if parameters else set()

@@ -271,7 +271,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
     for module in modules:
         answer = _agreement(module, convert(module), convert, x, probed)
         x = time_first(answer.y.astype(np.float32), answer.batch_first)
-    if answer is None:
+    if answer is None:  # pragma: no cover - empty containers are refused before
         raise Unchecked("it is empty")
     return answer
 

@@ -94,7 +94,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 def _done(result: Result | None) -> Result:
     """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None,
     and then nothing was computed."""
-    if result is None:
+    if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result
 

@@ -47,7 +47,7 @@ class _Norm(Closed):
 
     def _shape(self) -> tuple[int, ...]:
         """Of weight and bias, and of running statistics."""
-        raise NotImplementedError
+        raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
         """What is kept of a tensor that is assigned: an array of floats as it is, not copied; others in
@@ -221,9 +221,7 @@ class BatchNorm(_Norm):
         with CHANGES:
             old = self._tensors
             mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))
-            if (
-                mean is None or var is None or count is None
-            ):  # only where none are tracked, and then none are learnt
+            if mean is None or var is None or count is None:  # pragma: no cover - keeps the types right
                 raise RuntimeError("this layer has no running statistics")
             tracked = min(int(count) + 1, MOST_COUNTED)
             if momentum is None:

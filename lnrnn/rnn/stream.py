@@ -146,7 +146,7 @@ class Stream(Closed, Generic[State]):
         taken = np.where(fresh, 0, self._lanes.steps[lanes])
         self._refuse_overrun(padded(None, 1, len(lanes)).after(taken), lanes)
         y = self._lanes.step(np.array(x, FLOAT32, order="C"), lanes, None, fresh, threads)
-        if y is None:
+        if y is None:  # pragma: no cover - another thread uses the lanes at this moment
             raise RuntimeError("the stream was changed by another thread, which used the same lanes")
         if result is None:
             return y

@@ -129,13 +129,13 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(exist_ok=True)
         try:
             file = open(path, "a+b")  # noqa: SIM115
-        except FileNotFoundError:  # its owner has just removed the folder
+        except FileNotFoundError:  # pragma: no cover - its owner has just removed the folder
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             with file:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                if error.errno not in (errno.EAGAIN, errno.EACCES):  # pragma: no cover - no locks there
                     raise
                 file.seek(0)
                 owner = file.read(300).decode(errors="replace").strip() or "another process"
@@ -143,7 +143,7 @@ def _locked(folder: Path) -> Iterator[None]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 break
-        file.close()  # removed, or another one's by now
+        file.close()  # pragma: no cover - another process has removed or replaced it
     with file:
         file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")

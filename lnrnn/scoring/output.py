@@ -82,7 +82,7 @@ class _Rows:
         while rows:
             if self._left is None or not len(self._left):
                 batch = next(self._batches, None)
-                if batch is None:
+                if batch is None:  # pragma: no cover - such files are computed again before
                     raise ValueError("a file of results has too few rows")
                 self._left = batch.column(0)
             found.append(self._left[:rows])

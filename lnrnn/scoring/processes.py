@@ -75,7 +75,7 @@ class _Worker:
         """The next outcome. Raises EOFError if it is dead, and what compute raised."""
         try:
             received: tuple[Outcome | None, Exception | None, str] = self.outcomes.recv()
-        except OSError:  # it died while it sent
+        except OSError:  # pragma: no cover - it died while it sent
             raise EOFError from None
         outcome, error, where = received
         if error is not None:
@@ -108,7 +108,7 @@ def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection)
     while True:
         try:
             outcome = compute(job, waiting.get())
-        except Exception as error:
+        except Exception as error:  # pragma: no cover - in a process that is killed, and writes no counts
             outcomes.send((None, error, traceback.format_exc()))
         else:
             outcomes.send((outcome, None, ""))

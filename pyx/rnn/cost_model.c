@@ -104,9 +104,10 @@ double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_p
         return group_time(work, caches, rows, p, n);
     /* Each thread takes one group of a whole tile after the other, and some a last one, which may have fewer rows. */
     const size_t whole = work->rows / TILE, threads = (size_t)p.groups, rest = work->rows % TILE;
+    const size_t rounds = whole / threads;
     const double of_tile = group_time(work, caches, TILE, p, n);
     const double last = whole % threads ? of_tile : rest ? group_time(work, caches, rest, p, n) : 0;
-    return (double)(whole / threads) * of_tile + last;
+    return (double)rounds * of_tile + last;
 }
 
 double lnrnn_input_reading(const lnrnn_step_work *w, lnrnn_caches caches)

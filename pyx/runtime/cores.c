@@ -40,9 +40,11 @@ static int affinity(void)
     }
 #endif
 #if defined(LNRNN_POSIX)
+    /* GCOVR_EXCL_START: systems without CPU affinity */
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     if (n > 0)
         return (int)n;
+    /* GCOVR_EXCL_STOP */
 #endif
     return 1;
 }
@@ -70,7 +72,7 @@ int lnrnn_bound_cpus(size_t size, cpu_set_t *set)
         int ids[1024];
         const int n = omp_get_place_num_procs(place);
         if (n > (int)(sizeof ids / sizeof *ids))
-            return 0;
+            return 0; /* GCOVR_EXCL_LINE: an OpenMP place of more than 1024 processors */
         omp_get_place_proc_ids(place, ids);
         for (int i = 0; i < n; i++)
             CPU_SET_S((size_t)ids[i], size, set);

@@ -9,10 +9,10 @@
 #define LNRNN_DONE SIZE_MAX
 
 /* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if
- * part is 0 or all n cost no more than that, to their end. A task continues at position at[index], which it
+ * part is 0 or all n cost no more than that, to their end. A task continues at position[index], which it
  * advances; it subtracts what that cost from *left, which all threads share, and stops when nothing remains.
  * -> whether all are finished. */
-int lnrnn_limited_tasks(size_t n, int threads, const size_t *at, double cost, double part,
+int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,
                         void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
 static inline int64_t remaining(const int64_t *left) { return __atomic_load_n(left, __ATOMIC_RELAXED); }

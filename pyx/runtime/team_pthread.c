@@ -159,14 +159,16 @@ static worker *start(void)
     sigset_t all, usual;
     worker *w = malloc(sizeof *w);
     if (!w)
-        return NULL;
+        return NULL; /* GCOVR_EXCL_LINE: no memory */
     *w = (worker){.state = IDLE};
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);
     pthread_cond_init(&w->done, NULL);
     if (pthread_attr_init(&attributes)) {
+        /* GCOVR_EXCL_START: no memory */
         free(w);
         return NULL;
+        /* GCOVR_EXCL_STOP */
     }
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, LNRNN_STACK);
@@ -182,8 +184,10 @@ static worker *start(void)
     pthread_attr_destroy(&attributes);
     if (!error)
         return w;
+    /* GCOVR_EXCL_START: tests start threads under limits that leave no room for coverage */
     free(w);
     return NULL;
+    /* GCOVR_EXCL_STOP */
 }
 
 /* At most n workers of the list, linked by `next`. -> the first. */
@@ -280,6 +284,7 @@ static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 
+/* GCOVR_EXCL_START: the child of a fork ends by _exit and writes no counts */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -287,6 +292,7 @@ static void after_fork_in_child(void)
      * that no thread held malloc's own locks. */
     idle = NULL;
 }
+/* GCOVR_EXCL_STOP */
 
 __attribute__((constructor)) static void watch_forks(void)
 {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
 import inspect
 import pkgutil
 import re
@@ -68,17 +67,6 @@ except (ImportError, TypeError) as error:
     more = "import torch; x = torch.ones(3, 5, dtype=torch.bfloat16); lnrnn.torch.LSTM"
     call = without.format(name="ml_dtypes", more=more, call="lnrnn.layer_norm(x, 5)")
     assert "tensors of bfloat16 need ml_dtypes: pip install ml_dtypes" in said(call)
-
-
-def test_reasons_for_lines_that_are_never_run():
-    """tests/never_run.txt: `make coverage` reads it. Each names a line that there is."""
-    root = PACKAGE.parent
-    for line in (root / "tests" / "never_run.txt").read_text().splitlines():
-        if line.startswith("#"):
-            continue
-        files, text, why = (part.strip() for part in line.split(" | "))
-        lines = [each.strip() for path in root.glob(files) for each in path.read_text().splitlines()]
-        assert any(fnmatch.fnmatchcase(each, text) for each in lines) and why, line
 
 
 @pytest.mark.parametrize("model", [lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU])

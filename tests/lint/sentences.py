@@ -1,0 +1,100 @@
+"""Finds long sentences and unclear words in comments, docstrings and pages.
+
+    python tests/lint/sentences.py               the check of `make lint`
+    python tests/lint/sentences.py FILE ...      shows what it finds in these files
+    python tests/lint/sentences.py --write       writes the list anew, for example after files were renamed
+
+A sentence has at most 30 words. UNCLEAR has words and clauses that a reader must read twice. Files that still
+have findings are listed in sentences_to_do.txt. The check fails if another file has one, and if a file of the
+list has none, so the list only shrinks.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TO_DO = Path(__file__).with_name("sentences_to_do.txt")
+MOST_WORDS = 30
+UNCLEAR = re.compile(r"\b(?:of which|of what|beside|told|found:|made:)(?!\w)|\bwhat\b(?=[^?]*$)", re.I)
+PAGES = (".md", ".rst")
+PYTHON = (".py", ".pyi", ".pyx", ".pxi", ".pxd")
+STRINGS_AND_COMMENTS = re.compile(
+    r'(?P<indent>^[ \t]*)?[rRfF]?"""(?P<string>(?s:.*?))"""'
+    r"|(?P<block>(?:^[ \t]*#.*\n)+)|(?<=\S)  #(?P<tail>.*)",
+    re.M,
+)
+CODE = re.compile(r"    |>>>|\||\$|=+$|-+$|#|\.\. |%|(noqa|fmt|type|pragma|pyright|SPDX)\b|\w+ \| ")
+ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+
+
+def spans(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """-> (offset, text) of the prose in a file."""
+    if name.endswith(PAGES):
+        fenced = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
+        yield 0, re.sub(fenced, lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
+    elif name.endswith(PYTHON):
+        for each in STRINGS_AND_COMMENTS.finditer(text):
+            if each["string"] is None:
+                yield each.start(), re.sub(r"^\s*# ?", "", each["block"] or each["tail"], flags=re.M)
+            elif each["indent"] is not None:  # a docstring stands alone on its lines
+                first, _, rest = each["string"].partition("\n")
+                yield each.start(), first + "\n" + textwrap.dedent(rest)
+    else:
+        for each in re.finditer(r"/\*(.*?)\*/", text, re.S):
+            yield each.start(), re.sub(r"^\s*\* ?", "", each[1], flags=re.M)
+
+
+def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """-> (number of the first line, text). Code, tables and headings are left out."""
+    for offset, span in spans(name, text):
+        first, kept = text.count("\n", 0, offset) + 1, list[str]()
+        for number, line in enumerate([*span.splitlines(), ""], first):
+            code = CODE.match(line)
+            if kept and (code or not line.strip() or ITEM.match(line)):
+                yield number - len(kept), " ".join(kept)
+                kept = []
+            if line.strip() and not code:
+                kept.append(line.strip())
+
+
+def findings(name: str, text: str) -> Iterator[str]:
+    for number, paragraph in paragraphs(name, text):
+        plain = re.sub(r"`+[^`]*`+|\$[^$]*\$|https?:\S+", "code", paragraph)
+        plain = re.sub(r"\]\([^)]*\)", "]", plain).replace("e.g.", "e g").replace("i.e.", "i e")
+        for sentence in re.split(r"(?<=[.!?])[)*\"']*\s+", plain):
+            words = re.findall(r"[A-Za-z]\w*(?:[-'/]\w+)*", sentence)
+            if len(words) > MOST_WORDS:
+                yield f"{name}:{number}: {len(words)} words: {' '.join(words[:8])} ..."
+            for unclear in UNCLEAR.finditer(sentence):
+                near = sentence[max(unclear.start() - 30, 0) : unclear.end() + 30]
+                yield f"{name}:{number}: '{unclear[0]}': {near}"
+
+
+def main(arguments: list[str]) -> int:
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    suffixes = (*PAGES, *PYTHON, ".c", ".h")
+    chosen = [name for name in names.splitlines() if name.endswith(suffixes) and (ROOT / name).is_file()]
+    if arguments and arguments != ["--write"]:
+        chosen = [str(Path(name).resolve().relative_to(ROOT)) for name in arguments]
+    by_file = {name: list(findings(name, (ROOT / name).read_text(encoding="utf-8"))) for name in chosen}
+    bad = {name for name, of_file in by_file.items() if of_file}
+    if arguments == ["--write"]:
+        TO_DO.write_text("".join(f"{name}\n" for name in sorted(bad)))
+        return 0
+    listed = set() if arguments else set(TO_DO.read_text().split())
+    messages = [line for name in sorted(bad - listed) for line in by_file[name]]
+    messages += [
+        f"{name}: nothing is left to do: remove it from {TO_DO.name}" for name in sorted(listed - bad)
+    ]
+    print(*messages, f"sentences: {len(bad)} of {len(by_file)} files to do", sep="\n")
+    return bool(messages)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
