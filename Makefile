@@ -15,7 +15,7 @@
 #   make fuzz [SECONDS=60]   random cases against the reference and against themselves; SEED=, TALLY=file to add a line to
 #   make ulp [STEP=n]        exp, tanh and sigmoid of all 2^32 floats (of every n-th one) on every instruction set
 #   make coverage            lines and branches of Python, Cython and C that the suite never runs; an hour
-#   make mutants             faults put in on purpose: does the suite notice them? ARGS=--first: some hours less
+#   make mutants             random mutations of the code: does the suite notice them? Two hours; CHANGED=1: of changed lines, minutes
 #   make machines [ARGS="neon musl"]   other compilers, machines, C libraries and Pythons, as far as they are here (tests/machines/run.py)
 #   make wheels [ARGS="x86_64 --python 3.12"]   wheels for this machine and for others, into dist/ (tests/wheels/run.py says which)
 #   make soak [STEPS=n] [CALLS=n]   10^7 steps of a stream and 10^6 mixed calls: memory flat, results right
@@ -90,8 +90,8 @@ coverage: $(VENV)/.whole
 	$(PIP) install --quiet "coverage>=7.10" "gcovr>=8"
 	$(BIN)/python tests/run_coverage.py $(VENV)/covered $(ARGS)
 
-mutants: $(VENV)/.whole
-	$(BIN)/python tests/mutants/run.py $(VENV)/mutants $(ARGS)
+mutants: $(VENV)/.whole $(VENV)/.campaigns
+	$(BIN)/python tests/campaigns/run.py mutants $(if $(CHANGED),--changed) $(ARGS)
 
 guard: $(VENV)/.test
 	$(BIN)/python tests/guard/sweep.py $(ARGS)
@@ -163,7 +163,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 
 # The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
 # folder names them.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels): $(VENV)/.%: $(VENV)/.build pyproject.toml
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
 	@echo "Installing the packages of the extra $* into $(VENV)"
 	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
 	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
