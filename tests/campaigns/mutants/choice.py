@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,11 @@ def pytest(folder: Path, arguments: list[str], patience: float, **environment: s
         except OSError:  # a process of somebody else, or one that has ended
             pass
     return process.returncode if ended else None, output
+
+
+def plain(function: str) -> str:
+    """An operation's name without its instruction set: tests take every set, but few cases are measured."""
+    return re.sub(r"(include/lnrnn/simd/)\w+\.h", r"\1", function)
 
 
 class Chosen(NamedTuple):
@@ -93,9 +99,9 @@ class Measure:
         found = (
             json.loads(report.read_text()) if report.exists() else {"tests": {}, "shared": [], "failed": []}
         )
-        found["shared"] = [names[number] for number in found["shared"]]
+        found["shared"] = [plain(names[number]) for number in found["shared"]]
         for test in found["tests"].values():
-            test["functions"] = [names[number] for number in test["functions"]]
+            test["functions"] = [plain(names[number]) for number in test["functions"]]
         kept.write_text(json.dumps(found))
         marks.unlink()
         report.unlink(missing_ok=True)
@@ -115,7 +121,7 @@ class Measure:
     def choose(self, mutant: Mutant) -> list[Chosen]:
         """Tests that call its function, else a function of its file, else all; the fastest file first."""
         function = f"{mutant.file}::{mutant.function}()" if mutant.function else f"{mutant.file}::"
-        for start in (function, f"{mutant.file}::", ""):
+        for start in map(plain, (function, f"{mutant.file}::", "")):
             chosen = []
             for shared, tests in self.calls:
                 these = [t for t in tests if any(name.startswith(start) for name in tests[t]["functions"])]

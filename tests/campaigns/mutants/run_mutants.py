@@ -152,7 +152,7 @@ class Campaign:
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
         """What notices a mutant. A test that fails without the mutant too is left out."""
-        listed, patience = self.folder / f"{number}.tests", 120 + 20 * sum(file.seconds for file in files)
+        listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:
             listed.write_text("\n".join(words))
@@ -160,12 +160,11 @@ class Campaign:
             status, output = pytest(self.copy, [f"@{listed}"], patience, **on)
             if status in (0, NO_TESTS):
                 return None
-            failed = re.findall(
-                r"^(?:FAILED|ERROR) (tests/.+?\.py(?:::.+?)?)(?: - .*)?$", output, re.MULTILINE
-            )
+            summary = output.rpartition(" short test summary info ")[2]
+            failed = re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", summary, re.MULTILINE)
             if status is None or not failed:
                 return "a test does not end" if status is None else f"exit status {status}"
-            if pytest(self.copy, [failed[0]], patience)[0] == 0:
+            if pytest(self.copy, [failed[0]], patience)[0] != 1:
                 return str(failed[0])
             words.append(f"--deselect={failed[0]}")
 

@@ -97,9 +97,7 @@ class Source:
         self.c = name.endswith((".c", ".h"))
         text = self.bytes.decode("latin-1")  # a character for each byte
         if self.c:
-            text = re.sub(
-                r"\bLNRNN_(INLINE|OUTLINE|SELDOM|THREAD_LOCAL)\b", lambda found: " " * len(found[0]), text
-            )
+            text = re.sub(r"\bLNRNN_(INLINE|OUTLINE|SELDOM|THREAD_LOCAL)\b", lambda m: " " * len(m[0]), text)
         elif self.cython:
             text = python_of_cython(text)
         self.tree = PARSERS["C" if self.c else "Python"].parse(text.encode("latin-1"))
@@ -165,10 +163,6 @@ class Source:
     def _text(self, node: Node) -> str:
         return self.bytes[node.start_byte : node.end_byte].decode()
 
-    def _replaced(self, node: Node, first: Node, last: Node, new: str) -> str:
-        before = self.bytes[node.start_byte : first.start_byte].decode()
-        return before + new + self.bytes[last.end_byte : node.end_byte].decode()
-
     def _sites(self, node: Node) -> Iterator[tuple[str, Node, str, bool]]:
         """(operator, node, what it becomes, is it a statement?)."""
         if node.type in LEFT_OUT:
@@ -177,11 +171,9 @@ class Source:
             yield from self._sites_of(node)
         for child in node.children:
             label = node.type == "case_statement" and child == node.child_by_field_name("value")
+            directive = node.type[:7] == "preproc" and child == node.child_by_field_name("condition")
             immediate = node.type == "call_expression" and self._text(node).startswith("_mm")
-            directive = node.type in ("preproc_if", "preproc_elif") and child == node.child_by_field_name(
-                "condition"
-            )
-            if not (label or immediate or directive):
+            if not (label or directive or immediate):
                 yield from self._sites(child)
 
     def _sites_of(self, node: Node) -> Iterator[tuple[str, Node, str, bool]]:
@@ -189,8 +181,10 @@ class Source:
         statement = not c and node.type == "augmented_assignment"
         if node.type in BINARY:
             for token in node.children:
+                before = self.bytes[node.start_byte : token.start_byte].decode()
+                after = self.bytes[token.end_byte : node.end_byte].decode()
                 for new in SWAPS.get(token.type, ()):
-                    yield f"{token.type} to {new}", node, self._replaced(node, token, token, new), statement
+                    yield f"{token.type} to {new}", node, before + new + after, statement
         elif node.type in ("number_literal", "integer", "float"):
             yield "constant + 1", node, f"{text} + 1", False
             yield "constant - 1", node, f"{text} - 1", False
@@ -227,10 +221,8 @@ class Source:
 
 def sources(root: Path) -> dict[str, Source]:
     """Of the whole product."""
-    names = sorted(
-        str(path.relative_to(root))
-        for folder in FOLDERS
-        for path in (root / folder).rglob("*")
-        if path.suffix in SUFFIXES
+    paths = sorted(
+        path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES
     )
+    names = [str(path.relative_to(root)) for path in paths]
     return {name: Source(name, (root / name).read_text()) for name in names if name not in GENERATED}
