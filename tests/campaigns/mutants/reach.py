@@ -1,0 +1,67 @@
+"""A plugin of pytest that notes which functions of lnrnn each test calls, from the marks of LNRNN_REACHED.
+
+LNRNN_REACH_REPORT is the file for the result. Calls outside of a test's own run, such as those of imports and
+fixtures, count for all tests of its file.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+CASES = 4  # of a parametrised test that are run
+MARKS = Path(os.environ["LNRNN_REACHED"])
+FOUND = {"shared": set(), "tests": {}, "failed": []}
+
+
+def take():
+    """The numbers that are marked; clears them."""
+    data = MARKS.read_bytes()
+    with MARKS.open("r+b") as file:  # in place: it is mapped
+        file.write(bytes(len(data)))
+    return {number for number, mark in enumerate(data) if mark}
+
+
+def test_of(item):
+    return FOUND["tests"][item.nodeid.partition("[")[0]]
+
+
+def pytest_collection_modifyitems(items):
+    """Few cases of each test, spread evenly: enough to know which functions it calls."""
+    tests = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    items.clear()
+    for name, cases in tests.items():
+        kept = cases[:: max(1, len(cases) // CASES)]
+        FOUND["tests"][name] = {"seconds": 0, "functions": set(), "weight": len(cases) / len(kept)}
+        items += kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    start = time.perf_counter()
+    result = yield
+    test_of(item)["seconds"] += (time.perf_counter() - start) * test_of(item)["weight"]
+    FOUND["shared"] |= take()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    FOUND["shared"] |= take()
+    try:
+        return (yield)
+    finally:
+        test_of(pyfuncitem)["functions"] |= take()
+
+
+def pytest_runtest_logreport(report):
+    if report.failed:
+        FOUND["failed"].append(report.nodeid)
+
+
+def pytest_sessionfinish():
+    Path(os.environ["LNRNN_REACH_REPORT"]).write_text(json.dumps(FOUND, default=sorted))

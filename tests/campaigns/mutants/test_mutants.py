@@ -1,0 +1,121 @@
+"""The tool of mutants in a package of two modules: what it takes for noticed, and what survives."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("tree_sitter_c", reason="needs the extra campaigns")
+
+PYTHON = '''"""A module."""
+from __future__ import annotations
+
+
+def larger(a, b):
+    """Of two numbers."""
+    if a > b:
+        return a
+    return b
+
+
+def untested(a):
+    return a + 1
+'''
+C = """\
+int sum(int n, const int *a)
+{
+    int s = 0;
+    for (int i = 0; i < n; i++)
+        s += a[i];
+    return s;
+}
+"""
+CYTHON = """\
+cdef class Row(Base):
+    cdef int find(self, double *a,
+                  int n) except -1:
+        cdef Py_ssize_t i = <Py_ssize_t>n - 1
+        self.note(&a[i])
+        return i
+"""
+TEST = """\
+from lnrnn.toy import larger
+
+
+def test_larger():
+    assert larger(1, 2) == 2
+    assert larger(3, 2) == 3
+"""
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return importlib.import_module("run_mutants")
+
+
+def test_a_sample(tool):
+    """The same again for a seed; one mutant for each line that has any."""
+    found = {"lnrnn/toy.py": tool.Source("lnrnn/toy.py", PYTHON)}
+    drawn = tool.draw(found, 3, 9, None)
+    assert [mutant.line for mutant in sorted(drawn, key=lambda mutant: mutant.line)] == [7, 13]
+    assert drawn == tool.draw(found, 3, 9, None)
+    assert {mutant.line for mutant in tool.draw(found, 3, 9, {("lnrnn/toy.py", 13)})} == {13}
+
+
+def test_a_mutant_is_noticed_and_one_without_a_test_survives(tool, tmp_path):
+    for name, text in (("lnrnn/__init__.py", ""), ("lnrnn/toy.py", PYTHON), ("tests/test_toy.py", TEST)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    mutants = tool.Source("lnrnn/toy.py", PYTHON).mutants()
+    pair = [next(m for m in mutants if m.operator == name) for name in ("condition negated", "+ to -")]
+    edits = [tool.mutant_edit(mutant, number) for number, mutant in enumerate(pair, 1)]
+    tool.edit(tmp_path, {"lnrnn/toy.py": edits}, tmp_path)
+    measure = SimpleNamespace(choose=lambda mutant: [tool.Chosen(1, ["tests/test_toy.py"])])
+    campaign = tool.Campaign(tmp_path, tmp_path, measure, 60)
+    for number, mutant in enumerate(pair, 1):
+        campaign.run(number, mutant)
+    results = [campaign.results[mutant.key] for mutant in pair]
+    assert [result["by"] for result in results] == ["tests/test_toy.py::test_larger", None]
+    assert [result["reached"] for result in results] == [True, False]
+    verdict = {pair[1].key: {"verdict": "equivalent"}}
+    assert tool.figures_of(campaign.results, {})["rate"] == 0.5
+    assert tool.figures_of(campaign.results, verdict)["rate"] == 1
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_mutants_of_c_in_one_build(tool, tmp_path):
+    wanted = ("constant + 1", "< to <=", "index + 1")
+    mutants = [m for m in tool.Source("toy.c", C).mutants() if m.operator in wanted and m.line > 3]
+    (tmp_path / "lnrnn").mkdir()
+    (tmp_path / "toy.c").write_text(C)
+    tool.edit(tmp_path, {"toy.c": [tool.mutant_edit(m, k) for k, m in enumerate(mutants, 1)]}, tmp_path)
+    subprocess.run(["gcc", "-shared", "-fPIC", "toy.c", "-o", "toy.so"], cwd=tmp_path, check=True)
+    call = "import ctypes; print(ctypes.CDLL('./toy.so').sum(2, (ctypes.c_int * 3)(1, 2, 4)))"
+    sums = []
+    for number in range(4):
+        environment = {**os.environ, "LNRNN_FAULT": str(number)}
+        sums.append(int(subprocess.check_output([sys.executable, "-c", call], cwd=tmp_path, env=environment)))
+    assert sums[0] == 3 and sorted(sums[1:]) == [2, 6, 7]
+
+
+def test_places_of_cython(tool):
+    source = tool.Source("pyx/toy.pxi", CYTHON)
+    assert [name for name, _ in source.functions] == ["Row.find"]
+    assert {(m.line, m.was, m.becomes) for m in source.mutants()} >= {
+        (4, "1", "1 + 1"),
+        (4, "n - 1", "n + 1"),
+        (5, "self.note(&a[i])", "pass"),
+        (5, "i", "(i) + 1"),
+    }
+
+
+def test_the_interval_of_a_rate(tool):
+    assert [round(end, 3) for end in tool.wilson(101, 106)] == [0.894, 0.98]
