@@ -6,7 +6,8 @@
     GRU     r, z = sig(LN(W_hh h_{t-1})[r, z] + LN(W_ih x_t)[r, z]), each LN over 2H
             n = tanh(LN(W_ih x_t)[n] + r LN(W_hh h_{t-1})[n]), each LN over H;    h_t = (1 - z) n + z h_{t-1}
 
-p is a dict of parameters under lnrnn's names without the layer's suffix, in the library's own arrays; a state is
+p is a dict of parameters under lnrnn's names without the layer's suffix, in the library's own arrays; a
+state is
 a tuple of arrays (B, H). `*_project` computes the input side of all steps at once, `*_step` one step. jax and
 ONNX get matrices transposed, which they multiply faster.
 """

@@ -2,11 +2,13 @@
 
 A record is a JSON file: title, machine, kernels, date, commit, versions, limits, and
 
-    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step, one for
+    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step, one
+    for
              each round}, ours (the contenders of lnrnn, first the one that is judged), limit, errors ...
     columns, rows      or a table as it is; `pivot` names the column whose values become columns on the page
 
-`carried_over` marks figures that were copied once from a page: there are no raw times of them. Such a race has
+`carried_over` marks figures that were copied once from a page: there are no raw times of them. Such a race
+has
 one time for each contender, and `ratio` and `of_limit` as the page had them, which were medians over rounds.
 """
 
@@ -197,7 +199,7 @@ def tables(races: list[dict]) -> list[Table]:
     return [Table(group) for group in groups.values()]
 
 
-# --- records --------------------------------------------------------------------------------------------------
+# --- records ------------------------------------------------------------------------------------------------
 
 
 def load(name: str) -> dict:

@@ -122,40 +122,21 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
 # --- what pages say of other files --------------------------------------------------------------------------
 
 
-def test_the_figure_of_speed_has_the_tables_numbers(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    import speed_ratio
+def test_records_are_shown_and_complete(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
+    import record
 
-    rows = (ROOT / "docs" / "speed_ratio.csv").read_text().splitlines()[1:]
-    table = []
-    for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines():
-        cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
-        if len(cells) == 10 and cells[0] in speed_ratio.CELLS:
-            table.append(",".join("" if cell == "-" else cell for cell in cells[:8]))
-    assert rows == table and len(rows) == 16
-    found = speed_ratio.ratios()
-    assert found["RNN"]["jax"] == pytest.approx(  # by hand
-        (
-            1.49
-            / 0.59
-            * 3.77
-            / 2.28
-            * 13.8
-            / 9.51
-            * 57.6
-            / 46.9
-            * 4.22
-            / 2.76
-            * 49
-            / 37.7
-            * 29.8
-            / 21.7
-            * 374
-            / 295
-        )
-        ** 0.125
-    )
-    assert found["LSTM"]["torch.jit"] == pytest.approx((21.8 / 2.49 * 104 / 45.5 * 142 / 40.5) ** (1 / 3))
+    text = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    shown = set(re.findall(r"\{benchmark-(?:table|figure)\} (\w+)", text))
+    assert shown == {path.stem for path in record.RESULTS.glob("*.json")}
+    for name in shown:
+        one = record.load(name)
+        assert one["machine"] and re.fullmatch(r"\d{4}-\d\d-\d\d", one["date"]), name
+        assert all(len(row) == len(one["columns"]) for row in one.get("rows", [])), name
+        assert all(cells and len(cells[0]) > 1 for _, cells, _ in record.contents(one)), name
+    bars = record.bars(record.load("recurrent_zen5"))
+    by_hand = (21.8 / 2.49 * 104 / 45.5 * 142 / 40.5) ** (1 / 3)
+    assert bars["LN-LSTM, whole sequences"]["torch.jit"] == pytest.approx(by_hand)
 
 
 def test_every_environment_variable_has_its_line():
