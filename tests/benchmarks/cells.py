@@ -45,7 +45,8 @@ class Cell:
     SIDES = ("_ih", "_hh")  # of gain and bias
 
     def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Weights of variance 1 / columns; gains about 1 and biases about 0. With them rounding errors fade from
+        """Weights of variance 1 / columns; gains about 1 and biases about 0. With them rounding errors fade
+        from
         step to step, so that a right answer stays near the reference for any number of steps."""
         random, rows = np.random.default_rng(seed), self.GATES * hidden
 
@@ -67,7 +68,8 @@ class Cell:
         return p
 
     def forward(self, p, x, states=(), **options):
-        """y (T, B, H) in float64 from these states on, and the tape; norm=None for the cell without a norm."""
+        """y (T, B, H) in float64 from these states on, and the tape; norm=None for the cell without a
+        norm."""
         function = getattr(reference, self.NAME.lower())
         initial = dict(zip(("h0", "c0"), states, strict=False))
         y, _, tape = function(x, p, eps=EPS, **initial, **options)
@@ -109,11 +111,13 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in units of H."""
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in units of
+        H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
-        """From states s0, s1 ... and projections p0, p1 ... of a step to states n0, n1 ...; n0 is the output."""
+        """From states s0, s1 ... and projections p0, p1 ... of a step to states n0, n1 ...; n0 is the
+        output."""
         return [
             ("MatMul", ["s0", "weight_hh"], ["product"], {}),
             ("Add", ["product", "p0"], ["a"], {}),
@@ -123,7 +127,8 @@ class RNN(Cell):
 
 
 class LSTM(Cell):
-    """The libraries get the gates in the order i, f, o, g, for then one call computes all three sigmoids; a norm
+    """The libraries get the gates in the order i, f, o, g, for then one call computes all three sigmoids; a
+    norm
     over all gates does not depend on their order."""
 
     NAME, GATES, STATES = "LSTM", 4, 2

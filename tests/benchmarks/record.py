@@ -27,7 +27,8 @@ RESULTS = Path(__file__).parent / "results"
 UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # of the machine's limits, by their first word
 FOOTNOTE = (
     "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
-    "the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time by lnrnn's. Errors are those of "
+    "the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time by lnrnn's. Errors are "
+    "those of "
     "y against the reference in float64, relative to its largest value. "
     f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less."
 )
