@@ -263,6 +263,7 @@ def bars(record: dict) -> dict[str, dict[str, float]]:
                 for peer in table.peers
             }
             for table in tables([race for race in record["races"] if race["threads"] == 1])
+            if table.peers
         }
     at, height = (record["columns"].index(name) for name in (record["pivot"], "against best"))
     found: dict[str, dict[str, list[float]]] = {}
