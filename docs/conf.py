@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from sphinx_gallery.sorting import ExplicitOrder
 import lnrnn
 from lnrnn import cli, studies
 
+sys.path.append(str(Path(__file__).parent))
+
 project = "lnrnn"
 author = "the lnrnn developers"
 copyright = "2026, the lnrnn developers"
 version = release = lnrnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "benchmark_tables"]
 exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
 html_title = f"lnrnn {release}"

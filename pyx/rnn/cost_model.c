@@ -1,7 +1,7 @@
 /* The cost model of threads: what a step takes under each way of dividing it, and which way takes the least.
  *
  * n threads are groups x units: B rows in `groups` groups, each computed by `units` threads, which divide the panels of
- * W_hh and W_ih. docs/scaling.md has the equations, where the figures come from, and what was measured against them.
+ * W_hh and W_ih. docs/thread_model.md has the equations, where the figures come from, and what was measured against them.
  *     product     each thread multiplies the rows of its group by its share of the weights. Rows go through a panel in
  *                 tiles; its bytes come from wherever they lie while the first tile computes, and from L2 for the others
  *     cell        norms and activations: of all rows of the group, or, divided, of some
@@ -25,7 +25,7 @@ static const double rows_lost = 0.5;
 static const double unhidden = 0.3;
 
 /* ns of norm and activations, by output: on a Zen 4 0.35 for an RNN, 0.5 for a GRU and 0.6 for an LSTM, of eight rows or
- * more. docs/scaling.md says how little another figure changes. */
+ * more. docs/thread_model.md says how little another figure changes. */
 static const double of_an_output = 0.5;
 
 static double overlapped(double a, double b) { return a > b ? a + unhidden * b : b + unhidden * a; }

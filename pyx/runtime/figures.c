@@ -1,4 +1,4 @@
-/* The figures of CPU models, from which the cost model of threads (rnn/cost_model.c) computes. docs/scaling.md says where
+/* The figures of CPU models, from which the cost model of threads (rnn/cost_model.c) computes. docs/thread_model.md says where
  * each comes from. They choose between ways that give the same bits, and a model that is not in the table gets figures
  * that are low for its kind. */
 #include "runtime/figures.h"

@@ -18,9 +18,8 @@ import numpy as np
 
 import lnrnn
 from case import Case
-from cases_rnn import CELLS
 from cases_training import engines
-from lnrnn import reference
+from cells import CELLS
 from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
@@ -129,10 +128,10 @@ class _InFloat64:
     def loss_and_gradients(self, x, lengths, labels):
         zero = np.zeros((x.shape[1], self.p["weight_hh"].shape[1]))
         states, options = (zero,) * self.cell.STATES, {} if self.norm else {"norm": None}
-        y, tape = self.cell.forward(reference, _recurrent(self.p), x, states, **options)
+        y, tape = self.cell.forward(_recurrent(self.p), x, states, **options)
         losses, glogits = cross_entropy(y @ self.p["head_weight"].T + self.p["head_bias"], labels)
         glogits /= losses.size
-        _, _, grads = self.cell.backward(reference, tape, glogits @ self.p["head_weight"])
+        _, _, grads = self.cell.backward(tape, glogits @ self.p["head_weight"])
         grads["head_weight"] = np.einsum("tnc,tnh->ch", glogits, y, optimize=True)
         grads["head_bias"] = glogits.sum((0, 1))
         return float(losses.mean()), grads

@@ -93,10 +93,10 @@ def _peers(found, out):
     return {name: build for name, build in found.items() if name != other}
 
 
-def layer_norm(threads, rows, width, out=None, dtype="float32"):
+def layer_norm(threads, shape, out=None, dtype="float32"):
     _need("layer_norm")
     dtype = _dtype(dtype)
-    x, (weight, bias), shape = _random((rows, width), dtype), _affine(width, dtype), (width,)
+    x, (weight, bias), shape = _random(shape, dtype), _affine(shape[1], dtype), shape[1:]
     _need_type(lnrnn.layer_norm, x[:1], shape)
     want = (reference.layer_norm(x, shape, weight, bias, EPS),)
     call = partial(lnrnn.layer_norm, x, shape, weight, bias, EPS)
@@ -110,10 +110,10 @@ def layer_norm(threads, rows, width, out=None, dtype="float32"):
     )
 
 
-def layer_norm_layer(threads, rows, width):
+def layer_norm_layer(threads, shape):
     """The layer beside its function: what it adds to a short call."""
     _need("LayerNorm")
-    x, (weight, bias) = _random((rows, width), np.float32), _affine(width, np.float32)
+    x, (weight, bias), width = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1]
     layer = lnrnn.LayerNorm(width, EPS)
     layer.weight, layer.bias = weight, bias
     want = (reference.layer_norm(x, (width,), weight, bias, EPS),)
@@ -125,9 +125,9 @@ def layer_norm_layer(threads, rows, width):
     )
 
 
-def rms_norm(threads, rows, width, out=None):
+def rms_norm(threads, shape, out=None):
     _need("rms_norm")
-    x, (weight, _), shape = _random((rows, width), np.float32), _affine(width, np.float32), (width,)
+    x, (weight, _), shape = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1:]
     want = (reference.rms_norm(x, shape, weight, EPS),)
     call = partial(lnrnn.rms_norm, x, shape, weight, EPS)
     found = builders("rms_norm", threads, x, weight)
@@ -140,13 +140,13 @@ def rms_norm(threads, rows, width, out=None):
     )
 
 
-def layer_norm_backward(threads, rows, width):
+def layer_norm_backward(threads, shape):
     """Reads x and gy, writes gx."""
     _need("layer_norm_backward")
-    x, gy = _random((rows, width), np.float32), _random((rows, width), np.float32, 5)
-    (weight, bias), shape = _affine(width, np.float32), (width,)
+    x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
+    (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
-    exact, loose = _units_of_sum(rows)
+    exact, loose = _units_of_sum(len(x))
     call = partial(lnrnn.layer_norm_backward, gy, x, shape, weight, bias, EPS)
     return Case(
         _ours(call, threads),

@@ -10,13 +10,9 @@ from inspect import signature
 
 import numpy as np
 
-import cell_gru
-import cell_lstm
-import cell_rnn
 import lnrnn
-import rounding
 from case import Case, Limit, Unavailable
-from lnrnn import reference
+from cells import CELLS
 from machine import READ, READ_AHEAD, Loop, fastest_unit
 from neighbours import busy_process
 from peers_narrow import NARROW
@@ -24,7 +20,6 @@ from peers_plain import PLAIN
 from peers_rnn import STREAMED, WHOLE, builders
 from race import Call
 
-CELLS = {"rnn": cell_rnn, "lstm": cell_lstm, "gru": cell_gru}
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 # What should be reached: by layer norm over the plain cell from H = 256 on; by lengths uniform in 1..T over
@@ -35,12 +30,26 @@ NORM_COSTS, NORM_FROM, RAGGED, BESIDE = 1.1, 256, 0.6, 2.0
 # What rounding to a type does to weights, and by how much an answer may be wrong, in times of the largest
 # error that this alone makes. Peers round activations, states and gates too, and were wrong by 7 times as
 # much; but by MOST at most: with two gates exchanged an answer is wrong by 0.45 to 1.7.
-ROUNDED = {"bfloat16": rounding.bfloat16, "int8": rounding.int8}
 OURS_ROUND, PEERS_ROUND, MOST = 3, 10, 0.3
 
 # Outputs lie within -1..1. Right float32 answers of all libraries differ by 4e-6 at most (up to H = 1024, any
 # T); a wrong formula is off by a thousand times as much.
 TOLERANCE = 2e-5
+
+
+def _rounded_to_bfloat16(w):
+    """To 8 significant bits, to nearest even; finite values, float32."""
+    bits = w.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def _rounded_to_int8(w):
+    """Whole numbers from -127 to 127 times one scale for each output."""
+    scale = np.abs(w).max(-1, keepdims=True) / 127
+    return np.rint(w / np.where(scale > 0, scale, 1)) * scale
+
+
+ROUNDED = {"bfloat16": _rounded_to_bfloat16, "int8": _rounded_to_int8}
 
 
 def _inputs(steps, batch, width):
@@ -119,7 +128,7 @@ def whole(threads, cell, batch, hidden, steps):
     return Case(
         _ours(call.call, threads, call.answer),
         peers,
-        (cell.answer(reference, p, x),),
+        (cell.answer(p, x),),
         (TOLERANCE,),
         _work(cell, threads, batch, hidden, steps),
         steps,
@@ -141,7 +150,7 @@ def narrow(threads, cell, batch, hidden, steps, dtype, norm):
     cell = CELLS[cell]
     p = cell.parameters(hidden, hidden) if norm else _plain_parameters(cell, hidden)
     x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
-    answer = partial(cell.answer if norm else cell.plain_answer, reference)
+    answer = partial(cell.answer, norm=norm)
     want = answer(p, x)
     rounded = {name: ROUNDED[dtype](v) if v.ndim == 2 else v for name, v in p.items()}
     error = float(np.abs(answer(rounded, x) - want).max())
@@ -184,7 +193,7 @@ def streamed(threads, cell, batch, hidden, steps):
     return Case(
         _ours(call, threads, answer, whole=_whole(model, x)),
         peers,
-        (cell.answer(reference, p, x),),
+        (cell.answer(p, x),),
         (TOLERANCE,),
         _work(cell, threads, batch, hidden, steps, streamed=True),
         steps,
@@ -204,7 +213,7 @@ def batch_norm(threads, cell, batch, hidden, steps):
     return Case(
         _ours(call.call, threads, call.answer, LN=plain),
         {},
-        (cell.answer(reference, p, x, norm="batch", statistics=statistics),),
+        (cell.answer(p, x, norm="batch", statistics=statistics),),
         (TOLERANCE,),
         _work(cell, threads, batch, hidden, steps),
         steps,
@@ -222,7 +231,7 @@ def plain(threads, cell, batch, hidden, steps):
     return Case(
         _ours(call.call, threads, call.answer, layer=normed),
         builders(PLAIN, cell, p, x, threads),
-        (cell.plain_answer(reference, p, x),),
+        (cell.answer(p, x, norm=None),),
         (TOLERANCE,),
         _work(cell, threads, batch, hidden, steps),
         steps,
@@ -245,7 +254,7 @@ def ragged(threads, cell, batch, hidden, steps):
             ),
         },
         {},
-        (cell.answer(reference, p, x, lengths=lengths),),
+        (cell.answer(p, x, lengths=lengths),),
         (TOLERANCE,),
         None,
         steps,
@@ -270,7 +279,7 @@ def neighbour(threads, cell, batch, hidden, steps):
     return Case(
         {"lnrnn 1 thread": one, name: several},
         {},
-        (cell.answer(reference, p, x),),
+        (cell.answer(p, x),),
         (TOLERANCE,),
         None,
         steps,

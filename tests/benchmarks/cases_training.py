@@ -13,7 +13,7 @@ import numpy as np
 
 import lnrnn
 from case import Case, Limit, Unavailable, tolerances
-from cases_rnn import CELLS
+from cells import CELLS
 from peers_gemm import SIDE, products
 from peers_rnn import builders
 from peers_training import PLAIN, SAME_CELL, torch_compiled, torch_module

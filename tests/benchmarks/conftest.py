@@ -1,20 +1,20 @@
-"""The benchmarks' harness: options, the fixture `compete`, the tables and figures at the end. See
-README.md."""
+"""The benchmarks' harness: options, the fixture `compete`, tables and records at the end. See README.md."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import report  # noqa: E402
+import record  # noqa: E402
 from race import QUICK, Pace  # noqa: E402
-from results import Entry, Skipped  # noqa: E402
 from worker import Worker  # noqa: E402
 
 
@@ -35,7 +35,7 @@ def pytest_addoption(parser):
         help="how long to wait for calm before a disturbed race is run again",
     )
     group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
-    group.addoption("--bench-results", default="benchmarks-results", help="folder of the tables and figures")
+    group.addoption("--bench-results", default="benchmarks-results", help="folder of the records")
 
 
 def pytest_configure(config):
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items):
 
 
 class Suite:
-    """What lasts for the whole run: the workers by number of threads, the entries, what was not run."""
+    """The state of a whole run: the workers by number of threads, the races, the reasons of those not run."""
 
     def __init__(self, config):
         chosen = config.getoption("bench_cpus")
@@ -68,8 +68,8 @@ class Suite:
         self.folder = Path(config.rootpath, config.getoption("bench_results"))
         self.workers: dict[int, Worker] = {}
         self.about: dict[int, dict] = {}
-        self.entries: list[Entry] = []
-        self.skipped: list[Skipped] = []
+        self.races: list[dict] = []
+        self.skipped: dict[tuple[str, str], list[str]] = {}
 
     def worker(self, threads: int) -> Worker:
         worker = self.workers.get(threads)
@@ -80,6 +80,20 @@ class Suite:
                 pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
             self.about[threads] = worker.about
         return worker
+
+    def records(self) -> list[dict]:
+        """One for each test file that raced."""
+        about = next(iter(self.about.values()), {"versions": {}, "isa": None})
+        head = {
+            "machine": processor(),
+            "kernels": about["isa"],
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": commit(),
+            "versions": about["versions"],
+            "limits": {str(threads): one["limits"] for threads, one in self.about.items()},
+        }
+        subjects = record.by_subject(self.races)
+        return [{"title": subject, **head, "races": races} for subject, races in subjects.items()]
 
 
 SUITE = pytest.StashKey[Suite]()
@@ -100,26 +114,26 @@ def _replay(samples):
 
 @pytest.fixture
 def compete(request, benchmark):
-    """compete(case, group, size, threads, **arguments): races a case of cases_*.py in the worker of that
-    many threads, and books the result under the table `group`, row `size`."""
+    """compete(case, table, size, threads, **arguments): races a case of cases_*.py in the worker of that many
+    threads, and adds the result to the record. pytest-benchmark's JSON has the same under extra_info."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
-    def run(case, group, size, threads, **arguments):
+    def run(case, table, size, threads, **arguments):
         if threads > len(suite.cpus):
             outcome = {"unavailable": f"{threads} threads need as many CPUs, and there are {len(suite.cpus)}"}
         else:
             outcome = suite.worker(threads).run(case, arguments, suite.pace)
         if "unavailable" in outcome:
-            suite.skipped.append(Skipped(subject, group, size, outcome["unavailable"]))
+            suite.skipped.setdefault((table, outcome["unavailable"]), []).append(size)
             pytest.skip(outcome["unavailable"])
         if "failed" in outcome:
             pytest.fail(outcome["failed"], pytrace=False)
-        entry = Entry(subject, group, size, threads, outcome)
-        suite.entries.append(entry)
-        benchmark.group = f"{group}, {threads}t"
-        benchmark.extra_info.update(entry.facts())
-        samples = outcome["samples"][entry.judged]
+        facts = {"subject": subject, "table": table, "size": size, "threads": threads, **outcome}
+        suite.races.append(facts)
+        benchmark.group = f"{table}, {threads}t"
+        benchmark.extra_info.update(facts)
+        samples = [took * facts["steps"] for took in facts["times"][facts["ours"][0]]]
         benchmark.pedantic(_replay, args=(iter(samples),), rounds=len(samples))
 
     return run
@@ -137,32 +151,18 @@ def pytest_sessionfinish(session):
 
 def pytest_terminal_summary(terminalreporter, config):
     suite = config.stash[SUITE]
-    if suite.entries:
-        terminalreporter.section("lnrnn against its peers and the machine")
-        for line in report.terminal(suite.entries, suite.about, _processor(), suite.skipped):
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(_write_files(suite))
-    elif suite.skipped:
-        terminalreporter.section("benchmarks that could not run")
-        terminalreporter.write_line("\n".join(report.not_run(suite.skipped)))
-
-
-def _write_files(suite: Suite) -> str:
-    """Writes a Markdown table and a figure for each subject; says what it wrote."""
+    if not suite.races and not suite.skipped:
+        return
+    terminalreporter.section("lnrnn against its peers and the machine")
+    records = suite.records()
+    terminalreporter.write_line("\n".join(record.terminal(records, suite.skipped)))
     suite.folder.mkdir(parents=True, exist_ok=True)
-    said = ""
-    for subject, text in report.markdown(suite.entries, suite.about, _processor(), suite.skipped).items():
-        (suite.folder / f"{subject}.md").write_text(text, encoding="utf-8")
-        try:
-            import figure
-
-            figure.draw([e for e in suite.entries if e.subject == subject], suite.folder / f"{subject}.png")
-        except ModuleNotFoundError as missing:
-            said = f"; no figures: {missing.name} is not installed"
-    return f"tables and figures are in {suite.folder}{said}"
+    for one in records:
+        record.save(one, suite.folder / f"{one['title']}.json")
+    terminalreporter.write_line(f"records are in {suite.folder}")
 
 
-def _processor() -> str:
+def processor() -> str:
     """The CPU's name."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -170,3 +170,10 @@ def _processor() -> str:
     except OSError:
         names = []
     return (names or [platform.processor() or platform.machine()])[0]
+
+
+def commit() -> str | None:
+    """Of the folder; with a + where files differ from it. None outside of a clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or None

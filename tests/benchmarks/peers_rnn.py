@@ -1,8 +1,8 @@
 """A recurrent cell over a whole sequence, or a step at a time, in the libraries that people run on a CPU.
 
 None of them has a layer-normalised cell, so each gets the loop that its users write: ONNX's Scan for ONNX
-Runtime and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. The cell's equation comes from its module
-(cell_rnn.py). Every builder takes (cell, p, x, threads), p as `cell.for_peers` gives it and x (T, B, I) as
+Runtime and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. The cell's equation comes from cells.py.
+Every builder takes (cell, p, x, threads), p as `cell.for_peers` gives it and x (T, B, I) as
 NumPy, and gives a contender whose answer is y (T, B, H). peers_plain.py has the cells without a norm.
 """
 

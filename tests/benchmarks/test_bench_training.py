@@ -1,18 +1,40 @@
 """Training steps, forward and backward: layer-normalised cells over the grid, ragged batches, plain cells;
-what setting parameters costs, lnrnn.torch, and an example from end to end."""
+the
+cost of setting parameters, lnrnn.torch, and an example from end to end."""
 
 from __future__ import annotations
 
 import pytest
 
-from recurrent import sizes
-
 CELLS = ["rnn", "lstm", "gru"]
 GRID = [(b, h) for b in (8, 32, 64, 256) for h in (128, 256, 512, 1024)]
-SOME = [(8, 256), (32, 256), (64, 512)]
 COMPILED = (32, 256)
 
-each_cell = pytest.mark.parametrize("cell", CELLS)
+# table: (case, cells, (batch, units), more arguments)
+RACES = {
+    "LN-{}, training, whole batches": ("training.normalised", CELLS, GRID, {}),
+    "LN-{}, training, lengths uniform in 1..T": (
+        "training.normalised",
+        CELLS,
+        [(32, 256), (64, 512)],
+        {"ragged": True},
+    ),
+    "plain {}, training, whole batches": ("training.plain", CELLS, [(8, 256), (32, 256), (64, 512)], {}),
+    "plain {}, training, lengths uniform in 1..T": ("training.plain", CELLS, [(32, 256)], {"ragged": True}),
+    "LN-{}, training, parameters set before each step": (
+        "training.repacking",
+        ["lstm"],
+        [(8, 256)],
+        {"steps": 20},
+    ),
+    "LN-{}, training with lnrnn.torch": ("training.torch_modules", CELLS, [(8, 256), (64, 512)], {}),
+    "LN-{}, training a model of characters": (
+        "characters.characters",
+        ["lstm"],
+        [(32, 128), (32, 256)],
+        {"steps": 100},
+    ),
+}
 
 
 def steps(batch, hidden):
@@ -21,61 +43,19 @@ def steps(batch, hidden):
     return 50 if work < 2**25 else 20 if work < 2**28 else 10
 
 
-def train(compete, case, group, cell, batch, hidden, threads, **more):
-    size = {"batch": batch, "hidden": hidden, "steps": steps(batch, hidden)} | more
-    compete(
-        f"cases_training.{case}",
-        group.format(cell.upper()),
-        f"B={batch} H={hidden} T={size['steps']}",
-        threads,
-        cell=cell,
-        **size,
-    )
-
-
-@each_cell
-@sizes(GRID)
-def test_whole(compete, cell, batch, hidden, threads):
-    compiled = (batch, hidden) == COMPILED
-    group = "LN-{}, training, whole batches"
-    train(compete, "normalised", group, cell, batch, hidden, threads, compiled=compiled)
-
-
-@each_cell
-@sizes([(32, 256), (64, 512)])
-def test_ragged(compete, cell, batch, hidden, threads):
-    group = "LN-{}, training, lengths uniform in 1..T"
-    train(compete, "normalised", group, cell, batch, hidden, threads, ragged=True)
-
-
-@each_cell
-@sizes(SOME)
-def test_plain(compete, cell, batch, hidden, threads):
-    train(compete, "plain", "plain {}, training, whole batches", cell, batch, hidden, threads)
-
-
-@each_cell
-@sizes([(32, 256)])
-def test_plain_ragged(compete, cell, batch, hidden, threads):
-    group = "plain {}, training, lengths uniform in 1..T"
-    train(compete, "plain", group, cell, batch, hidden, threads, ragged=True)
-
-
-@sizes([(8, 256)])
-def test_repacking(compete, batch, hidden, threads):
-    group = "LN-{}, training, parameters set before each step"
-    train(compete, "repacking", group, "lstm", batch, hidden, threads, steps=20)
-
-
-@each_cell
-@sizes([(8, 256), (64, 512)])
-def test_torch(compete, cell, batch, hidden, threads):
-    train(compete, "torch_modules", "LN-{}, training with lnrnn.torch", cell, batch, hidden, threads)
-
-
-@pytest.mark.parametrize("hidden", [128, 256], ids=["H128", "H256"])
-def test_characters(compete, hidden, threads):
-    """A training from end to end: windows of 100 characters."""
-    size = f"B=32 H={hidden} T=100"
-    group, case = "LN-LSTM, training a model of characters", "cases_characters.characters"
-    compete(case, group, size, threads, cell="lstm", batch=32, hidden=hidden, steps=100)
+@pytest.mark.parametrize(
+    "table, cell, batch, hidden",
+    [
+        pytest.param(table, cell, batch, hidden, id=f"{table.format(cell)}-B{batch}-H{hidden}")
+        for table, (_, cells, grid, _) in RACES.items()
+        for cell in cells
+        for batch, hidden in grid
+    ],
+)
+def test_training(compete, table, cell, batch, hidden, threads):
+    case, _, _, more = RACES[table]
+    size = {"batch": batch, "hidden": hidden, "steps": steps(batch, hidden), **more}
+    if table == "LN-{}, training, whole batches":
+        size["compiled"] = (batch, hidden) == COMPILED
+    shown = f"B={batch} H={hidden} T={size['steps']}"
+    compete(f"cases_{case}", table.format(cell.upper()), shown, threads, cell=cell, **size)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
 
 import numpy as np
 
-from lnrnn import reference
+from cells import Cell
 
 
 @dataclass
 class Problem:
-    """cell: a module like cell_rnn.py. p: parameters under lnrnn's names. x (T, B, I); states: of each (B,
+    """p: parameters under lnrnn's names. x (T, B, I); states: of each (B,
     H); gy (T, B, H): the loss's gradient by y; lengths (B,) or None. plain: the cell without a norm."""
 
-    cell: ModuleType
+    cell: Cell
     p: dict[str, np.ndarray]
     x: np.ndarray
     states: tuple[np.ndarray, ...]
@@ -51,8 +50,8 @@ class Problem:
     def answer(self) -> tuple[np.ndarray, ...]:
         """The results in float64, by `lnrnn.reference`."""
         options = {"norm": None} if self.plain else {}
-        y, tape = self.cell.forward(reference, self.p, self.x, self.states, lengths=self.lengths, **options)
-        gx, gstates, grads = self.cell.backward(reference, tape, self.gy)
+        y, tape = self.cell.forward(self.p, self.x, self.states, lengths=self.lengths, **options)
+        gx, gstates, grads = self.cell.backward(tape, self.gy)
         return self.results(y, gx, gstates, self.for_peers(grads))
 
     @property

@@ -89,9 +89,10 @@ def _about(threads: int) -> dict:
 
 
 def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
-    """Check and race one case. samples: {contender: [seconds]} in the order ours, peers; limit: [seconds] or
-    None; others: the part of the CPUs' time that other processes took. A disturbed race is run again, and the
-    calmest is told."""
+    """Checks and races one case, and gives its entry of a record. times: {contender: seconds of a step, by
+    round} in the order ours, peers; limit: the same of the machine, or None; others: the part of the CPUs'
+    time
+    that other processes took. A disturbed race is run again, and the calmest one counts."""
     import numpy as np
 
     from neighbours import BUSY, Watch, wait_for_calm
@@ -126,15 +127,16 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         raise AssertionError("a contender changed the CPUs of the thread that all of them are called from")
     limit = None
     if prepared.limit:
-        limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops}).tolist()
+        limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops})
+        limit = (limit / prepared.steps).tolist()
     return {
-        "samples": samples,
+        "times": {name: (np.array(took) / prepared.steps).tolist() for name, took in samples.items()},
         "ours": list(prepared.ours),
         "left_out": prepared.left_out,
         "steps": prepared.steps,
         "others": others,
         "limit": limit,
-        "limit_name": prepared.limit.name if prepared.limit else None,
+        "limit_is": prepared.limit.name if prepared.limit else "",
         "bounds": prepared.bounds,
         "grace": prepared.grace,
         "also_judged": list(prepared.also_judged),

@@ -1,0 +1,276 @@
+"""The layer-normalised cells of Ba, Kiros and Hinton, written for each library that races:
+
+    RNN     h_t = tanh(LN(W_hh h_{t-1} + W_ih x_t))
+    LSTM    i, f, g, o = LN(W_hh h_{t-1}) + LN(W_ih x_t), each over all 4H
+            c_t = sig(f) c_{t-1} + sig(i) tanh(g),    h_t = sig(o) tanh(LN(c_t))
+    GRU     r, z = sig(LN(W_hh h_{t-1})[r, z] + LN(W_ih x_t)[r, z]), each LN over 2H
+            n = tanh(LN(W_ih x_t)[n] + r LN(W_hh h_{t-1})[n]), each LN over H;    h_t = (1 - z) n + z h_{t-1}
+
+p is a dict of parameters under lnrnn's names without the layer's suffix, in the library's own arrays; a
+state is
+a tuple of arrays (B, H). `*_project` computes the input side of all steps at once, `*_step` one step. jax and
+ONNX get matrices transposed, which they multiply faster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lnrnn import reference
+
+EPS = 1e-5
+
+
+def torch_norm(torch, p, a, which):
+    return torch.nn.functional.layer_norm(a, a.shape[-1:], p[f"gain{which}"], p[f"bias{which}"], EPS)
+
+
+def jax_norm(jax, p, a, which):
+    mean = a.mean(-1, keepdims=True)
+    rstd = jax.lax.rsqrt(((a - mean) ** 2).mean(-1, keepdims=True) + EPS)
+    return (a - mean) * rstd * p[f"gain{which}"] + p[f"bias{which}"]
+
+
+def onnx_norm(source, result, which):
+    names = [source, f"gain{which}", f"bias{which}"]
+    return "LayerNormalization", names, [result], {"axis": -1, "epsilon": EPS}
+
+
+class Cell:
+    NAME: str  # of the class in lnrnn and torch.nn, and of the operator in ONNX
+    GATES: int
+    STATES = 1
+    ONNX_GATES: list[int]  # the place in our order of ONNX's first gate, second ...
+    ONNX_OPTIONS: dict = {}
+    SIDES = ("_ih", "_hh")  # of gain and bias
+
+    def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Weights of variance 1 / columns; gains about 1 and biases about 0. With them rounding errors fade
+        from
+        step to step, so that a right answer stays near the reference for any number of steps."""
+        random, rows = np.random.default_rng(seed), self.GATES * hidden
+
+        def normal(*shape):
+            return random.standard_normal(shape, np.float32)
+
+        p = {
+            "weight_ih": normal(rows, inputs) / np.float32(inputs**0.5),
+            "weight_hh": normal(rows, hidden) / np.float32(hidden**0.5),
+        }
+        for side in self.SIDES:
+            n = hidden if side == "_c" else rows
+            p[f"gain{side}"] = 1 + np.float32(0.1) * normal(n)
+            p[f"bias{side}"] = np.float32(0.1) * normal(n)
+        return p
+
+    def for_peers(self, p):
+        """The parameters in the order and the parts that the loops below take."""
+        return p
+
+    def forward(self, p, x, states=(), **options):
+        """y (T, B, H) in float64 from these states on, and the tape; norm=None for the cell without a
+        norm."""
+        function = getattr(reference, self.NAME.lower())
+        initial = dict(zip(("h0", "c0"), states, strict=False))
+        y, _, tape = function(x, p, eps=EPS, **initial, **options)
+        return y, tape
+
+    def backward(self, tape, gy):
+        """The gradients of x, of the states as a tuple, and of the parameters by name."""
+        gx, gstates, grads = getattr(reference, f"{self.NAME.lower()}_backward")(tape, gy)
+        return gx, gstates if isinstance(gstates, tuple) else (gstates,), grads
+
+    def answer(self, p, x, **options):
+        return self.forward(p, x, **options)[0]
+
+    def jax_plain_project(self, jax, p, x):
+        return (x @ p["weight_ih"] + (p["bias_ih"] + p["bias_hh"]),)
+
+
+class RNN(Cell):
+    NAME, GATES, ONNX_GATES, SIDES = "RNN", 1, [0], ("",)
+
+    def forward(self, p, x, states=(), **options):
+        y, _, tape = reference.rnn(x, **p, eps=EPS, **dict(zip(["h0"], states, strict=False)), **options)
+        return y, tape
+
+    def torch_project(self, torch, p, x):
+        return (torch.nn.functional.linear(x, p["weight_ih"]),)
+
+    def torch_step(self, torch, p, projected, state):
+        a = torch.nn.functional.linear(state[0], p["weight_hh"]) + projected[0]
+        return (torch.tanh(torch_norm(torch, p, a, "")),)
+
+    def jax_project(self, jax, p, x):
+        return (x @ p["weight_ih"],)
+
+    def jax_step(self, jax, p, projected, state):
+        return (jax.numpy.tanh(jax_norm(jax, p, projected[0] + state[0] @ p["weight_hh"], "")),)
+
+    def jax_plain_step(self, jax, p, projected, state):
+        return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
+
+    def onnx_project(self, hidden):
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in units of
+        H."""
+        return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
+
+    def onnx_step(self, hidden):
+        """From states s0, s1 ... and projections p0, p1 ... of a step to states n0, n1 ...; n0 is the
+        output."""
+        return [
+            ("MatMul", ["s0", "weight_hh"], ["product"], {}),
+            ("Add", ["product", "p0"], ["a"], {}),
+            onnx_norm("a", "normal", ""),
+            ("Tanh", ["normal"], ["n0"], {}),
+        ]
+
+
+class LSTM(Cell):
+    """The libraries get the gates in the order i, f, o, g, for then one call computes all three sigmoids; a
+    norm
+    over all gates does not depend on their order."""
+
+    NAME, GATES, STATES = "LSTM", 4, 2
+    ONNX_GATES = [0, 3, 1, 2]  # i, o, f, g
+    SIDES = ("_ih", "_hh", "_c")
+
+    def parameters(self, inputs, hidden, seed=0):
+        """The gain of the recurrent side is 1/2: with 1 rounding errors grow a hundredfold in 100 steps."""
+        p = super().parameters(inputs, hidden, seed)
+        return p | {"gain_hh": p["gain_hh"] / 2}
+
+    def for_peers(self, p):
+        def sort(v):
+            i, f, g, o = np.split(v, 4)
+            return np.concatenate([i, f, o, g])
+
+        return {name: v if name.endswith("_c") else sort(v) for name, v in p.items()}
+
+    def torch_project(self, torch, p, x):
+        return (torch_norm(torch, p, torch.nn.functional.linear(x, p["weight_ih"]), "_ih"),)
+
+    def torch_step(self, torch, p, projected, state):
+        hidden = state[0].shape[-1]
+        a = torch_norm(torch, p, torch.nn.functional.linear(state[0], p["weight_hh"]), "_hh") + projected[0]
+        i, forget, o = a[:, : 3 * hidden].sigmoid().chunk(3, -1)
+        c = forget * state[1] + i * a[:, 3 * hidden :].tanh()
+        return o * torch_norm(torch, p, c, "_c").tanh(), c
+
+    def jax_project(self, jax, p, x):
+        return (jax_norm(jax, p, x @ p["weight_ih"], "_ih"),)
+
+    def jax_step(self, jax, p, projected, state):
+        a = projected[0] + jax_norm(jax, p, state[0] @ p["weight_hh"], "_hh")
+        i, f, o, g = jax.numpy.split(a, 4, -1)
+        sigmoid, tanh = jax.nn.sigmoid, jax.numpy.tanh
+        c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(jax_norm(jax, p, c, "_c")), c
+
+    def jax_plain_step(self, jax, p, projected, state):
+        i, f, g, o = jax.numpy.split(projected[0] + state[0] @ p["weight_hh"], 4, -1)
+        sigmoid, tanh = jax.nn.sigmoid, jax.numpy.tanh
+        c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(c), c
+
+    def onnx_project(self, hidden):
+        product = ("MatMul", ["x", "weight_ih"], ["product_ih"], {})
+        return [product, onnx_norm("product_ih", "p0", "_ih")], [4]
+
+    def onnx_step(self, hidden):
+        return [
+            ("MatMul", ["s0", "weight_hh"], ["product"], {}),
+            onnx_norm("product", "normal", "_hh"),
+            ("Add", ["normal", "p0"], ["a"], {}),
+            ("Constant", [], ["widths"], {"value_ints": [3 * hidden, hidden]}),
+            ("Split", ["a", "widths"], ["ifo", "g"], {"axis": -1}),
+            ("Sigmoid", ["ifo"], ["sig_ifo"], {}),
+            ("Tanh", ["g"], ["tanh_g"], {}),
+            ("Split", ["sig_ifo"], ["i", "f", "o"], {"axis": -1, "num_outputs": 3}),
+            ("Mul", ["f", "s1"], ["kept"], {}),
+            ("Mul", ["i", "tanh_g"], ["written"], {}),
+            ("Add", ["kept", "written"], ["n1"], {}),
+            onnx_norm("n1", "normal_c", "_c"),
+            ("Tanh", ["normal_c"], ["tanh_c"], {}),
+            ("Mul", ["o", "tanh_c"], ["n0"], {}),
+        ]
+
+
+class GRU(Cell):
+    """The libraries get the parameters of r, z and of n apart: two products need no copy to be split."""
+
+    NAME, GATES = "GRU", 3
+    ONNX_GATES = [1, 0, 2]  # z, r, n
+    ONNX_OPTIONS = {"linear_before_reset": 1}
+    PARTS = ("_rz", "_n")
+
+    def for_peers(self, p):
+        hidden = len(p["gain_ih"]) // 3
+        rows = dict(zip(self.PARTS, (slice(0, 2 * hidden), slice(2 * hidden, None)), strict=True))
+        return {f"{name}{part}": v[rows[part]] for name, v in p.items() for part in self.PARTS}
+
+    def _torch_side(self, torch, p, side, x):
+        """The normalised products of r, z and of n with the weights of a side."""
+        linear = torch.nn.functional.linear
+        return tuple(
+            torch_norm(torch, p, linear(x, p[f"weight{side}{part}"]), side + part) for part in self.PARTS
+        )
+
+    def torch_project(self, torch, p, x):
+        return self._torch_side(torch, p, "_ih", x)
+
+    def torch_step(self, torch, p, projected, state):
+        rz, n = self._torch_side(torch, p, "_hh", state[0])
+        r, z = (rz + projected[0]).sigmoid().chunk(2, -1)
+        return (torch.lerp(torch.tanh(projected[1] + r * n), state[0], z),)
+
+    def _jax_side(self, jax, p, side, x):
+        return tuple(jax_norm(jax, p, x @ p[f"weight{side}{part}"], side + part) for part in self.PARTS)
+
+    def jax_project(self, jax, p, x):
+        return self._jax_side(jax, p, "_ih", x)
+
+    def jax_step(self, jax, p, projected, state):
+        rz, n = self._jax_side(jax, p, "_hh", state[0])
+        r, z = jax.numpy.split(jax.nn.sigmoid(rz + projected[0]), 2, -1)
+        n = jax.numpy.tanh(projected[1] + r * n)
+        return (n + z * (state[0] - n),)
+
+    def jax_plain_project(self, jax, p, x):
+        return (x @ p["weight_ih"] + p["bias_ih"],)
+
+    def jax_plain_step(self, jax, p, projected, state):
+        hidden = state[0].shape[-1]
+        x_, h_ = projected[0], state[0] @ p["weight_hh"] + p["bias_hh"]
+        rz = jax.nn.sigmoid(x_[:, : 2 * hidden] + h_[:, : 2 * hidden])
+        r, z = jax.numpy.split(rz, 2, -1)
+        n = jax.numpy.tanh(x_[:, 2 * hidden :] + r * h_[:, 2 * hidden :])
+        return (n + z * (state[0] - n),)
+
+    def _onnx_side(self, side, source, results):
+        nodes = []
+        for part, result in zip(self.PARTS, results, strict=True):
+            product = f"product{side}{part}"
+            nodes.append(("MatMul", [source, f"weight{side}{part}"], [product], {}))
+            nodes.append(onnx_norm(product, result, side + part))
+        return nodes
+
+    def onnx_project(self, hidden):
+        return self._onnx_side("_ih", "x", ["p0", "p1"]), [2, 1]
+
+    def onnx_step(self, hidden):
+        return [
+            *self._onnx_side("_hh", "s0", ["normal_rz", "normal_n"]),
+            ("Add", ["normal_rz", "p0"], ["rz"], {}),
+            ("Sigmoid", ["rz"], ["sig_rz"], {}),
+            ("Split", ["sig_rz"], ["r", "z"], {"axis": -1, "num_outputs": 2}),
+            ("Mul", ["r", "normal_n"], ["reset"], {}),
+            ("Add", ["reset", "p1"], ["a"], {}),
+            ("Tanh", ["a"], ["n"], {}),
+            ("Sub", ["s0", "n"], ["way"], {}),
+            ("Mul", ["z", "way"], ["moved"], {}),
+            ("Add", ["n", "moved"], ["n0"], {}),
+        ]
+
+
+CELLS = {"rnn": RNN(), "lstm": LSTM(), "gru": GRU()}

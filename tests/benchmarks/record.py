@@ -1,0 +1,313 @@
+"""Records: what a run writes, and what the pages of docs/ show.
+
+A record is a JSON file: title, machine, kernels, date, commit, versions, limits, and
+
+    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step, one
+    for
+             each round}, ours (the contenders of lnrnn, first the one that is judged), limit, errors ...
+    columns, rows      or a table as it is; `pivot` names the column whose values become columns on the page
+
+`carried_over` marks figures that were copied once from a page: there are no raw times of them. Such a race
+has
+one time for each contender, and `ratio` and `of_limit` as the page had them, which were medians over rounds.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from math import floor, log10
+from pathlib import Path
+
+import numpy as np
+
+from neighbours import BUSY
+
+RESULTS = Path(__file__).parent / "results"
+UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # of the machine's limits, by their first word
+FOOTNOTE = (
+    "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
+    "the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time by lnrnn's. Errors are "
+    "those of "
+    "y against the reference in float64, relative to its largest value. "
+    f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less."
+)
+
+
+class Race:
+    """One race, from its entry in a record."""
+
+    def __init__(self, facts: dict):
+        self.facts = facts
+        self.table, self.size, self.threads = facts["table"], facts["size"], facts["threads"]
+        self.times = {name: np.array(took) for name, took in facts["times"].items()}
+        self.limit = None if facts.get("limit") is None else np.array(facts["limit"])
+        self.judged, *self.variants = facts["ours"]
+        others = [name for name in self.times if name not in facts["ours"]]
+        self.other_work = [name for name in others if name in facts["other_work"]]
+        self.peers = [name for name in others if name not in self.other_work]
+        self.best_peer = min(self.peers, key=self.median, default=None)
+
+    @property
+    def disturbed(self) -> bool:
+        return (self.facts.get("others") or 0) >= BUSY
+
+    @property
+    def of_limit(self) -> float | None:
+        """The part of our time that the machine needs anyway."""
+        if self.limit is None:
+            return self.facts.get("of_limit")
+        return float(np.median(self.limit / self.times[self.judged]))
+
+    def median(self, name: str) -> float:
+        return float(np.median(self.times[name]))
+
+    def ratio(self, name: str, ours: str | None = None) -> float:
+        """The contender's time by ours (the judged one's, or another's). The median over rounds, each by
+        itself, so that drift cancels."""
+        if name == self.best_peer and ours is None and "ratio" in self.facts:
+            return self.facts["ratio"]
+        return float(np.median(self.times[name] / self.times[ours or self.judged]))
+
+
+def geometric_mean(values) -> float:
+    return float(np.exp(np.mean(np.log(list(values)))))
+
+
+def _in_order(groups) -> list[str]:
+    """The names of several lists, each once, in the order of their first appearance."""
+    return list(dict.fromkeys(name for names in groups for name in names))
+
+
+class Table:
+    """The races of one name on one number of threads."""
+
+    def __init__(self, races: list[Race]):
+        self.races = races
+        self.judged = races[0].judged
+        self.peers = _in_order(r.peers for r in races)
+        variants, other_work = _in_order(r.variants for r in races), _in_order(r.other_work for r in races)
+        self.compared = [*variants, *other_work]  # each with a ratio of its own
+        self.contenders = [self.judged, *variants, *self.peers, *other_work]
+        also = _in_order(r.facts.get("also_judged", []) for r in races) if self.peers else []
+        self.contests = {"vs best peer": None, **{f"best peer vs {_short(name)}": name for name in also}}
+        self.limited = any(r.of_limit for r in races)
+        least = min(r.median(self.judged) for r in races)
+        self.unit, self.scale = ("ms", 1e3) if least >= 1e-3 else ("us", 1e6)
+
+    @property
+    def title(self) -> str:
+        threads = self.races[0].threads
+        where = "one core" if threads == 1 else f"{threads} threads"
+        what = "step" if self.races[0].facts["steps"] > 1 else "call"
+        return f"{self.races[0].table}, {where} ({self.unit} a {what})"
+
+    def cells(self) -> list[list[str]]:
+        """Header and rows."""
+        header = ["size", *self.contenders, *(f"vs {_short(name)}" for name in self.compared)]
+        header += [*self.contests] if self.peers else []
+        header += ["of limit"] if self.limited else []
+        return [header, *map(self._row, self.races)]
+
+    def _row(self, race: Race) -> list[str]:
+        row = [race.size + (" (!)" if race.disturbed else "")]
+        row += [self._time(race, name) for name in self.contenders]
+        row += [_times(race, name) for name in self.compared]
+        if self.peers:
+            row += [
+                f"{_times(race, race.best_peer, ours)} {race.best_peer or ''}"
+                for ours in self.contests.values()
+            ]
+        if self.limited:
+            row.append(
+                f"{race.of_limit:.2f} {race.facts.get('limit_is', '')}".strip() if race.of_limit else "-"
+            )
+        return row
+
+    def _time(self, race: Race, name: str) -> str:
+        if name not in race.times:
+            return "-"
+        low, middle, high = np.percentile(race.times[name], [25, 50, 75])
+        spread = f" ±{(high - low) / 2 / middle * 100:.0f}%" if len(race.times[name]) > 1 else ""
+        return digits(middle * self.scale) + spread
+
+    def errors(self) -> list[list[str]]:
+        """Header and rows of the distance to the reference; none where the case does not say it."""
+        rows = []
+        for race in self.races:
+            if errors := race.facts.get("errors"):
+                pairs = (errors.get(name) for name in self.contenders)
+                rows.append([race.size, *(f"{pair[0]:.1e} {pair[1]:.1e}" if pair else "-" for pair in pairs)])
+        return [["error: largest, mean", *self.contenders], *rows] if rows else []
+
+    def means(self) -> dict[str, str]:
+        """Geometric means over the rows, of the ratios and of the limit's part; and the lowest ratio to the
+        best peer."""
+        means = {}
+        for name in (*self.compared, *self.peers):
+            ratios = [r.ratio(name) for r in self.races if name in r.times]
+            means[f"vs {_short(name)}"] = f"{geometric_mean(ratios):.2f}x"
+        for heading, ours in self.contests.items():
+            ratios = {r.size: r.ratio(r.best_peer, ours) for r in self.races if r.best_peer}
+            if ratios:
+                worst = min(ratios, key=ratios.get)
+                mean = geometric_mean(ratios.values())
+                means[heading] = f"{mean:.2f}x, lowest {ratios[worst]:.2f}x at {worst}"
+        if parts := [r.of_limit for r in self.races if r.of_limit]:
+            means["of limit"] = f"{geometric_mean(parts):.2f}"
+        return means
+
+    def notes(self) -> list[str]:
+        """Bounds on variants of ours, calls a second, and the peers that did not race."""
+        lines, reasons = [], {}
+        for race in self.races:
+            facts = race.facts
+            if what := facts.get("counted"):
+                rates = (
+                    f"{n} {digits(1 / race.median(n) / facts['steps'])}"
+                    for n in self.contenders
+                    if n in race.times
+                )
+                lines.append(f"{what} a second, {race.size}: {', '.join(rates)}")
+            share = facts.get("grace", 0) / facts["steps"] / race.median(self.judged)
+            for name, most in facts.get("bounds", {}).items():
+                verdict = "it does" if race.ratio(name) <= most + share else "IT DOES NOT"
+                allowed = f"{most:.2f}x the time of {self.judged}" + (
+                    f" and {facts['grace'] * 1e6:.0f} us" if share else ""
+                )
+                lines.append(
+                    f"{name} should take at most {allowed}, {race.size}: {verdict}, {race.ratio(name):.2f}x"
+                )
+            for name, reason in facts.get("left_out", {}).items():
+                reasons.setdefault((name, reason), []).append(race.size)
+        for (name, reason), sizes in reasons.items():
+            where = "" if len(sizes) == len(self.races) else f" ({', '.join(sizes)})"
+            lines.append(f"left out: {name} {reason}{where}")
+        return lines
+
+    def text(self) -> list[str]:
+        """For a terminal."""
+        means = "; ".join(f"{name} {value}" for name, value in self.means().items())
+        lines = [self.title, *in_columns(self.cells()), f"geometric mean: {means}"]
+        return [*lines, *self.notes(), *in_columns(self.errors()), ""]
+
+
+def tables(races: list[dict]) -> list[Table]:
+    """One for each name and number of threads, in the order they ran."""
+    groups: dict[tuple, list[Race]] = {}
+    for race in map(Race, races):
+        groups.setdefault((race.table, race.threads), []).append(race)
+    return [Table(group) for group in groups.values()]
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def load(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def save(record: dict, path: Path) -> None:
+    """One race or row a line, so that a difference of two files can be read."""
+    many = next(key for key in ("races", "rows") if key in record)
+    head = json.dumps({key: value for key, value in record.items() if key != many}, indent=1)
+    lines = ",\n  ".join(map(json.dumps, record[many]))
+    path.write_text(f'{head[:-2]},\n "{many}": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
+
+
+def source(record: dict) -> str:
+    """The line below a table: machine, kernels, date, versions."""
+    parts = [
+        record["machine"],
+        *([f"kernels {record['kernels']}"] if record["kernels"] else []),
+        record["date"],
+    ]
+    parts += [f"{name} {version}" for name, version in record["versions"].items() if version]
+    parts += [f"commit {record['commit']}"] if record["commit"] else []
+    return ", ".join(parts) + (" (no raw times kept)" if record.get("carried_over") else "")
+
+
+def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
+    """A record as tables: the caption, header and rows, and lines below."""
+    if "races" in record:
+        found = []
+        for table in tables(record["races"]):
+            means = "; ".join(f"{name} {value}" for name, value in table.means().items())
+            found.append((table.title, table.cells(), [f"Geometric mean: {means}.", *table.notes()]))
+        return found
+    header, rows = record["columns"], record["rows"]
+    if pivot := record.get("pivot"):
+        at = header.index(pivot)
+        wide = list(dict.fromkeys(row[at] for row in rows))
+        shown: dict[tuple, dict] = {}
+        for row in rows:
+            shown.setdefault(tuple(row[:at]), {})[row[at]] = ", ".join(map(str, row[at + 1 :]))
+        rows = [[*key, *(cells.get(value, "-") for value in wide)] for key, cells in shown.items()]
+        caption = f"{record['title']} ({', '.join(header[at + 1 :])})"
+        header = [*header[:at], *(f"{pivot} = {value}" for value in wide)]
+    else:
+        caption = record["title"] + (f" ({record['unit']})" if "unit" in record else "")
+    return [(caption, [list(header), *([str(cell) for cell in row] for row in rows)], [])]
+
+
+def bars(record: dict) -> dict[str, dict[str, float]]:
+    """{group: {series: height}} of a record's figure. Of races, by table and peer, the geometric mean of the
+    peer's time over lnrnn's; of a table with a pivot, by the first column and the pivot, that of `against
+    best`."""
+    if "races" in record:
+        return {
+            table.races[0].table: {
+                peer: geometric_mean(
+                    r.median(peer) / r.median(r.judged) for r in table.races if peer in r.times
+                )
+                for peer in table.peers
+            }
+            for table in tables([race for race in record["races"] if race["threads"] == 1])
+            if table.peers
+        }
+    at, height = (record["columns"].index(name) for name in (record["pivot"], "against best"))
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in record["rows"]:
+        found.setdefault(row[0], {}).setdefault(f"{record['pivot']} = {row[at]}", []).append(row[height])
+    return {group: {name: geometric_mean(v) for name, v in series.items()} for group, series in found.items()}
+
+
+def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> list[str]:
+    """The end of a run. skipped: sizes by table and reason."""
+    lines = []
+    for record in records[:1]:
+        lines.append(source(record))
+        for threads, limits in record["limits"].items():
+            rates = (
+                f"{name} {rate / 1e9:.0f} {UNITS.get(name.split()[0], 'GFLOP/s')}"
+                for name, rate in limits.items()
+            )
+            lines += [f"limits, {threads} thread{'s' * (int(threads) > 1)}: {', '.join(rates)}", ""]
+    for record in records:
+        lines += [line for table in tables(record["races"]) for line in table.text()]
+    lines += [f"not run: {table}, {', '.join(sizes)}: {reason}" for (table, reason), sizes in skipped.items()]
+    return [*lines, FOOTNOTE]
+
+
+def by_subject(races: list[dict]) -> dict[str, list[dict]]:
+    chosen = sorted(races, key=lambda race: race["subject"])
+    return {subject: list(group) for subject, group in groupby(chosen, key=lambda race: race["subject"])}
+
+
+def in_columns(cells: list[list[str]]) -> list[str]:
+    """Header and rows as lines for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]) for first, *rest in cells]
+
+
+def digits(value: float) -> str:
+    """Three significant digits, no exponent."""
+    return f"{value:.{max(0, 2 - floor(log10(value)))}f}" if value > 0 else "0"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("lnrnn ")
+
+
+def _times(race: Race, name: str | None, ours: str | None = None) -> str:
+    return f"{race.ratio(name, ours):.2f}x" if name in race.times else "-"

@@ -1,0 +1,61 @@
+"""Recurrent cells: whole sequences, streams, ragged batches, shorter weights, beside a busy process, and by
+threads."""
+
+from __future__ import annotations
+
+import pytest
+
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+STEPS = 100
+GRID = [(b, h) for b in (1, 8, 64) for h in (128, 256, 512, 1024)]
+NARROW = [(b, h) for b in (1, 8, 32, 64, 256) for h in (256, 512, 1024)]
+THREADS = [(b, h) for h in (384, 512, 640, 1024, 2048) for b in (1, 8, 17, 32, 48, 64, 128)] + [(24, 1536)]
+CORNERS = [(1, 512), (17, 384), (24, 1536), (64, 640)]  # of THREADS, with --bench-quick
+
+# table: (case, cells, (batch, units))
+RACES = {
+    "LN-{}, whole sequences": ("whole", GATES, GRID),
+    "plain {}, whole sequences": ("plain", GATES, GRID),
+    "LN-{}, lengths uniform in 1..T": ("ragged", GATES, [(64, 256), (64, 512)]),
+    "LN-{}, beside a busy process": ("neighbour", GATES, [(1, 512), (64, 256)]),
+    "LN-{}, odd sizes": (
+        "whole",
+        ["rnn"],
+        [(1, 96), (1, 100), (1, 320), (1, 750), (8, 100), (8, 750), (3, 256), (17, 256), (48, 256)],
+    ),
+    "LN-{}, streamed": ("streamed", ["rnn"], [(b, h) for b, h in GRID if b < 64]),
+    "BN-{}, whole sequences": ("batch_norm", ["rnn"], GRID),
+    "LN-{}, by threads": ("whole", GATES, THREADS),
+}
+for norm, word in (("layer", "LN-"), (None, "plain ")):
+    for dtype in ("bfloat16", "int8"):
+        RACES[f"{word}{{}}, {dtype} weights"] = ("narrow", GATES, NARROW, {"norm": norm, "dtype": dtype})
+
+
+def steps(table, cell, batch, hidden):
+    """T: enough for the start of a call not to count, and few enough for all peers to race."""
+    work = batch * hidden * hidden
+    if "by threads" in table:
+        return min(STEPS, max(8, int(1e9 / (work * GATES[cell]))))
+    if "weights" in table:
+        return 100 if work < 2**23 else 20 if work < 2**26 else 10
+    return 10 * STEPS if "busy" in table and batch == 1 else STEPS  # calls of some scheduler's time slices
+
+
+def pytest_generate_tests(metafunc):
+    quick = metafunc.config.getoption("bench_quick")
+    cases = [
+        pytest.param(table, cell, batch, hidden, id=f"{table.format(cell)}-B{batch}-H{hidden}")
+        for table, (_, cells, grid, *_) in RACES.items()
+        for cell in cells
+        for batch, hidden in (CORNERS if quick and grid is THREADS else grid)
+    ]
+    metafunc.parametrize("table, cell, batch, hidden", cases)
+
+
+def test_cell(compete, table, cell, batch, hidden, threads):
+    case, _, _, *more = RACES[table]
+    size = {"batch": batch, "hidden": hidden, "steps": steps(table, cell, batch, hidden)}
+    shown = f"B={batch} H={hidden}" + (f" T={size['steps']}" if "weights" in table else "")
+    arguments = {"cell": cell, **size, **(more[0] if more else {})}
+    compete(f"cases_rnn.{case}", table.format(cell.upper()), shown, threads, **arguments)
