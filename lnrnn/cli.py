@@ -100,7 +100,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--figure", type=Path, metavar="PNG", help="draw the demo's answers by step, with matplotlib"
     )
     of_studies = demo_parser.add_argument_group("options of studies")
-    of_studies.add_argument("--seeds", type=int, metavar="N", help="how many, from 5 on (default: 20)")
+    of_studies.add_argument(
+        "--seeds", type=int, metavar="N", help="number of seeds: 5, 6, 7 and so on (default: 20)"
+    )
     of_studies.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="for results and figures (default: this folder)"
     )

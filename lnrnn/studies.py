@@ -19,29 +19,31 @@ SHARED = ("common", "nets", "plots")
 WHERE = Path("examples") / "studies"
 FLAGS = {
     "quick": "a short run, to see that everything works",
-    "tune": "choose the settings first, on seeds 0 to 4",
-    "kept": "print and draw the results that are kept with the study",
+    "tune": "choose the settings first, on seeds 0 to 4 or some of them",
+    "kept": "print and draw the results that are kept with the study; measure nothing",
     "no-figure": "draw nothing: needs no matplotlib",
 }
 
 
-def folder() -> Path:
+def folder(name: str = "") -> Path:
     """Where the studies are: beside the package of an editable install, else below the current folder. Raises
-    FileNotFoundError, which says where to get them."""
+    FileNotFoundError, which says where to get them. name: of a study that is looked for."""
     for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
             return root / WHERE
     raise FileNotFoundError(
-        f"the studies are not part of the installed package: they are in {WHERE.as_posix()}/ of lnrnn's "
-        "repository and source distribution. Run the command in that folder's root; lnrnn demo alone needs "
-        "nothing"
+        (f"cannot look for the study {name!r}: " if name else "")
+        + "studies are not installed. Run the command in the root of a clone of lnrnn's repository, where "
+        f"{WHERE.as_posix()}/ is, or of its unpacked source distribution. lnrnn demo alone runs anywhere"
     )
 
 
-def studies() -> dict[str, Path]:
-    """The studies by name, FIRST first."""
+def studies(name: str = "") -> dict[str, Path]:
+    """The studies by name, FIRST first. name: as for `folder`."""
     paths = {
-        path.stem.replace("_", "-"): path for path in folder().glob("[!_.]*.py") if path.stem not in SHARED
+        path.stem.replace("_", "-"): path
+        for path in folder(name).glob("[!_.]*.py")
+        if path.stem not in SHARED
     }
     return dict(sorted(paths.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
@@ -65,7 +67,7 @@ def listing() -> str:
 def run(name: str, words: list[str]) -> int:
     """Runs one study in a process of its own, and returns its exit code. Raises ValueError for an unknown
     name, and KeyboardInterrupt."""
-    found = studies()
+    found = studies(name)
     name = name.replace("_", "-")
     if name not in found:
         names = [*found, ALL]
@@ -93,8 +95,10 @@ def run_all(output_dir: Path, words: list[str]) -> int:
         worst = run(name, [*words, "--resume"]) or worst
     stems = [path.stem + cell for path in found.values() for cell in ("", *(f"_{cell}" for cell in CELLS))]
     for kept in (output_dir / f"{stem}.json" for stem in stems):
-        if kept.exists():
-            print(f"\n{kept.stem}")
-            for text, number, _, verdict, _ in json.loads(kept.read_text("utf-8"))["clauses"]:
-                print(f"  {text}\n      {number}: {verdict}")
+        try:
+            clauses = json.loads(kept.read_text("utf-8"))["clauses"]
+            rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
+        except (OSError, ValueError, LookupError, TypeError):  # None, or of another program
+            continue
+        print("\n".join([f"\n{kept.stem}", *rows]))
     return worst

@@ -4,7 +4,7 @@ A study is one file: constants to change, the functions ``tune`` and ``measure``
 figure. As a script it measures; in a page or a notebook it draws the results kept in ``results/``.
 
     python long_sequences.py            seeds 5 to 24, at the kept settings
-    python long_sequences.py --tune     chooses the settings first, on seeds 0 to 4
+    python long_sequences.py --tune     chooses the settings first, on seeds 0 to 4 or some of them
     python long_sequences.py --quick    a minute at most, to see that everything works
     python long_sequences.py --kept     prints and draws the kept results
 """
@@ -17,7 +17,8 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -245,15 +246,17 @@ class Study:
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
         """What the full run left in results/: version, isa, seeds, settings, results, clauses. None without
         such a file."""
-        return read(FOLDER / "results" / self.file(option))
+        path = FOLDER / "results" / self.file(option)
+        found = read(path)
+        if found is not None and self.tune is not None:
+            with blaming(path):
+                if not found["settings"]:
+                    raise LookupError("it has no settings")
+        return found
 
     def results(self, option: str | None = None) -> Results:
         """The kept results, with arrays for lists."""
-        kept = self.kept(option)
-        if kept is None:
-            raise FileNotFoundError(f"results/{self.file(option)} is missing: run {self.name}.py")
-        found: Results = as_arrays(kept["results"])
-        return found
+        return arrays_of(self.kept(option), self.file(option))
 
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
@@ -266,7 +269,7 @@ class Study:
             if kept is not None:
                 settings = kept["settings"]
             elif self.tune is not None:
-                print(f"Choosing the settings, on seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]}.", flush=True)
+                print("Choosing the settings.", flush=True)
                 settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
             results = self.measure(list(seeds), settings, quick, **words)
         found = {
@@ -310,6 +313,10 @@ class Study:
         require("tqdm", "this study", "demo")
         require("scipy.stats", "this study", "demo")
         wanted = getattr(words, "option", None)
+        if words.kept and (words.quick or words.tune or words.seeds):
+            raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")
+        if words.output_dir.is_file():
+            raise NotADirectoryError(f"--output-dir must be a folder: {words.output_dir} is a file")
         words.output_dir.mkdir(parents=True, exist_ok=True)
         for option in self.options if words.resume and self.options and wanted is None else [wanted]:
             self._run_one(words, option, words.output_dir)
@@ -319,12 +326,16 @@ class Study:
         for path in (kept_at, figure_at):
             check_replaceable(path)
         began = time.perf_counter()
-        seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + words.seeds)
+        seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
         found = self._known(words, option, kept_at, seeds) if words.resume else None
+        earlier = kept_at
         if words.kept:
             found = {**(self.kept(option) or {}), "results": self.results(option)}
+            earlier = FOLDER / "results" / self.file(option)
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
+            with blaming(earlier):
+                self.text(found)
         measured = found is None
         found = found or self.measured(seeds, words.quick, words.tune, option)
         try:
@@ -337,7 +348,8 @@ class Study:
         print(f"Results: {kept_at.resolve()}" if measured else "Nothing was measured.")
         if not words.no_figure:
             require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
-            save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
+            with nullcontext() if measured else blaming(earlier):
+                save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
             print(f"Figure: {figure_at.resolve()}")
         print(f"Took {time.perf_counter() - began:.0f} s.")
 
@@ -345,18 +357,19 @@ class Study:
         self, words: argparse.Namespace, option: str | None, path: Path, seeds: Sequence[int]
     ) -> dict[str, Any] | None:
         """The results of an earlier run at ``path``, if this one would be the same."""
+        wanted = conditions(seeds, words.quick)
+        kept = None if words.tune else self.kept(option)
         try:
-            found, kept = read(path), None if words.tune else self.kept(option)
-        except ValueError:  # damaged
+            found = read(path)
+            if found is None or {name: found[name] for name in wanted} != wanted:
+                return None
+            found["results"] = as_arrays(found["results"])
+            with blaming(path):
+                self.text(found)
+        except ValueError:  # damaged, or of another version of the study
             return None
-        if found is None or {name: found[name] for name in conditions(seeds)} != conditions(
-            seeds, words.quick
-        ):
-            return None
-        same = (
-            found.get("tuned", False) if words.tune else kept is None or kept["settings"] == found["settings"]
-        )
-        return {**found, "results": as_arrays(found["results"])} if same else None
+        same = found.get("tuned") if words.tune else kept is None or kept["settings"] == found["settings"]
+        return found if same else None
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"{self.name}.py", allow_abbrev=False)
@@ -365,7 +378,10 @@ class Study:
                 "--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}"
             )
         parser.add_argument(
-            "--seeds", type=positive, default=len(SEEDS), metavar="N", help="how many, from 5 on"
+            "--seeds",
+            type=positive,
+            metavar="N",
+            help=f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})",
         )
         for flag, words in FLAGS.items():
             parser.add_argument(f"--{flag}", action="store_true", help=words)
@@ -392,9 +408,7 @@ def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, f
         from matplotlib import pyplot
 
         kept = read(FOLDER / "results" / f"{name}.json")
-        if kept is None:
-            raise FileNotFoundError(f"results/{name}.json is missing: run {name}.py")
-        draw(as_arrays(kept["results"]), pyplot.figure(figsize=size, layout="constrained"))
+        draw(arrays_of(kept, f"{name}.json"), pyplot.figure(figsize=size, layout="constrained"))
 
 
 def positive(text: str) -> int:
@@ -413,14 +427,33 @@ def read(path: Path) -> dict[str, Any] | None:
     """A kept file, or None. Raises ValueError if it is damaged."""
     if not path.exists():
         return None
-    try:
+    with blaming(path):
         found = dict(json.loads(path.read_text("utf-8")))
         missing = {"lnrnn", "isa", "quick", "seeds", "settings", "results", "clauses"} - set(found)
-        if missing:
-            raise ValueError(f"it has no {min(missing)!r}")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, delete it to measure anew: {error}") from error
+        if missing or not found["results"] or not isinstance(found["results"], dict):
+            raise LookupError(f"it has no {min(missing or ['results'])}")
+        if not all(isinstance(row, list) and len(row) == 5 for row in found["clauses"]):
+            raise TypeError("its clauses are not rows of five")
     return found
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """What fails while a kept file is read, printed or drawn becomes a ValueError that names the file."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{path} is damaged, or of another version of the study; delete it to measure anew ({reason})"
+        ) from error
+
+
+def arrays_of(kept: dict[str, Any] | None, name: str) -> Results:
+    """The results of a kept file, with arrays for lists. Raises FileNotFoundError without one."""
+    if kept is None:
+        raise FileNotFoundError(f"results/{name} is missing: run {name.partition('.')[0]}.py")
+    return dict(as_arrays(kept["results"]))
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

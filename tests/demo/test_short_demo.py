@@ -177,6 +177,6 @@ def test_what_is_wrong_is_said_before_anything_is_trained(monkeypatch, tmp_path,
 
 
 def test_labels_of_lines_stand_apart():
-    placed = demo.label_places([80, 79, 12, 80])
-    assert np.diff(sorted(placed)).min() >= 6
-    assert placed[2] == 12 and placed[1] == 79
+    assert demo.label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
+    assert demo.label_places([20, 10], 6) == [20, 10]
+    assert demo.label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])

@@ -194,11 +194,23 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
     assert counted.run("--kept") == 2
     assert capsys.readouterr().err == ("made_up.py: error: results/made_up.json is missing: run made_up.py\n")
     (tmp_path / "studies/results").mkdir(parents=True)
-    for text in ("{", "[1]", '{"lnrnn": "0.1.0"}'):
+    whole = {"lnrnn": "0", "isa": "", "quick": False, "seeds": [5], "settings": {"rate": 1}, "clauses": []}
+    whole["results"] = {"share": {"LN": [1.0, 2.0]}}
+    for text in (
+        "{", "[1]", '{"lnrnn": "0.1.0"}', *(
+            json.dumps({**whole, **change})
+            for change in ({"results": {}}, {"results": [1]}, {"settings": {}}, {"clauses": [["a"]]})
+        ),
+    ):  # fmt: skip
         (tmp_path / "studies/results/made_up.json").write_text(text)
-        assert counted.run("--quick") == 2
-        error = capsys.readouterr().err
-        assert "made_up.json is damaged" in error and error.count("\n") == 1
+        for words in ("--quick", "--kept"):
+            assert counted.run(words) == 2
+            error = capsys.readouterr().err
+            assert "made_up.json is damaged" in error and error.count("\n") == 1
+    (tmp_path / "studies/results/made_up.json").write_text(json.dumps({**whole, "results": {"share": {}}}))
+    for words in (("--kept",), ("--figure", "--kept")):
+        assert counted.run(*words) == 2
+        assert "another version of the study" in capsys.readouterr().err
     assert not counted.measured
     assert counted.run("--quick", "--tune") == 0  # which needs no kept settings
 
@@ -218,6 +230,8 @@ def test_a_run_that_goes_on_measures_what_is_not_there(counted, capsys):
         (["--seeds", "4", "--tune"], {}),
         (["--seeds", "4"], {"lnrnn": "0.0.1"}),
         (["--seeds", "4"], {"isa": "another"}),
+        (["--seeds", "4"], {"results": {}}),
+        (["--seeds", "4"], {"results": {"share": {}}}),
         (["--seeds", "4"], None),
     ):
         with open("out/made_up_gru.json", "w") as file:
@@ -287,6 +301,12 @@ def test_what_cannot_be_written_is_told_before_anything_is_measured(counted, cap
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and name in error
     assert not counted.measured
+
+
+@pytest.mark.parametrize("words", [["--quick"], ["--tune"], ["--seeds", "3"]])
+def test_kept_results_are_not_those_of_another_run(counted, capsys, words):
+    assert counted.run("--kept", *words) == 2 and not counted.measured
+    assert "--kept measures nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--seeds", "0"], ["--seeds", "x"], ["--cell", "lstm"], ["--fast"]])

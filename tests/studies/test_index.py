@@ -1,0 +1,43 @@
+"""The index of the studies: its intervals are kept ones, and their verdicts are in the row."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from common import FOLDER
+
+ROWS = [
+    row.split("\n     - ")
+    for row in re.split(
+        r"\n   \* - ", (FOLDER / "README.rst").read_text("utf-8").partition("Two claims that")[0]
+    )[2:]
+]
+NUMBER = r"[-+]?\d+(?:\.\d+)?"
+
+
+def kept_intervals(pages):
+    """(low, high, the verdicts at the margin and at 0) of every part of a claim that these pages measure."""
+    for path in (path for page in pages for path in (FOLDER / "results").glob(f"{page}*.json")):
+        for _, number, _, *verdicts in json.loads(path.read_text("utf-8"))["clauses"]:
+            if ends := re.search(r"\[(.*), (.*)\]", number):
+                low, high = map(float, ends.groups())
+                yield from ((low, high, verdicts), (-high, -low, verdicts))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "[" in row[2]], ids=lambda row: row[0][:40])
+def test_intervals_are_kept_and_their_verdicts_said(row):
+    _, verdict, numbers, pages = row
+    kept = list(kept_intervals(re.findall(r"<(\w+)\.py>", pages)))
+    for texts in re.findall(rf"\[({NUMBER}), ({NUMBER})\]", numbers):
+        # Both are rounded: the index to its own digits, the kept text to three.
+        apart = [
+            0.5 * 10.0 ** -len(text.partition(".")[2]) + 0.005 * abs(float(text)) + 1e-9 for text in texts
+        ]
+        found = [
+            verdicts for *ends, verdicts in kept
+            if all(abs(float(t) - e) <= a for t, e, a in zip(texts, ends, apart, strict=True))
+        ]  # fmt: skip
+        assert found, f"[{', '.join(texts)}] is not kept"
+        assert any(set(verdicts) & set(re.findall(r"\w+", verdict)) for verdicts in found), (texts, found)
