@@ -1,8 +1,8 @@
 """Does the suite notice random mutations of the product's lines?
 
 All mutants of a sample are built into one copy of the sources. Each runs first the fastest tests that call
-its function, then the others, for about --limit seconds. A crash and a test that does not end count as noticed.
-Results are kept in the folder: an interrupted run continues if the sources and tests are the same.
+its function, then the others, for about --limit seconds. A crash counts as noticed, and so does a test that
+does not end. Results are kept in the folder: an interrupted run continues if sources and tests are the same.
 judged.json has a verdict for each survivor that was judged, by the content of its lines.
 """
 
