@@ -324,6 +324,15 @@ def test_rows_of_every_kind_and_out_in_every_layout(rng):
     same(over, want)
 
 
+def test_out_of_a_chunk_in_every_layout(rng):
+    rnn, chunk = network(D, H), normal(rng, 4, 3, D)
+    want = rnn(chunk)[0]
+    for name, out in layouts(np.full(want.shape, np.nan, np.float32)).items():
+        if out.flags.writeable and out.dtype == np.float32:
+            assert rnn.stream(3)(chunk, out=out) is out
+            np.testing.assert_array_equal(out, want, err_msg=name)
+
+
 class Exporter:
     """Memory that is told by DLPack and in no other way."""
 

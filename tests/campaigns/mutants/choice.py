@@ -68,7 +68,9 @@ class Measure:
         self.folder, self.root, self.copy = folder / "measured", root, folder / "probed"
         self.folder.mkdir(parents=True, exist_ok=True)
         names = sorted(str(path.relative_to(root)) for path in root.glob("tests/**/test_*.py"))
-        self.files = [name for name in names if not name.startswith(("tests/benchmarks", "tests/campaigns"))]
+        self.files = [
+            name for name in names if not name.startswith(("tests/benchmarks", "tests/campaigns/mutants"))
+        ]
 
     def kept(self, name: str) -> Path:
         digest = hashlib.sha256((self.root / name).read_bytes()).hexdigest()[:12]

@@ -1,8 +1,8 @@
 """Does the suite notice random mutations of the product's lines?
 
 All mutants of a sample are built into one copy of the sources. Each runs first the fastest tests that call
-its function, then the others, up to --limit seconds. A crash and a test that does not end count as noticed.
-Results are kept in the folder: an interrupted run continues if the sources and tests are the same.
+its function, then the others, for about --limit seconds. A crash counts as noticed, and so does a test that
+does not end. Results are kept in the folder: an interrupted run continues if sources and tests are the same.
 judged.json has a verdict for each survivor that was judged, by the content of its lines.
 """
 
@@ -133,7 +133,7 @@ class Campaign:
         marks.write_bytes(bytes(SIZE))
         plan, parts, ran = self.measure.choose(mutant), ([], []), 0.0
         for file in plan:
-            if ran + file.seconds <= self.limit or not ran:
+            if ran < self.limit:
                 ran += file.seconds
                 parts[ran > FIRST and bool(parts[0])].append(file)
         for part in filter(None, parts):
