@@ -46,8 +46,7 @@ class Cell:
 
     def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
         """Weights of variance 1 / columns; gains about 1 and biases about 0. With them rounding errors fade
-        from
-        step to step, so that a right answer stays near the reference for any number of steps."""
+        from step to step, so that a right answer stays near the reference for any number of steps."""
         random, rows = np.random.default_rng(seed), self.GATES * hidden
 
         def normal(*shape):
@@ -127,9 +126,8 @@ class RNN(Cell):
 
 
 class LSTM(Cell):
-    """The libraries get the gates in the order i, f, o, g, for then one call computes all three sigmoids; a
-    norm
-    over all gates does not depend on their order."""
+    """The libraries get the gates in the order i, f, o, g, so that one call computes all three sigmoids. A
+    norm over all gates does not depend on their order."""
 
     NAME, GATES, STATES = "LSTM", 4, 2
     ONNX_GATES = [0, 3, 1, 2]  # i, o, f, g

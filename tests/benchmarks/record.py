@@ -1,15 +1,13 @@
-"""Records: what a run writes, and what the pages of docs/ show.
+"""Records: a run writes them, and the pages of docs/ show them.
 
 A record is a JSON file: title, machine, kernels, date, commit, versions, limits, and
 
-    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step, one
-    for
+    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step for
              each round}, ours (the contenders of lnrnn, first the one that is judged), limit, errors ...
     columns, rows      or a table as it is; `pivot` names the column whose values become columns on the page
 
 `carried_over` marks figures that were copied once from a page: there are no raw times of them. Such a race
-has
-one time for each contender, and `ratio` and `of_limit` as the page had them, which were medians over rounds.
+has one time for each contender, and `ratio` and `of_limit` as on the page, medians over rounds.
 """
 
 from __future__ import annotations
@@ -251,9 +249,9 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
 
 
 def bars(record: dict) -> dict[str, dict[str, float]]:
-    """{group: {series: height}} of a record's figure. Of races, by table and peer, the geometric mean of the
-    peer's time over lnrnn's; of a table with a pivot, by the first column and the pivot, that of `against
-    best`."""
+    """{group: {series: height}} of a record's figure. The height is a geometric mean. Of races it is that of
+    a peer's time over lnrnn's, by table and peer. Of a table with a pivot it is that of `against best`, by
+    the first column and the pivot."""
     if "races" in record:
         return {
             table.races[0].table: {

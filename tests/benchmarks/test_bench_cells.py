@@ -1,5 +1,4 @@
-"""Recurrent cells: whole sequences, streams, ragged batches, shorter weights, beside a busy process, and by
-threads."""
+"""Recurrent cells: whole sequences, streams, ragged batches, shorter weights, busy processors, threads."""
 
 from __future__ import annotations
 

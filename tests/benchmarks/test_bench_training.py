@@ -1,6 +1,5 @@
 """Training steps, forward and backward: layer-normalised cells over the grid, ragged batches, plain cells;
-the
-cost of setting parameters, lnrnn.torch, and an example from end to end."""
+the cost of setting parameters, lnrnn.torch, and an example from end to end."""
 
 from __future__ import annotations
 

@@ -91,8 +91,7 @@ def _about(threads: int) -> dict:
 def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
     """Checks and races one case, and gives its entry of a record. times: {contender: seconds of a step, by
     round} in the order ours, peers; limit: the same of the machine, or None; others: the part of the CPUs'
-    time
-    that other processes took. A disturbed race is run again, and the calmest one counts."""
+    time that other processes took. A disturbed race is run again, and the calmest one counts."""
     import numpy as np
 
     from neighbours import BUSY, Watch, wait_for_calm

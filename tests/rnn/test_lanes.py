@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import available_isas, together, using_isa
+from helpers import available_isas, layouts, together, using_isa
 from networks import (
     CELLS,
     VARIANTS,
