@@ -143,8 +143,8 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
         listen(networks, joined, right)
     report(right, joined, known)
     say(
-        "\nThis is one seed. In a clone of lnrnn's repository, lnrnn demo --full runs twenty, with "
-        "intervals; lnrnn demo --list names all studies."
+        "\nThis is one seed. In a clone of lnrnn's repository, lnrnn demo --full runs twenty; "
+        "lnrnn demo --list names all studies."
     )
     if figure is not None:
         by_step = {method: found.mean(axis=1) for method, found in right.items()}

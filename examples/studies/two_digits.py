@@ -97,10 +97,10 @@ show("two_digits", draw)
 # statistics of a step must come from steps like it. The paper expects the states to settle, and those of
 # an image do not.
 #
-# LN and the network without a norm store no statistics, and lose too: from 87.8 to 73.9 %, and from 88.6 to
-# 73.3. They learnt to begin with an empty state, and now begin with what another image left. That LN keeps
-# its accuracy past its training length is refuted here. It loses 66 points fewer than BN with step 64
-# repeated.
+# Networks with LN and without a norm store no statistics, and lose too: they fall from 87.8 to 73.9 % and
+# from 88.6 to 73.3. They learnt to begin with an empty state, and now begin with what another image left.
+# That LN keeps its accuracy past its training length is refuted here. It loses 66 points fewer than BN
+# with step 64 repeated.
 #
 # What to do
 # ----------
@@ -112,6 +112,7 @@ show("two_digits", draw)
 # Try it yourself
 # ---------------
 # - ``REPEATED = (31, 32)``: step 31 is the best to repeat, at 33 %; its neighbour is at 11.
+# - ``NOISE = 0`` in ``pixels.py``: BN is worse even on an image alone.
 # - ``NORMS["LN"]`` of ``pixels.py``: try another placement of LN.
 #
 # How it was measured
