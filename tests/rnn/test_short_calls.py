@@ -41,6 +41,7 @@ def test_the_bits_of_the_long_way(data):
         want, end = rnn(twice(x), None if start is None else whole(rnn, list(map(twice, kept))), lengths)
     same(y, want)
     assert y.dtype == np.float32 and y.shape == want.shape and y.flags.writeable
+    assert y.flags.c_contiguous and want.flags.c_contiguous
     for got, e, before, after in zip(parts(rnn, h), parts(rnn, end), kept, parts(rnn, start), strict=True):
         same(got, e)
         assert got.flags.c_contiguous and got.flags.owndata
