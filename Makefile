@@ -75,8 +75,9 @@ warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
 # A campaign builds in build/campaigns. These need more than the tests do.
-whole_campaigns = coverage mutants
-campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels)
+whole_campaigns = coverage engines mutants torch_samples
+campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
+    $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns)
 	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
@@ -122,7 +123,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 
 # The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
 # folder names them.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels): $(VENV)/.%: $(VENV)/.build pyproject.toml
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
 	@echo "Installing the packages of the extra $* into $(VENV)"
 	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
 	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt

@@ -1,0 +1,16 @@
+"""Real clusters of Dask and Ray compute what one process computes, also where a worker is killed."""
+
+import sys
+from pathlib import Path
+
+from outcome import done
+
+
+def clusters(options):
+    tests = Path(__file__).with_name("clusters.py")
+    return done(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), *options.pytest]
+    )[-200:]
+
+
+PARTS = {"clusters": clusters}
