@@ -1,4 +1,4 @@
-"""PyTorch's own test inputs of norms and recurrent modules: the same results, or a listed reason to refuse."""
+"""PyTorch's own test inputs of norms and recurrent modules: the same results, or a listed reason."""
 
 import sys
 from pathlib import Path
