@@ -69,8 +69,8 @@ cdef extern from "lnrnn_api.h" nogil:
         int threads
 
     size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
-    void lnrnn_batch_norm(const lnrnn_batch *b, void *y, int training)
-    void lnrnn_batch_norm_backward(const lnrnn_batch *b, const void *gy, void *gx, double *ggain, double *gbias,
+    void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
+    void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain, double *gbias,
                                    int training)
 
     size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
