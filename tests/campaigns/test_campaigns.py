@@ -24,7 +24,7 @@ QUICK = {
     ],
     "fuzz": ["fuzz --workers 1"],
     "guard": ["control", "guard"],
-    "machines": ["neon", "bits32", "musl"],
+    "machines": ["bits32", "musl"],  # tests/simd/test_aarch64.py runs NEON's kernels
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],
