@@ -1,4 +1,4 @@
-"""Real clusters of Dask and Ray compute what one process computes, also where a worker is killed."""
+"""Clusters of Dask and Ray give the bits of one process, even if a worker is killed."""
 
 import sys
 from pathlib import Path
