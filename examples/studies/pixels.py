@@ -59,8 +59,8 @@ BATCH_SIZE, TUNING_EPOCHS, EVERY = 50, 20, 4
 def draw(results, figure):
     """Accuracy on the held-out images during training, in both orders."""
     titles = {
-        IN_ORDER: "In order BN ends 5 points higher",
-        PERMUTED: "Permuted, BN is faster, and ends 8 points higher",
+        IN_ORDER: "In order BN ends higher",
+        PERMUTED: "Permuted, BN is faster, and ends higher",
     }
     for axes, order in zip(figure.subplots(1, 2, sharey=True), ORDERS, strict=True):
         axes.set_ylim(20, 100)

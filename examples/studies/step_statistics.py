@@ -39,7 +39,7 @@ def draw(results, figure):
     """How the statistics change, and what it costs to repeat those of step K."""
     moves, costs, middle = figure.subplots(1, 3, width_ratios=(1, 1.15, 1.15))
     moves.axhline(SETTLED, color="#999999", lw=1, ls=":")
-    moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: settled below", color="#777777", ha="right")
+    moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: small below", color="#777777", ha="right")
     for name, first, colour, marker in (("change", 2, BN, "^"), ("error", 1, OTHER, "s")):
         band(moves, np.arange(first, first + results[name].shape[1]), results[name], colour, marker=marker)
     moves.text(3, 0.4, "change from the\nstep before", color=BN)
@@ -268,7 +268,7 @@ def clauses(results):
     last, found = len(results["count"]), []
     family = len(JOINED) * (1 + len(MIDDLE))
     moves = results["change"][:, 1:].max(axis=1)  # from step 3 on
-    found.append(Clause("statistics settle from step 3 on", -moves, -SETTLED, "deviations"))
+    found.append(Clause("changes stay small from step 3 on", -moves, -SETTLED, "deviations"))
     for count in JOINED:
         steps = f"{results['steps'][str(count)]:,.0f} steps"
         for step in (last, *MIDDLE):

@@ -66,8 +66,11 @@ def draw(results, figure):
             color=colour,
             ha="center",
         )
-    for text, at in (("after another image", results["LN"]), ("alone", results["LN, alone"])):
-        axes.annotate(text, (100 * at.mean(), -0.12), xytext=(0, 20), textcoords="offset points", ha="center")
+    for text, at, side in (
+        ("after another image", results["LN"], "right"), ("alone", results["LN, alone"], "left"),
+    ):  # fmt: skip
+        where = (100 * at.mean(), -0.12)
+        axes.annotate(text, where, xytext=(0, 20), textcoords="offset points", ha=side)
     axes.axvline(10, color="#333333", lw=0.8, ls=":")
     axes.annotate("chance", (10, 0), xytext=(4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(WAYS)), WAYS)
