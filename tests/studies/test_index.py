@@ -1,10 +1,14 @@
-"""The index of the studies: a row with the interval of a measured part says that part's verdict."""
+"""The index of the studies: a row with the interval of a measured part says that part's verdict. The README's
+first screen has the numbers of the kept results."""
 
 from __future__ import annotations
 
 import json
 import re
 
+import characters
+import long_sequences
+import numpy as np
 import pytest
 from common import FOLDER
 
@@ -40,4 +44,20 @@ def test_verdicts_of_intervals_are_said(row):
             if all(abs(float(t) - e) <= a for t, e, a in zip(texts, ends, apart, strict=True))
         ]  # fmt: skip
         said = set(re.findall(r"\w+", verdict))
-        assert not found or any(said & set(verdicts) for verdicts in found), (texts, found)
+        assert any(said & set(verdicts) for verdicts in found), (texts, found)
+
+
+def test_the_first_screen_has_the_kept_numbers():
+    text = (FOLDER.parents[1] / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"(?m)^\| ([a-z]+ [a-z]+ ?[a-z]*).*? \| (\d+ -> \d+) % \|$", text))
+    demo = long_sequences.STUDY.results("rnn")["demo"]
+    shares = {name: "{:.0f} -> {:.0f}".format(*100 * share.mean(axis=0)) for name, share in demo.items()}
+    assert rows == {
+        "batch norm refuses": shares["strict"], "batch norm repeats": shares["last"],
+        "batch norm averages": shares["mean"],
+        "layer norm": shares["layer norm"], "no norm": shares["no norm"],
+    }  # fmt: skip
+    results = characters.STUDY.results()
+    fewer = 100 * characters.saved(results, "lstm").mean()
+    better = np.subtract(*(results["within"]["lstm"][norm].mean() for norm in ("no norm", "LN")))
+    assert f"{fewer:.0f} % fewer updates, and ends {better:.2f} bits better" in " ".join(text.split())
