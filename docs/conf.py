@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,16 @@ def link_pages(app: Any, page: str, source: list[str]) -> None:
     source[0] = found.replace("studies/README.rst)", "studies/index.rst)")
 
 
+def fold_method(app: Any, doctree: Any, page: str) -> None:
+    """Shows the method of a study, its words and not its code, at a click: pages are long without it."""
+    for section in doctree.findall(nodes.section):
+        if page.startswith("studies/") and section[0].astext() == "How it was measured":
+            words = sum(1 for _ in takewhile(lambda part: isinstance(part, nodes.paragraph), section[1:]))
+            folded = "<details><summary>Data, networks, settings and seeds</summary>"
+            section.insert(1 + words, nodes.raw("", "</details>", format="html"))
+            section.insert(1, nodes.raw("", folded, format="html"))
+
+
 # --- results of campaigns -----------------------------------------------------------------------------------
 
 
@@ -232,6 +243,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
     app.connect("source-read", show_campaigns)
+    app.connect("doctree-resolved", fold_method)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}
