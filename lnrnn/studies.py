@@ -71,7 +71,7 @@ def run(name: str, words: list[str]) -> int:
     name = name.replace("_", "-")
     if name not in found:
         names = [*found, ALL]
-        near = [known for known in names if known.startswith(name)]
+        near = [known for known in names if known.startswith(name.lower())]
         near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
@@ -100,5 +100,6 @@ def run_all(output_dir: Path, words: list[str]) -> int:
             rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
         except (OSError, ValueError, LookupError, TypeError):  # None, or of another program
             continue
-        print("\n".join([f"\n{kept.stem}", *rows]))
+        if rows:  # A quick run has none.
+            print("\n".join([f"\n{kept.stem}", *rows]))
     return worst

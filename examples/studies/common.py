@@ -310,8 +310,9 @@ class Study:
             sys.exit(code)
 
     def _run(self, words: argparse.Namespace) -> None:
-        require("tqdm", "this study", "demo")
         require("scipy.stats", "this study", "demo")
+        if not words.kept:
+            require("tqdm", "this study", "demo")
         wanted = getattr(words, "option", None)
         if words.kept and (words.quick or words.tune or words.seeds):
             raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")

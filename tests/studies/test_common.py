@@ -303,6 +303,13 @@ def test_what_cannot_be_written_is_told_before_anything_is_measured(counted, cap
     assert not counted.measured
 
 
+def test_kept_results_are_printed_without_what_a_run_needs(counted, monkeypatch, capsys):
+    assert counted.run("--output-dir", "studies/results", "--cell", "rnn") == 0
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert counted.run("--kept") == 0 and len(counted.measured) == 1
+    assert "the shares are" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["--quick"], ["--tune"], ["--seeds", "3"]])
 def test_kept_results_are_not_those_of_another_run(counted, capsys, words):
     assert counted.run("--kept", *words) == 2 and not counted.measured
