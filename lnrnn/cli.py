@@ -62,7 +62,8 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
         print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # has written ^C at the end of a line
+        print("\n" * terminal + f"{name}: interrupted", file=sys.stderr)
         if at_once:
             os._exit(130)
         return 130

@@ -296,8 +296,8 @@ def test_a_study_is_a_process_with_this_lnrnn(made_up, capfd):
 def test_all_studies_go_on_after_one_that_fails_and_end_with_what_came_out(made_up, capfd, tmp_path):
     (tmp_path / "out").mkdir()
     row = '["it is so", "+3 [+1, +5] points", "+1", "confirmed", "confirmed"]'
-    for name in ("pixels", "long_sequences_gru"):
-        (tmp_path / "out" / f"{name}.json").write_text(f'{{"clauses": [{row}]}}')
+    for name, rows in (("pixels", row), ("long_sequences_gru", row), ("axes", "")):
+        (tmp_path / "out" / f"{name}.json").write_text(f'{{"clauses": [{rows}]}}')
     code, shown, error = run(capfd, "demo", "all", "--quick", "--output-dir", tmp_path / "out")
     assert (code, error) == (1, "")
     place = -1
@@ -325,7 +325,7 @@ def test_a_study_that_was_killed(made_up, capfd):
 
 
 @pytest.mark.parametrize("name, nearest", [
-    ("batch-siz", "batch-size"), ("Axis", "axes"), ("long", "long-sequences"), ("al", "all"), ("xyzzy", None),
+    ("batch-siz", "batch-size"), ("Axis", "axes"), ("LONG", "long-sequences"), ("al", "all"), ("xyzzy", None),
 ])  # fmt: skip
 def test_an_unknown_study_is_told_the_nearest_name(made_up, capsys, name, nearest):
     code, _, error = run(capsys, "demo", name)
@@ -369,6 +369,8 @@ def test_interrupted(capsys, monkeypatch):
 
     monkeypatch.setattr(demo, "run", interrupt)
     assert run(capsys, "demo") == (130, "", "lnrnn demo: interrupted\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert run(capsys, "demo")[2] == "\nlnrnn demo: interrupted\n"
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
