@@ -125,11 +125,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
                                double *gbias, int training);
 
-/* --- config.c, plan.c, forward.c, backward.c: the recurrent layer -----------------------------------------
- *
- * Three structs: lnrnn_rnn_config says what a layer is, and is made once; lnrnn_rnn_plan how calls of one
- * shape are done, and is made once for that shape; lnrnn_rnn_call what one call reads and writes.
- */
+/* --- what a network is ------------------------------------------------------------------------------------ */
 
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
 /* The activation of an RNN. */
@@ -141,182 +137,9 @@ enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* Where norms, and the biases added after them, stand: at W x, where it has its own; at W h, or the sum W x +
- * W h; at an LSTM's c. Without a norm a GRU has bias_ih at the input side, and all other biases are at the
- * hidden side. */
-enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
-
 /* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
  * norm are float; what int8 multiplies is rounded to 14 bits of each row's largest, or to 8 (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
-/* The most inputs of an output of int8: sums of 32 bits hold so many products of 127 and 127. */
-enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
-
-/* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
- * form in which the product reads weights. It belongs to the instruction set in use. */
-size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
-void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
-
-/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
- * kernels/gate_norm.h has the equations. */
-enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
-/* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
- * others. */
-enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
-/* How one site reads its rows (G*H), G gates of H values; the norm of c has one. */
-typedef struct {
-    size_t H;
-    int how, spans;
-    float eps;
-    const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
-} lnrnn_gate_norm;
-
-/* LNRNN_SITE_INPUT .. of a layer. */
-typedef struct {
-    const float *gain, *bias; /* (width); without a norm only bias */
-    /* Batch norm at inference: (rows, width); a step takes its own row, or, if it is not among the `known`
-     * steps, row overrun_row. */
-    const float *scale, *shift;
-    /* Set by lnrnn_rnn_configure. */
-    size_t width;         /* values of a row: G*H, of c H; 0: the layer has no such site */
-    lnrnn_gate_norm norm; /* what its kernel gets; batch norm: a step adds scale and shift */
-} lnrnn_site;
-
-struct lnrnn_kernels;
-struct lnrnn_product;
-
-/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
- * the equations. */
-typedef struct {
-    /* Set by the caller. */
-    size_t D, H;                                     /* inputs, units */
-    int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
-    float eps;
-    int reverse;                      /* read every sequence from its own end to its start */
-    int dtype;                        /* of the packed weights */
-    const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm; inner_hh
-                                       * only with separate_products, else the sum of both is inner_ih */
-    float zoneout_h, zoneout_c; /* in [0, 1): how much of the old h and c a step keeps, where a call has no
-                                 * masks; zoneout_c: LSTM */
-    lnrnn_site site[LNRNN_SITES];
-    /* Batch norm at inference: the tables have rows for `known` steps; `overrun_row` is the row for later
-     * ones, or -1: these use the batch itself. */
-    size_t known;
-    ptrdiff_t overrun_row;
-    /* Set by lnrnn_rnn_configure. */
-    size_t num_gates, outputs; /* G, and G*H: values of a product */
-    int separate_products;     /* W h is not added to W x by the product, but by the cell */
-    int input_side;            /* W x has a norm, or a bias, of its own */
-    int cell_state;            /* there is a c */
-    int saved_gates;           /* the tape keeps the gates */
-    int own_input_gradient;    /* GRU but joint: r multiplies W h alone, whose gradient is not that of W x */
-    int direct_h;              /* the cell takes h_prev itself too, not only W h */
-    int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
-    size_t cell_scratch;       /* floats that this kernel needs */
-} lnrnn_rnn_config;
-
-/* To be called once the caller has set its fields; and again after a change of gain, bias, scale, shift,
- * known, overrun_row, inner_ih or inner_hh, which alone may change later. */
-void lnrnn_rnn_configure(lnrnn_rnn_config *config);
-/* Floats of a record of the tape. */
-size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
-
-/* Offsets into the scratch memory of a call, in floats: what the workers of each group share, then each worker's
- * memory, then positions. forward.c and split.c say what the parts hold. */
-typedef struct {
-    /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
-     * there. */
-    size_t hidden, statistics, cell, product;
-    size_t own_c;        /* divide_units: a worker's c; its h is at 0 */
-    size_t old_h, old_c; /* zoneout: the states before a step, where the step overwrites them */
-    size_t masked;       /* masks.state: h as W_hh takes it */
-    size_t worker;       /* the size of a worker's memory */
-    size_t shared;       /* the size of what the workers of a group share; 0 without divide_units */
-    size_t positions;    /* the steps that each group has taken */
-    size_t floats;       /* the size of all */
-} lnrnn_rnn_scratch;
-
-/* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
-typedef struct {
-    const struct lnrnn_kernels *kernels;
-    const struct lnrnn_product *product; /* the product with the layer's weights */
-    int threads;
-    int brief;            /* little work: one thread does it while the cores are oversubscribed */
-    int divide_units;     /* so many threads divide the units of each group; 0: a group has one thread */
-    int divide_rows;      /* of these each makes the states of some of the rows; 0: each makes all of them */
-    size_t group, groups; /* sequences that go through time together; how many such groups there are */
-    size_t chunk;         /* steps whose W x is computed by one product */
-    size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
-    /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
-     * none. */
-    size_t batch_from;
-    lnrnn_caches caches;
-    int synchronous; /* there are such steps: then one group has all sequences */
-    struct {
-        /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. */
-        size_t h, gates, c, width;
-    } tape;
-    lnrnn_rnn_scratch scratch;
-} lnrnn_rnn_plan;
-
-typedef struct {
-    double *mean, *var; /* (T, width) of the active rows, written */
-} lnrnn_site_statistics;
-
-/* A sequence, or a part of one, that goes through time by itself: steps first .. first + length - 1 of x and y
- * at place `sequence` of their second axis, from the state in row `state` of h0 and c0. */
-typedef struct {
-    int64_t sequence, first, length;
-    int64_t end;   /* y is set to 0 from its last step up to this one */
-    int64_t state; /* its row of h0, c0, hn, cn */
-    int64_t start; /* steps that it has taken before; changes results under batch norm only */
-} lnrnn_row;
-
-/* What a call in training drops; each is NULL where it drops nothing. */
-typedef struct {
-    const float *state; /* (sequences, H): factors of h on its way to W h */
-    /* (steps, sequences, H), 0 or 1: of which units zoneout keeps the old h, the old c; only where
-     * zoneout_h, zoneout_c is not 0, and there in every call with a tape. */
-    const unsigned char *h, *c;
-    size_t sequences;
-} lnrnn_rnn_masks;
-
-typedef struct {
-    const lnrnn_rnn_config *config;
-    const lnrnn_rnn_plan *plan;
-    size_t T, B;                 /* the most steps of a row, rows */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the ISA of the plan */
-    const float *x;              /* (steps, sequences, D), the last axis contiguous */
-    ptrdiff_t xt, xb;            /* its strides */
-    float *y;                    /* (steps, sequences, H), the last axis contiguous */
-    ptrdiff_t yt, yb;
-    const float *h0, *c0;  /* (states, H); c0, cn: LSTM, NULL in the others */
-    float *hn, *cn;        /* (states, H): the state at each row's own end; may be h0, c0 */
-    const lnrnn_row *rows; /* (B), longest first; no two write the same state or the same steps of y. With
-                            * statistics of the batch the same start in all */
-    size_t last_step_end;  /* the last step that a call of the plan takes, start included; SIZE_MAX: not
-                            * known */
-    lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
-    int64_t *count; /* batch norm in training, else NULL: (T) active rows, written */
-    /* For lnrnn_rnn_backward, if not NULL: a record of lnrnn_tape_width floats for every active step. */
-    float *tape;
-    lnrnn_rnn_masks masks;
-    /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
-     * all of it. A step of a group of sequences is always finished. */
-    double part;
-    int resumed;    /* 0; 1 in a call that continues one that has returned 0 */
-    float *scratch; /* plan->scratch.floats floats, which keep their values until a call returns 1 */
-} lnrnn_rnn_call;
-
-/* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, in what
- * `rows` has beside the lengths, in part and resumed alone; which pointers are NULL may not change. threads: the most that
- * may be used; the plan takes fewer for little work. */
-void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
-/* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
- * else as it was. The parts change no bit of the result. hn, and the zeros past the end of a row, are
- * complete only when it returns 1. */
-int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
-
 /* --- stream.c: a network that goes on from call to call -----------------------------------------------------
  *
  * A stream has `lanes`, each with the states of one sequence; a handle steps `rows` of them a call. Streams
@@ -356,43 +179,6 @@ size_t lnrnn_stream_rows(const lnrnn_stream *s);
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* -> (lanes): the steps that each lane has taken since its reset, to be read. */
 const int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
-/* -> a layer of the network, ready for lnrnn_rnn_forward on other sequences: config and the packed weights w_ih
- * and w_hh of a copy are to be kept, all else is the caller's to set, and to plan. They live as long as the
- * handle. NULL for a layer that is none. */
-const lnrnn_rnn_call *lnrnn_stream_layer(const lnrnn_stream *s, size_t layer);
-
-/* --- backward.c: back through time ---------------------------------------------------------------------- */
-
-typedef struct {
-    double *gain, *bias; /* as the site's; NULL where it has none */
-} lnrnn_site_gradients;
-
-typedef struct {
-    const float *gy; /* as y; read only where rows have steps */
-    ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
-    /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights themselves
-     * are read: (G*H, D), (G*H, H), as lnrnn_reads_lines says. */
-    const uint32_t *w_ih_t, *w_hh_t;
-    const float *w_ih, *w_hh;
-    float *gx; /* as x; written only where rows have steps; NULL: not wanted */
-    ptrdiff_t gxt, gxb;
-    float *gh0, *gc0;                       /* (states, H) */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
-    int add;                                /* these are added to what gw_ih and gw_hh hold */
-    lnrnn_site_gradients site[LNRNN_SITES]; /* written */
-    double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */
-    float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
-} lnrnn_rnn_gradients;
-
-/* Does lnrnn_rnn_backward take a weight w (n, k) as it stands? Rows that are short and whole vectors, at a multiple of 64:
- * else it is to be transposed and packed. */
-int lnrnn_reads_lines(const float *w, size_t k);
-size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
- * statistics as that call has written them; only read. -> as lnrnn_rnn_forward; g too stays as it is
- * from part to part. */
-int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #ifdef __cplusplus
 }

@@ -31,7 +31,7 @@
 
 #include <lnrnn.h>
 
-#define LNRNN_API_MAJOR 2
+#define LNRNN_API_MAJOR 3
 #define LNRNN_API_MINOR 0
 #define LNRNN_API_CAPSULE "lnrnn._core._C_API"
 
@@ -62,7 +62,6 @@ void lnrnn_stream_close(lnrnn_stream *s);
     X(lnrnn_stream_rows)         \
     X(lnrnn_stream_state)        \
     X(lnrnn_stream_steps)        \
-    X(lnrnn_stream_layer)        \
     X(lnrnn_isa_name)            \
     X(lnrnn_cores)               \
     X(lnrnn_map)                 \
@@ -71,12 +70,7 @@ void lnrnn_stream_close(lnrnn_stream *s);
     X(lnrnn_layer_norm_work)     \
     X(lnrnn_batch_work)          \
     X(lnrnn_batch_norm)          \
-    X(lnrnn_batch_norm_backward) \
-    X(lnrnn_packed_size)         \
-    X(lnrnn_pack)                \
-    X(lnrnn_rnn_configure)       \
-    X(lnrnn_rnn_make_plan)       \
-    X(lnrnn_rnn_forward)
+    X(lnrnn_batch_norm_backward)
 
 /* In C++ the ::name keeps its meaning where a member has that name too. */
 #ifdef __cplusplus
@@ -136,7 +130,6 @@ static inline int lnrnn_import(void)
 #define lnrnn_stream_rows (lnrnn_api_table->lnrnn_stream_rows)
 #define lnrnn_stream_state (lnrnn_api_table->lnrnn_stream_state)
 #define lnrnn_stream_steps (lnrnn_api_table->lnrnn_stream_steps)
-#define lnrnn_stream_layer (lnrnn_api_table->lnrnn_stream_layer)
 #define lnrnn_isa_name (lnrnn_api_table->lnrnn_isa_name)
 #define lnrnn_cores (lnrnn_api_table->lnrnn_cores)
 #define lnrnn_map (lnrnn_api_table->lnrnn_map)
@@ -146,11 +139,6 @@ static inline int lnrnn_import(void)
 #define lnrnn_batch_work (lnrnn_api_table->lnrnn_batch_work)
 #define lnrnn_batch_norm (lnrnn_api_table->lnrnn_batch_norm)
 #define lnrnn_batch_norm_backward (lnrnn_api_table->lnrnn_batch_norm_backward)
-#define lnrnn_packed_size (lnrnn_api_table->lnrnn_packed_size)
-#define lnrnn_pack (lnrnn_api_table->lnrnn_pack)
-#define lnrnn_rnn_configure (lnrnn_api_table->lnrnn_rnn_configure)
-#define lnrnn_rnn_make_plan (lnrnn_api_table->lnrnn_rnn_make_plan)
-#define lnrnn_rnn_forward (lnrnn_api_table->lnrnn_rnn_forward)
 
 #endif
 

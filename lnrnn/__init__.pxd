@@ -1,7 +1,7 @@
 # cimport lnrnn: the C API for Cython. What a function does is said in lnrnn.h and lnrnn_api.h, in the folder
 # lnrnn.get_include(), which the compiler has to be told. lnrnn_import() comes before everything else.
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t
 
 cdef extern from "lnrnn_api.h":
     int LNRNN_API_MAJOR
@@ -32,7 +32,6 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_stream_rows(const lnrnn_stream *s)
     float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell)
     const int64_t *lnrnn_stream_steps(const lnrnn_stream *s)
-    const lnrnn_rnn_call *lnrnn_stream_layer(const lnrnn_stream *s, size_t layer)
 
     const char *lnrnn_isa_name()
     int lnrnn_cores()
@@ -73,9 +72,6 @@ cdef extern from "lnrnn_api.h" nogil:
     void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain, double *gbias,
                                    int training)
 
-    size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
-    void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
-
     enum:
         LNRNN_RNN
         LNRNN_LSTM
@@ -99,77 +95,3 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_WEIGHT_BF16
         LNRNN_WEIGHT_I8
         LNRNN_WEIGHT_I8A8
-        LNRNN_SITE_INPUT
-        LNRNN_SITE_HIDDEN
-        LNRNN_SITE_CELL
-        LNRNN_SITES
-
-    ctypedef struct lnrnn_site:
-        const float *gain
-        const float *bias
-        const float *scale
-        const float *shift
-        size_t width
-
-    ctypedef struct lnrnn_rnn_config:
-        size_t D, H
-        int cell, act, norm, placement, span, cell_norm
-        float eps
-        int reverse, dtype
-        const float *inner_ih
-        const float *inner_hh
-        float zoneout_h, zoneout_c
-        lnrnn_site site[3]
-        size_t known
-        ptrdiff_t overrun_row
-        size_t num_gates, outputs
-        int separate_products, input_side, cell_state
-
-    void lnrnn_rnn_configure(lnrnn_rnn_config *config)
-
-    ctypedef struct lnrnn_rnn_scratch:
-        size_t floats
-
-    ctypedef struct lnrnn_rnn_plan:
-        size_t group
-        lnrnn_rnn_scratch scratch
-
-    ctypedef struct lnrnn_site_statistics:
-        double *mean
-        double *var
-
-    ctypedef struct lnrnn_row:
-        int64_t sequence, first, length, end, state, start
-
-    ctypedef struct lnrnn_rnn_masks:
-        const float *state
-        const unsigned char *h
-        const unsigned char *c
-        size_t sequences
-
-    ctypedef struct lnrnn_rnn_call:
-        const lnrnn_rnn_config *config
-        const lnrnn_rnn_plan *plan
-        size_t T, B
-        const uint32_t *w_ih
-        const uint32_t *w_hh
-        const float *x
-        ptrdiff_t xt, xb
-        float *y
-        ptrdiff_t yt, yb
-        const float *h0
-        const float *c0
-        float *hn
-        float *cn
-        const lnrnn_row *rows
-        size_t last_step_end
-        lnrnn_site_statistics statistics[3]
-        int64_t *count
-        float *tape
-        lnrnn_rnn_masks masks
-        double part
-        int resumed
-        float *scratch
-
-    void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan)
-    int lnrnn_rnn_forward(const lnrnn_rnn_call *r)

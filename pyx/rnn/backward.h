@@ -4,7 +4,7 @@
 #ifndef LNRNN_BACKWARD_H
 #define LNRNN_BACKWARD_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 
 /* Rows, active ones of consecutive steps, that a round has if a step has no more: enough for the products over

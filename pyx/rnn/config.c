@@ -1,6 +1,6 @@
 /* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which
  * kernel makes the states. A cell is a row of CELLS, a placement of its norms a row of FORMS. */
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 
 /* What holds for a cell in all placements: the fields of lnrnn_rnn_config that bear these names. */

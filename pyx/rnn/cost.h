@@ -3,7 +3,7 @@
 #ifndef LNRNN_COST_H
 #define LNRNN_COST_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "rnn/rows.h"
 
 /* A step of so many rows: products of G*H values with k numbers each. Norms and activations count as some

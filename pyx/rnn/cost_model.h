@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 
 /* The work of a step. */
 typedef struct {

@@ -16,7 +16,7 @@
  * Where a step takes less that way, some threads divide the units of a group: see split.c. */
 #include <string.h>
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "rnn/cost.h"
 #include "rnn/forward.h"

@@ -3,7 +3,7 @@
 #ifndef LNRNN_FORWARD_H
 #define LNRNN_FORWARD_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "runtime/parts.h"
 
 /* Where a product is divided: between panels, before `panel`; or within that one, where of n rows the first n * part / of

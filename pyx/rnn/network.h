@@ -3,7 +3,7 @@
 #ifndef LNRNN_NETWORK_H
 #define LNRNN_NETWORK_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
 typedef struct {

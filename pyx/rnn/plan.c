@@ -4,7 +4,7 @@
  * Groups are independent, and each is done by one thread, or by some that divide the units (split.c), as
  * cost_model.c finds it. Batch norm with the statistics of the batch needs all rows of a step at once: then
  * there is one group. */
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "rnn/cost_model.h"

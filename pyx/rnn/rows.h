@@ -6,7 +6,7 @@
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/tuning.h"
 
 /* Rows whose pointers are gathered for one call of the product, and the most rows of a group without a tape (rnn

@@ -18,7 +18,7 @@
  * in parts stops at the same step in all threads of a group, as each counts the cost of all columns. */
 #include <string.h>
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "rnn/forward.h"

@@ -2,7 +2,7 @@
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 
 /* A site's mean, scale and shift (width), where its statistics are those of the batch at this step: it reads

@@ -118,7 +118,3 @@ float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell)
 
 const int64_t *lnrnn_stream_steps(const lnrnn_stream *s) { return s->steps; }
 
-const lnrnn_rnn_call *lnrnn_stream_layer(const lnrnn_stream *s, size_t layer)
-{
-    return layer >= s->layers ? NULL : &s->calls[layer];
-}

@@ -2,7 +2,7 @@
 #ifndef LNRNN_STREAM_H
 #define LNRNN_STREAM_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 
 struct lnrnn_stream {
     size_t inputs, units, layers, lanes, rows;

@@ -1,5 +1,5 @@
 /* Weights in the form that the product reads. */
-#include "lnrnn.h"
+#include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "runtime/floats.h"

@@ -2,7 +2,7 @@
 #ifndef LNRNN_ZONEOUT_H
 #define LNRNN_ZONEOUT_H
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 
 static inline int lnrnn_has_zoneout(const lnrnn_rnn_config *c)
 {

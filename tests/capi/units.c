@@ -4,23 +4,13 @@
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);
-PyObject *whole(PyObject *module, PyObject *args);
 
 #define LAYOUT(type, last, offset, size) \
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
-_Static_assert(LNRNN_API_MAJOR == 2, "a new major: the layouts below are those of major 2");
+_Static_assert(LNRNN_API_MAJOR == 3, "a new major: the layouts below are those of major 3");
 LAYOUT(lnrnn_caches, reads_ahead, 24, 32);
 LAYOUT(lnrnn_batch, threads, 88, 96);
-LAYOUT(lnrnn_gate_norm, bias, 40, 48);
-LAYOUT(lnrnn_site, norm, 40, 88);
-LAYOUT(lnrnn_rnn_config, cell_scratch, 408, 416);
-LAYOUT(lnrnn_rnn_scratch, floats, 88, 96);
-LAYOUT(lnrnn_rnn_plan, scratch, 152, 248);
-LAYOUT(lnrnn_site_statistics, var, 8, 16);
-LAYOUT(lnrnn_row, start, 40, 48);
-LAYOUT(lnrnn_rnn_masks, sequences, 24, 32);
-LAYOUT(lnrnn_rnn_call, scratch, 256, 264);
 
 #define CONSTANT(name, value) _Static_assert((name) == (value), "another value: a new major")
 
@@ -53,7 +43,6 @@ CONSTANT(LNRNN_SPAN_ALL, 1);
 CONSTANT(LNRNN_CELL_NONE, 0);
 CONSTANT(LNRNN_CELL_OUT, 1);
 CONSTANT(LNRNN_CELL_CARRY, 2);
-CONSTANT(LNRNN_SITES, 3);
 CONSTANT(LNRNN_WEIGHT_F32, 0);
 CONSTANT(LNRNN_WEIGHT_BF16, 1);
 CONSTANT(LNRNN_WEIGHT_I8, 2);
@@ -61,7 +50,6 @@ CONSTANT(LNRNN_WEIGHT_I8A8, 3);
 
 static PyMethodDef methods[] = {
     {"names", names, METH_NOARGS, NULL},
-    {"whole", whole, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,7 +2,7 @@
  * its plan. Memory is not given back: the programs end. */
 #include <stdlib.h>
 
-#include "lnrnn.h"
+#include "rnn/layer.h"
 
 /* n numbers, from wherever the program has them. */
 typedef float *number_source(size_t n);

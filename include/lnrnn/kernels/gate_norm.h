@@ -4,7 +4,7 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
- * as lnrnn_gate_norm in lnrnn.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
+ * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
  * here; lnrnn/reference/cells.py has the equations.
  *
  * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one

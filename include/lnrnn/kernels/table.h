@@ -136,6 +136,20 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */
 
+/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
+ * kernels/gate_norm.h has the equations. */
+enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
+/* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
+ * others. */
+enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
+/* How one site reads its rows (G*H), G gates of H values; the norm of c has one. */
+typedef struct {
+    size_t H;
+    int how, spans;
+    float eps;
+    const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
+} lnrnn_gate_norm;
+
 /* The kernels that make the states of a step: one for each cell, and another for a GRU with a norm for each
  * gate. */
 enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };

@@ -1,0 +1,20 @@
+/* Every function of the table by its name, for test_c_units.py. The other unit, units.c, imports the table. */
+#include <lnrnn_api.h>
+
+PyObject *names(PyObject *module, PyObject *nothing);
+
+/* names() -> of each function of the list: its name, and whether it is there. */
+PyObject *names(PyObject *module, PyObject *nothing)
+{
+    PyObject *found = PyList_New(0);
+    (void)module, (void)nothing;
+#define LOOK(name)                                                           \
+    if (found) {                                                             \
+        PyObject *const pair = Py_BuildValue("(si)", #name, (name) != NULL); \
+        if (!pair || PyList_Append(found, pair))                             \
+            Py_CLEAR(found);                                                 \
+        Py_XDECREF(pair);                                                    \
+    }
+    LNRNN_API_FUNCTIONS(LOOK)
+    return found;
+}
