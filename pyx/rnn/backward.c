@@ -1,18 +1,21 @@
-/* Back through time: the gradients of one recurrent layer, from the tape that the forward call kept.
+/* Back through time: the gradients of one recurrent layer, from the tape of the forward call.
  *
- * The steps are gone back in rounds. In a round, first each group of rows goes back through its steps
- * (backward_steps.c), which leaves the gradients of W x and W h of all rows; then products over these rows add to the
- * gradients of the weights, and make that of x (weight_gradients.c). So a product has many rows, and what it reads is
- * still in the caches. What belongs to a round follows from the rows' lengths alone, and so the order of all sums,
- * however many threads there are. */
+ * The steps are done in chunks, the last chunk first. In a chunk each group of rows takes its steps (backward_steps.c),
+ * which yields the gradients of W x and W h of all rows. Then products over these rows add to the gradients of the weights,
+ * and give that of x (weight_gradients.c). So a product has many rows, and its input is still in the caches. The chunks
+ * follow from the rows' lengths alone. So the order of all sums does not depend on the number of threads. */
 #include <string.h>
 
 #include "rnn/backward.h"
-#include "rnn/cost.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
+
+/* Rows, active ones of consecutive steps, of a chunk if no step has more: enough for the products over them, and few enough
+ * that the gradients of W x and W h stay in the caches until these products read them (lstm training). And the most rows of
+ * a product. */
+enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
 /* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of weight_gradients.c
  * go down columns, and rows a power of two apart share few sets of L1. */
@@ -32,28 +35,29 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .wide = p->wide | LINE,
                       .narrow = p->narrow,
                       .sum_rows = sum_rows(r->B)};
-    const size_t all = all_rows(r), most = ROUND_ROWS > r->B ? ROUND_ROWS : r->B,
+    const size_t all = all_rows(r), most = CHUNK_ROWS > r->B ? CHUNK_ROWS : r->B,
                  rows = all < most ? all : most;
-    backward_scratch unused;
+    backward_step unused;
     const size_t through = lnrnn_backward_scratch(&j, NULL, &unused), after = lnrnn_gradient_work(&j);
     const size_t words = sizeof(size_t) / sizeof(float), state = r->B * j.narrow;
     size_t at = 0;
     j.blocks = r->B ? (r->B + j.sum_rows - 1) / j.sum_rows : 1;
     j.worker = (through > after ? through : after) | LINE;
-    j.round = (backward_round *)lnrnn_part_of(work, &at, sizeof(backward_round) / sizeof(float));
-    j.sums = (double *)lnrnn_part_of(work, &at, 2 * j.blocks * lnrnn_sums(c));
-    j.partial = lnrnn_part_of(work, &at, j.blocks * lnrnn_sums(c));
-    j.gh = lnrnn_part_of(work, &at, state);
-    j.gc = lnrnn_part_of(work, &at, c->cell_state ? state : 0);
-    j.ga = lnrnn_part_of(work, &at, rows * j.wide);
-    j.gx = c->separate_products ? lnrnn_part_of(work, &at, rows * j.wide) : j.ga;
-    j.packed_x = lnrnn_part_of(work, &at, rows * p->kernels->product->width(c->D));
-    j.packed_h = lnrnn_part_of(work, &at, rows * p->kernels->product->width(c->H));
-    j.gx_rows = (float **)lnrnn_part_of(work, &at, words * rows);
-    j.back = (size_t *)lnrnn_part_of(work, &at, words * p->groups);
-    j.tasks = (size_t *)lnrnn_part_of(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
-    j.work = lnrnn_part_of(work, &at, (size_t)p->threads * j.worker);
+    j.chunk = lnrnn_carve(work, &at, sizeof(backward_chunk) / sizeof(float));
+    j.sums = lnrnn_carve(work, &at, 2 * j.blocks * lnrnn_sums(c));
+    j.partial = lnrnn_carve(work, &at, j.blocks * lnrnn_sums(c));
+    j.gh = lnrnn_carve(work, &at, state);
+    j.gc = lnrnn_carve(work, &at, c->cell_state ? state : 0);
+    j.ga = lnrnn_carve(work, &at, rows * j.wide);
+    j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
+    j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
+    j.packed_h = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->H));
+    j.gx_rows = lnrnn_carve(work, &at, words * rows);
+    j.done = lnrnn_carve(work, &at, words * p->groups);
+    j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
+    j.work = lnrnn_carve(work, &at, (size_t)p->threads * j.worker);
     *floats = at + LINE;
+    lnrnn_resolve_backward(&j);
     return j;
 }
 
@@ -64,27 +68,27 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
     return floats;
 }
 
-/* The round whose last step is t1 - 1: as many steps as have ROUND_ROWS rows, at least one. */
-static void begin_round(const backward_job *j, size_t t1, int first)
+/* The chunk whose last step is t1 - 1: as many steps as have CHUNK_ROWS rows, at least one. */
+static void begin_chunk(const backward_job *j, size_t t1, int first)
 {
     const lnrnn_rnn_call *r = j->r;
-    backward_round *round = j->round;
+    backward_chunk *chunk = j->chunk;
     size_t t = t1, rows = 0, active = 0;
     while (t) {
         active = more_active_rows(r, 0, r->B, active, t - 1);
-        if (rows && rows + active > ROUND_ROWS)
+        if (rows && rows + active > CHUNK_ROWS)
             break;
         rows += active;
         t--;
     }
     const size_t blocks = (rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
-    *round = (backward_round){.t0 = t,
+    *chunk = (backward_chunk){.t0 = t,
                               .t1 = t1,
                               .rows = rows,
                               .before = rows_until(r, t),
                               .block = blocks ? (rows + blocks - 1) / blocks : 0,
                               .first = first};
-    memset(j->back, 0, j->p->groups * sizeof *j->back);
+    memset(j->done, 0, j->p->groups * sizeof *j->done);
 }
 
 /* Before the last step: no sums yet; the gradient of the state is that of hn, cn, or 0. */
@@ -103,7 +107,7 @@ static void begin(const backward_job *j)
         if (j->g->gcn && j->c->cell_state)
             memcpy(j->gc + i * narrow, j->g->gcn + state_at(r, i), bytes);
     }
-    begin_round(j, r->T, 1);
+    begin_chunk(j, r->T, 1);
 }
 
 /* After the first step: gh0, gc0, and the gradients of gains and biases. */
@@ -131,16 +135,16 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     if (!r->resumed)
         begin(j);
     for (;;) {
-        backward_round *round = j->round;
-        const double rows = (double)round->rows;
-        const double steps = step_cost(r, rows, c->H) + 1024 * (double)(round->t1 - round->t0),
+        backward_chunk *chunk = j->chunk;
+        const double rows = (double)chunk->rows;
+        const double steps = step_cost(r, rows, c->H) + 1024 * (double)(chunk->t1 - chunk->t0),
                      products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->H);
-        if (!round->products) {
-            if (!lnrnn_limited_tasks(r->plan->groups, threads, j->back, steps, left, lnrnn_backward_group,
+        if (!chunk->products) {
+            if (!lnrnn_limited_tasks(r->plan->groups, threads, j->done, steps, left, lnrnn_backward_group,
                                      &job))
                 return 0;
             memset(j->tasks, 0, lnrnn_gradient_tasks(j) * sizeof *j->tasks);
-            round->products = 1;
+            chunk->products = 1;
             left -= steps / threads;
             if (r->part > 0 && left <= 0)
                 return 0;
@@ -148,9 +152,9 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
         if (!lnrnn_limited_tasks(lnrnn_gradient_tasks(j), threads, j->tasks, products, left,
                                  lnrnn_gradient_task, &job))
             return 0;
-        if (round->t0 == 0)
+        if (chunk->t0 == 0)
             break;
-        begin_round(j, round->t0, 0);
+        begin_chunk(j, chunk->t0, 0);
         left -= products / threads;
         if (r->part > 0 && left <= 0)
             return 0;

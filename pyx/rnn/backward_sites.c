@@ -35,21 +35,22 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
 
 /* Batch norm: step t was normalised with the statistics that the forward call has written. All rows are in one group,
  * and their sums in the first block. */
-static void batch_backward(const backward_job *j, int site, const site_rows *rows, const backward_scratch *m)
+static void batch_backward(const backward_step *s, int site, const site_rows *rows)
 {
-    const lnrnn_site_statistics *found = &j->r->statistics[site];
+    const backward_job *j = s->j;
+    const lnrnn_site_statistics *batch = &j->r->statistics[site];
     const float *const gain = j->c->site[site].gain;
     const size_t N = j->c->site[site].width;
-    const double *mean = found->mean + rows->t * N, *var = found->var + rows->t * N;
-    const double n = (double)rows->active;
+    const double *mean = batch->mean + s->t * N, *var = batch->var + s->t * N;
+    const double n = (double)s->active;
     double *const ggain = j->sums + lnrnn_sums_at(j->c, site), *const gbias = ggain + N;
-    double *s0 = (double *)(((uintptr_t)m->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
+    double *s0 = (double *)(((uintptr_t)s->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
     float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N, *zeros = scale + N;
     for (size_t o = 0; o < N; o++)
         mean_f[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
     memset(zeros, 0, 2 * N * sizeof *zeros);
-    j->k->cells->sums_columns(rows->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1, zeros);
+    j->k->cells->sums_columns(s->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1, zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -61,23 +62,24 @@ static void batch_backward(const backward_job *j, int site, const site_rows *row
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
     /* Row by row: gx_columns has one stride for g and a. */
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)rows->active; i++)
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* Calls part(j, partial, i, n, ...) for rows i .. i + n - 1 of rows, those of one block; partial: its partial sums. */
-#define FOR_BLOCKS(rows, part, ...)                                           \
-    for (size_t i_ = 0, n_; i_ < (rows)->active; i_ += n_) {                  \
-        const size_t block_ = ((rows)->first + i_) / j->sum_rows;             \
-        n_ = (block_ + 1) * j->sum_rows - (rows)->first;                      \
-        n_ = (n_ < (rows)->active ? n_ : (rows)->active) - i_;                \
-        part(j, j->partial + block_ * lnrnn_sums(j->c), i_, n_, __VA_ARGS__); \
+/* Calls part(j, partial, i, n, ...) for rows i .. i + n - 1 of the step, those of one block. partial: its partial sums,
+ * from `at` on. */
+#define FOR_BLOCKS(part, at, ...)                                                    \
+    for (size_t i_ = 0, n_; i_ < s->active; i_ += n_) {                              \
+        const backward_job *j = s->j;                                                \
+        const size_t block_ = (s->first + i_) / j->sum_rows;                         \
+        n_ = (block_ + 1) * j->sum_rows - s->first;                                  \
+        n_ = (n_ < s->active ? n_ : s->active) - i_;                                 \
+        part(j, j->partial + block_ * lnrnn_sums(j->c) + (at), i_, n_, __VA_ARGS__); \
     }
 
-/* at: where the span stands in a block's sums. */
 static void span_backward(const backward_job *j, float *partial, size_t i, size_t n,
-                          const lnrnn_layer_norm_gradients *all, size_t at)
+                          const lnrnn_layer_norm_gradients *all)
 {
     lnrnn_layer_norm_gradients of_block = *all;
     const ptrdiff_t row = (ptrdiff_t)i;
@@ -85,32 +87,33 @@ static void span_backward(const backward_job *j, float *partial, size_t i, size_
     of_block.gy = (const float *)all->gy + row * all->gys;
     of_block.x = (const float *)all->x + row * all->xs;
     of_block.gx = (float *)all->gx + row * all->gxs;
-    of_block.partial = partial + at;
+    of_block.partial = partial;
     j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&of_block);
 }
 
-static void columns_backward(const backward_job *j, float *partial, size_t i, size_t n, const site_rows *rows,
-                             size_t at, size_t width)
+static void columns_backward(const backward_job *j, float *partial, size_t i, size_t n, const float *g,
+                             ptrdiff_t gs, size_t width)
 {
-    j->k->cells->add_columns(n, width, rows->g + (ptrdiff_t)i * rows->gs, rows->gs, partial + at);
+    j->k->cells->add_columns(n, width, g + (ptrdiff_t)i * gs, gs, partial);
 }
 
-void lnrnn_inner_backward(const backward_job *j, int inner, const site_rows *rows)
+void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
 {
-    FOR_BLOCKS(rows, columns_backward, rows, lnrnn_sums_at(j->c, LNRNN_SITES + inner), j->c->outputs)
+    const lnrnn_rnn_config *c = s->j->c;
+    FOR_BLOCKS(columns_backward, lnrnn_sums_at(c, LNRNN_SITES + inner), g, (ptrdiff_t)s->j->wide, c->outputs)
 }
 
-void lnrnn_site_backward(const backward_job *j, int site, size_t from, size_t end, const site_rows *rows,
-                         const backward_scratch *m)
+void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
-    const lnrnn_gate_norm *norm = &j->c->site[site].norm;
-    const size_t width = j->c->site[site].width, at = lnrnn_sums_at(j->c, site);
+    const lnrnn_rnn_config *c = s->j->c;
+    const lnrnn_gate_norm *norm = &c->site[site].norm;
+    const size_t width = c->site[site].width, at = lnrnn_sums_at(c, site);
     if (norm->how == LNRNN_AFFINE) {
-        batch_backward(j, site, rows, m);
+        batch_backward(s, site, rows);
         return;
     }
     if (norm->how == LNRNN_PLAIN) {
-        FOR_BLOCKS(rows, columns_backward, rows, at + width, width)
+        FOR_BLOCKS(columns_backward, at + width, rows->g, rows->gs, width)
         return;
     }
     for (size_t to; from < end; from = to) {
@@ -124,7 +127,7 @@ void lnrnn_site_backward(const backward_job *j, int site, size_t from, size_t en
                                                 .gxs = rows->gs,
                                                 .gain = norm->gain + from,
                                                 .eps = (double)norm->eps};
-        FOR_BLOCKS(rows, span_backward, &all, at + 2 * from)
+        FOR_BLOCKS(span_backward, at + 2 * from, &all)
     }
 }
 
@@ -189,25 +192,25 @@ void lnrnn_total_sums(const backward_job *j)
 
 /* --- what a norm made ------------------------------------------------------------------------------- */
 
-const float *lnrnn_last_gate(const backward_job *j, int site, size_t active, size_t t, const float *a,
-                             ptrdiff_t as, const backward_scratch *m, ptrdiff_t *us)
+void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as)
 {
+    const backward_job *j = s->j;
     const lnrnn_site *at = &j->c->site[site];
     const size_t H = j->c->H, from = at->width - H;
     lnrnn_gate_norm g = at->norm;
     if (g.how == LNRNN_NORMED && g.spans == LNRNN_SPANS_ALL && from) {
-        *us = (ptrdiff_t)j->wide;
-        j->k->cells->normalise_rows((int)j->c->num_gates, &g, active, a, as, m->sum, *us);
-        return m->sum + from;
+        s->b.u = s->sum + from, s->b.us = (ptrdiff_t)j->wide;
+        j->k->cells->normalise_rows((int)j->c->num_gates, &g, s->active, a, as, s->sum, s->b.us);
+        return;
     }
     g.spans = LNRNN_SPANS_ALL;
     if (g.how == LNRNN_AFFINE) {
-        const lnrnn_site_statistics *found = &j->r->statistics[site];
-        const size_t row = t * at->width + from;
-        float *mean = m->batch, *scale = mean + H, *shift = scale + H;
+        const lnrnn_site_statistics *batch = &j->r->statistics[site];
+        const size_t row = s->t * at->width + from;
+        float *mean = s->batch, *scale = mean + H, *shift = scale + H;
         const lnrnn_channels channels = {.n = H,
-                                         .mean = found->mean + row,
-                                         .m2 = found->var + row,
+                                         .mean = batch->mean + row,
+                                         .m2 = batch->var + row,
                                          .count = 1,
                                          .gain = at->gain + from,
                                          .bias = at->bias + from,
@@ -220,7 +223,6 @@ const float *lnrnn_last_gate(const backward_job *j, int site, size_t active, siz
         if (g.how == LNRNN_NORMED)
             g.gain += from;
     }
-    *us = (ptrdiff_t)j->narrow;
-    j->k->cells->normalise_rows(1, &g, active, a + from, as, m->u, *us);
-    return m->u;
+    s->b.u = s->u, s->b.us = (ptrdiff_t)j->narrow;
+    j->k->cells->normalise_rows(1, &g, s->active, a + from, as, s->u, s->b.us);
 }

@@ -1,265 +1,315 @@
-/* A group of rows goes back through the steps of a round.
- *
- * Each step turns the gradient of the state into those of W x and W h, which are kept for all rows of the round, and
- * makes of these and W_hh the gradient of the state before it. */
+/* A step back through time: from the gradient of the state to those of W x and W h, which are kept for all rows of the
+ * chunk, and, through W_hh, to the gradient of the state before the step. */
 #include <string.h>
 
 #include "rnn/backward.h"
-#include "rnn/cost.h"
-#include "rnn/forward.h"
 #include "rnn/rows.h"
-#include "rnn/zoneout.h"
+#include "rnn/step.h"
 #include "runtime/resumable.h"
 
-size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_scratch *m)
+size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
 {
     const lnrnn_rnn_config *c = j->c;
-    const size_t group = j->p->group, state = group * j->narrow;
+    const size_t group = j->p->group, state = group * j->narrow,
+                 pointers = group * sizeof(float *) / sizeof(float);
     size_t at = 0;
-    m->u = lnrnn_part_of(base, &at, c->saved_gates ? state : 0);
-    m->gu = lnrnn_part_of(base, &at, c->cell_state ? state : 0);
-    m->sum = lnrnn_part_of(base, &at, c->saved_gates ? group * j->wide : 0);
-    m->held_h = lnrnn_part_of(base, &at, c->zoneout_h > 0 ? state : 0);
-    m->held_c = lnrnn_part_of(base, &at, c->zoneout_c > 0 ? state : 0);
-    m->masked = lnrnn_part_of(base, &at, j->r->masks.state ? TILE * j->narrow : 0);
-    m->batch = lnrnn_part_of(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->u = lnrnn_carve(base, &at, c->saved_gates ? state : 0);
+    s->gu = lnrnn_carve(base, &at, c->cell_state ? state : 0);
+    s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
+    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? state : 0);
+    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? state : 0);
+    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? state : 0);
+    s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->x = lnrnn_carve(base, &at, pointers);
+    s->h = lnrnn_carve(base, &at, pointers);
+    s->state_prev = lnrnn_carve(base, &at, pointers);
     return at;
 }
 
-/* --- cells ------------------------------------------------------------------------------------------ */
+/* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* The active rows first .. first + active - 1 of a group at step t: they stand at row pos of the round, and those of
- * the step before it from row `earlier` of the tape on. */
-typedef struct {
-    size_t first, active, t, pos, earlier;
-} back_step;
-
-/* What a kernel of a cell does to all rows, a tile at a time: it takes the states before the step, c of an LSTM, h of a
- * GRU, by pointers. */
-static void by_tiles(const backward_job *j, const back_step *s, lnrnn_gate_gradients b,
-                     void (*kernel)(const lnrnn_gate_gradients *b))
+/* Adds gy of the step to the gradient of the state, and notes where the rows' x and h_prev stand and gx goes. */
+static void gather(backward_step *s)
 {
-    const lnrnn_rnn_call *r = j->r;
-    const lnrnn_rnn_plan *p = j->p;
-    const float *before[TILE];
-    b.state_prev = before;
-    for (size_t i = 0; i < s->active; i += TILE) {
-        b.rows = s->active - i < TILE ? s->active - i : TILE;
-        for (size_t q = i; q < i + b.rows; q++)
-            before[q - i] = !j->c->cell_state ? h_row(r, s->first + q, s->t)
-                            : s->t            ? r->tape + (s->earlier + q) * p->tape.width + p->tape.c
-                                              : r->c0 + state_at(r, s->first + q);
-        kernel(&b);
-        b.saved_gates += TILE * b.ks, b.x += TILE * b.ks, b.a += TILE * b.ks, b.u += TILE * b.us;
-        b.gh += TILE * b.hs, b.ga += TILE * b.as, b.sum += TILE * b.ss;
-        b.gx += b.gx ? TILE * b.as : 0;
-        b.gc += b.gc ? TILE * b.hs : 0, b.gu += TILE * b.hs;
-    }
-}
-
-/* From the gradient of the state in b.gh, b.gc -> the gradients of the norms' outputs, in b.gx and b.ga, and in b.gh,
- * b.gc the gradient of the state before, without what comes by way of W h. tape: the records of these rows. */
-typedef void cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                           lnrnn_gate_gradients b, const backward_scratch *m);
-
-static void rnn_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                              lnrnn_gate_gradients b, const backward_scratch *m)
-{
-    (void)tape, (void)m;
-    for (size_t i = 0; i < s->active; i++)
-        j->k->cells->rnn_backward(j->c->act, j->c->H, b.gh + i * j->narrow, y_row(j->r, s->first + i, s->t),
-                                  b.ga + i * j->wide);
-}
-
-static void lstm_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                               lnrnn_gate_gradients b, const backward_scratch *m)
-{
-    /* Of c = f c + i g before its norm and before zoneout: where the tape has something else, it is made again. */
-    const int carry = j->c->cell_norm == LNRNN_CELL_CARRY, zoned = j->c->zoneout_c > 0;
-    site_rows rows = {.first = s->first,
-                      .active = s->active,
-                      .t = s->t,
-                      .a = tape + j->p->tape.c,
-                      .as = (ptrdiff_t)j->p->tape.width,
-                      .g = m->gu,
-                      .ga = m->gu,
-                      .gs = b.hs};
-    b.u = rows.a, b.us = rows.as, b.carry = carry;
-    if (carry || zoned) {
-        rows.a = m->sum, rows.as = b.ss = (ptrdiff_t)j->narrow;
-        by_tiles(j, s, b, j->k->cells->lstm_cell_sum);
-    }
-    if (j->c->cell_norm == LNRNN_CELL_NONE)
-        b.u = rows.a, b.us = rows.as;
-    else if (!carry || zoned) /* else it is what the tape has */
-        b.u = lnrnn_last_gate(j, LNRNN_SITE_CELL, s->active, s->t, rows.a, rows.as, m, &b.us);
-    j->k->cells->lstm_output_backward(&b);
-    if (j->c->cell_norm != LNRNN_CELL_NONE)
-        lnrnn_site_backward(j, LNRNN_SITE_CELL, 0, j->c->H, &rows, m);
-    by_tiles(j, s, b, j->k->cells->lstm_backward);
-}
-
-static void gru_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                              lnrnn_gate_gradients b, const backward_scratch *m)
-{
-    b.u = lnrnn_last_gate(j, LNRNN_SITE_HIDDEN, s->active, s->t, tape + j->p->tape.h,
-                          (ptrdiff_t)j->p->tape.width, m, &b.us);
-    if (!j->c->own_input_gradient)
-        b.gx = NULL;
-    by_tiles(j, s, b, j->k->cells->gru_backward);
-}
-
-/* A GRU with a norm for each gate: that of n reads x + r a, and those of r and z come after it. */
-static void gru_gate_cell_backward(const backward_job *j, const back_step *s, const float *tape,
-                                   lnrnn_gate_gradients b, const backward_scratch *m)
-{
-    const size_t H = j->c->H;
-    const site_rows rows = {.first = s->first,
-                            .active = s->active,
-                            .t = s->t,
-                            .a = m->sum,
-                            .as = (ptrdiff_t)j->wide,
-                            .g = b.ga,
-                            .ga = b.ga,
-                            .gs = b.as};
-    (void)tape;
-    b.ss = rows.as;
-    by_tiles(j, s, b, j->k->cells->gru_gate_sum);
-    by_tiles(j, s, b, j->k->cells->gru_gate_output_backward);
-    lnrnn_site_backward(j, LNRNN_SITE_HIDDEN, 2 * H, 3 * H, &rows, m);
-    by_tiles(j, s, b, j->k->cells->gru_gate_reset_backward);
-    lnrnn_site_backward(j, LNRNN_SITE_HIDDEN, 0, 2 * H, &rows, m);
-    for (size_t i = 0; i < s->active; i++)
-        memcpy(b.gx + i * j->wide, b.ga + i * j->wide, 2 * H * sizeof *b.gx);
-}
-
-static cell_backward *const CELL_BACKWARD[] = {
-    [LNRNN_STEP_RNN] = rnn_cell_backward,
-    [LNRNN_STEP_LSTM] = lstm_cell_backward,
-    [LNRNN_STEP_GRU] = gru_cell_backward,
-    [LNRNN_STEP_GRU_GATE] = gru_gate_cell_backward,
-};
-_Static_assert(sizeof CELL_BACKWARD / sizeof *CELL_BACKWARD == LNRNN_STEPS, "a row for each step kernel");
-
-/* --- a step ----------------------------------------------------------------------------------------- */
-
-/* Adds gy of a step to the gradient of the state; packs x and the h before the step of its rows for the products over
- * the round, and notes where gx of the rows is to go. */
-static void gather_rows(const backward_job *j, const back_step *s, const backward_scratch *m)
-{
+    const backward_job *j = s->j;
     const lnrnn_rnn_call *r = j->r;
     const lnrnn_rnn_gradients *g = j->g;
-    const size_t H = j->c->H;
-    const float *x[TILE], *h[TILE];
-    for (size_t i = 0, n = 0; i < s->active; i++) {
-        const size_t q = s->first + i, row = s->pos + i;
-        const ptrdiff_t t = at_step(r, q, s->t);
-        const float *gy = g->gy + t * g->gyt + r->rows[q].sequence * g->gyb;
-        float *gh = j->gh + q * j->narrow;
-        j->k->cells->add_columns(1, H, gy, 0, gh);
+    for (size_t i = 0; i < s->active; i++) {
+        const size_t q = s->first + i;
+        const ptrdiff_t t = at_step(r, q, s->t), sequence = r->rows[q].sequence;
+        j->k->cells->add_columns(1, j->c->H, g->gy + t * g->gyt + sequence * g->gyb, 0,
+                                 j->gh + q * j->narrow);
         if (g->gx)
-            j->gx_rows[row] = g->gx + t * g->gxt + r->rows[q].sequence * g->gxb;
-        x[n] = x_row(r, q, s->t), h[n++] = h_row(r, q, s->t);
-        if (n == TILE || i + 1 == s->active) {
-            lnrnn_pack_inputs(j, j->c->D, row + 1 - n, n, x, j->packed_x);
-            if (r->masks.state)
-                lnrnn_mask_rows(r, q + 1 - n, n, h, m->masked);
-            lnrnn_pack_inputs(j, H, row + 1 - n, n, h, j->packed_h);
-            n = 0;
+            j->gx_rows[s->row + i] = g->gx + t * g->gxt + sequence * g->gxb;
+        s->x[i] = x_row(r, q, s->t);
+        s->h[i] = s->state_prev[i] = h_row(r, q, s->t);
+    }
+}
+
+static void mask(backward_step *s) { lnrnn_mask_rows(s->j->r, s->first, s->active, s->h, s->masked); }
+
+static void pack(backward_step *s)
+{
+    const backward_job *j = s->j;
+    lnrnn_pack_inputs(j, j->c->D, s->row, s->active, s->x, j->packed_x);
+    lnrnn_pack_inputs(j, j->c->H, s->row, s->active, s->h, j->packed_h);
+}
+
+/* --- zoneout -------------------------------------------------------------------------------------------- */
+
+/* g (active, narrow), the gradient of the states after zoneout -> g, that of the states which the cell computed, and
+ * skip, that of the old states. masks: r->masks.h or .c. */
+static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
+{
+    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow) {
+        const unsigned char *mask = mask_row(s->j->r, masks, s->first + i, s->t);
+        for (size_t u = 0; u < H; u++) {
+            skip[u] = mask[u] ? g[u] : 0;
+            g[u] = mask[u] ? 0 : g[u];
         }
     }
 }
 
-/* From the gradient of the state in j -> gx and ga of these rows, the gradients of W x and W h; and in j the
- * gradient of the state before. */
-static void step_backward(const backward_job *j, const back_step *s, const backward_scratch *m)
+static void split_h(backward_step *s) { split_gradient(s, s->j->r->masks.h, s->b.gh, s->skip_h); }
+static void split_c(backward_step *s) { split_gradient(s, s->j->r->masks.c, s->b.gc, s->skip_c); }
+
+/* Adds skip to g, by now the gradient of the states before the step. */
+static void add_skip(const backward_step *s, const float *skip, float *g)
 {
-    const lnrnn_rnn_config *c = j->c;
-    const lnrnn_rnn_plan *p = j->p;
-    const float *tape = j->r->tape + (j->round->before + s->pos) * p->tape.width;
-    const ptrdiff_t as = (ptrdiff_t)p->tape.width, gs = (ptrdiff_t)j->wide, hs = (ptrdiff_t)j->narrow;
-    float *gx = j->gx + s->pos * j->wide, *ga = j->ga + s->pos * j->wide;
-    const lnrnn_gate_gradients b = {.H = c->H,
-                                    .rows = s->active,
-                                    .saved_gates = tape + p->tape.gates,
-                                    .x = tape,
-                                    .a = tape + p->tape.h,
-                                    .ks = as,
-                                    .u = m->u,
-                                    .gh = j->gh + s->first * j->narrow,
-                                    .gc = c->cell_state ? j->gc + s->first * j->narrow : NULL,
-                                    .gu = m->gu,
-                                    .hs = hs,
-                                    .gx = gx,
-                                    .ga = ga,
-                                    .as = gs,
-                                    .sum = m->sum};
-    if (c->zoneout_h > 0)
-        lnrnn_hold_gradient(j->r, j->r->masks.h, s->first, s->active, s->t, b.gh, m->held_h);
-    if (c->zoneout_c > 0)
-        lnrnn_hold_gradient(j->r, j->r->masks.c, s->first, s->active, s->t, b.gc, m->held_c);
-    CELL_BACKWARD[c->step_kernel](j, s, tape, b, m);
-    site_rows rows = {.first = s->first, .active = s->active, .t = s->t, .as = as, .gs = gs};
-    if (c->input_side) {
-        rows.a = tape, rows.g = c->own_input_gradient ? gx : ga, rows.ga = gx;
-        lnrnn_site_backward(j, LNRNN_SITE_INPUT, 0, c->outputs, &rows, m);
-    }
-    rows.a = tape + p->tape.h, rows.g = ga, rows.ga = ga;
-    if (c->step_kernel != LNRNN_STEP_GRU_GATE) /* whose cell has done it */
-        lnrnn_site_backward(j, LNRNN_SITE_HIDDEN, 0, c->outputs, &rows, m);
-    if (c->inner_hh)
-        lnrnn_inner_backward(j, 1, &rows);
-    rows.g = gx;
-    if (c->inner_ih)
-        lnrnn_inner_backward(j, 0, &rows);
+    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow)
+        for (size_t u = 0; u < H; u++)
+            g[u] += skip[u];
+}
+
+static void add_skip_h(backward_step *s) { add_skip(s, s->skip_h, s->b.gh); }
+static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
+
+/* --- cells ---------------------------------------------------------------------------------------------- */
+
+/* The phases of a cell: from b.gh and b.gc, the gradient of the state -> b.gx and b.ga, the gradients of the norms'
+ * outputs, and in b.gh, b.gc that of the state before, without the part through W h. */
+
+static void rnn_cell(backward_step *s)
+{
+    const backward_job *j = s->j;
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->rnn_backward(j->c->act, j->c->H, s->b.gh + i * j->narrow,
+                                  y_row(j->r, s->first + i, s->t), s->ga + i * j->wide);
+}
+
+/* The tape has c as it is carried on. */
+static void lstm_c(backward_step *s)
+{
+    const backward_job *j = s->j;
+    for (size_t i = 0; i < s->active; i++)
+        s->state_prev[i] = s->t ? s->previous + i * j->p->tape.width + j->p->tape.c
+                                : j->r->c0 + state_at(j->r, s->first + i);
+    s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
+}
+
+/* Computes c = f c_prev + i g again, which its norm or zoneout has changed. */
+static void lstm_sum(backward_step *s)
+{
+    s->c = s->sum, s->cs = s->b.ss = (ptrdiff_t)s->j->narrow;
+    s->j->k->cells->lstm_cell_sum(&s->b);
+}
+
+/* Where u of h = o tanh(u) stands: it is c; or its norm, which the tape has, or which is computed again. */
+static void u_is_c(backward_step *s) { s->b.u = s->c, s->b.us = s->cs; }
+static void u_is_carried(backward_step *s)
+{
+    s->b.u = s->tape + s->j->p->tape.c, s->b.us = (ptrdiff_t)s->j->p->tape.width;
+}
+static void u_is_norm(backward_step *s) { lnrnn_last_gate(s, LNRNN_SITE_CELL, s->c, s->cs); }
+
+static void lstm_output(backward_step *s) { s->j->k->cells->lstm_output_backward(&s->b); }
+
+static void norm_of_c(backward_step *s)
+{
+    const site_rows rows = {.a = s->c, .as = s->cs, .g = s->gu, .ga = s->gu, .gs = s->b.hs};
+    lnrnn_site_backward(s, LNRNN_SITE_CELL, 0, s->j->c->H, &rows);
+}
+
+static void lstm_gates(backward_step *s) { s->j->k->cells->lstm_backward(&s->b); }
+
+static void gru_cell(backward_step *s)
+{
+    const lnrnn_rnn_plan *p = s->j->p;
+    lnrnn_last_gate(s, LNRNN_SITE_HIDDEN, s->tape + p->tape.h, (ptrdiff_t)p->tape.width);
+    s->j->k->cells->gru_backward(&s->b);
+}
+
+static void joint_gru_cell(backward_step *s)
+{
+    s->b.gx = NULL;
+    gru_cell(s);
+}
+
+/* A GRU with a norm for each gate: that of n reads x + r a, and those of r and z come after it. */
+static void gru_gate_cell(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const lnrnn_cells *k = j->k->cells;
+    const size_t H = j->c->H;
+    const site_rows rows = {
+        .a = s->sum, .as = (ptrdiff_t)j->wide, .g = s->ga, .ga = s->ga, .gs = (ptrdiff_t)j->wide};
+    s->b.ss = rows.as;
+    k->gru_gate_sum(&s->b);
+    k->gru_gate_output_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 2 * H, 3 * H, &rows);
+    k->gru_gate_reset_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, 2 * H, &rows);
+    for (size_t i = 0; i < s->active; i++)
+        memcpy(s->gx + i * j->wide, s->ga + i * j->wide, 2 * H * sizeof *s->gx);
+}
+
+/* --- the norms and the product --------------------------------------------------------------------------- */
+
+/* g: the gradient of the site's output -> ga. a: its input in the records. */
+static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)
+{
+    const site_rows rows = {
+        .a = a, .as = (ptrdiff_t)s->j->p->tape.width, .g = g, .ga = ga, .gs = (ptrdiff_t)s->j->wide};
+    lnrnn_site_backward(s, site, 0, s->j->c->outputs, &rows);
+}
+
+static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
+/* The cell has given W x a gradient that is not that of W h. */
+static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
+static void hidden_side(backward_step *s)
+{
+    side(s, LNRNN_SITE_HIDDEN, s->tape + s->j->p->tape.h, s->ga, s->ga);
+}
+
+static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
+static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
+
+/* The gradient of W h (active, G*H), times W_hh -> to (active, narrow), added to what that holds if add. */
+static void product(const backward_step *s, int add, float *to)
+{
+    const backward_job *j = s->j;
+    const float *rows[TILE];
     for (size_t i = 0; i < s->active; i += TILE) {
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
-        const float *ga_rows[TILE];
         for (size_t q = 0; q < n; q++)
-            ga_rows[q] = ga + (i + q) * j->wide;
-        float *const gh = b.gh + i * j->narrow;
-        if (j->r->masks.state) {
-            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh, j->g->w_hh_t, 0, m->masked,
-                                   j->narrow);
-            lnrnn_unmask_gradient(j->r, s->first + i, n, m->masked, c->direct_h, gh);
-        } else
-            lnrnn_gradient_product(j, n, c->H, c->outputs, ga_rows, j->g->w_hh, j->g->w_hh_t, c->direct_h, gh,
-                                   j->narrow);
+            rows[q] = s->ga + (i + q) * j->wide;
+        lnrnn_gradient_product(j, n, j->c->H, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
+                               to + i * j->narrow, j->narrow);
     }
-    if (c->zoneout_h > 0)
-        lnrnn_release_gradient(j->r, s->active, m->held_h, b.gh);
-    if (c->zoneout_c > 0)
-        lnrnn_release_gradient(j->r, s->active, m->held_c, b.gc);
+}
+
+static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->b.gh); }
+
+static void masked_product(backward_step *s)
+{
+    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    const int add = s->j->c->direct_h;
+    product(s, 0, s->masked);
+    for (size_t i = 0; i < s->active; i++) {
+        const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * narrow;
+        float *gh = s->b.gh + i * narrow;
+        for (size_t u = 0; u < H; u++)
+            gh[u] = factors[u] * g[u] + (add ? gh[u] : 0);
+    }
+}
+
+/* --- the diagram ---------------------------------------------------------------------------------------- */
+
+void lnrnn_resolve_backward(backward_job *j)
+{
+    const lnrnn_rnn_config *c = j->c;
+    const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = kernel == LNRNN_STEP_LSTM,
+              normed = lstm && c->cell_norm != LNRNN_CELL_NONE, carry = c->cell_norm == LNRNN_CELL_CARRY,
+              zoned = c->zoneout_c > 0;
+    const struct {
+        int used;
+        backward_phase *phase;
+    } diagram[] = {
+        {1, gather},
+        {masks, mask},
+        {1, pack},
+        {c->zoneout_h > 0, split_h},
+        {zoned, split_c},
+        {kernel == LNRNN_STEP_RNN, rnn_cell},
+        {lstm, lstm_c},
+        {lstm && (carry || zoned), lstm_sum},
+        {lstm, !normed           ? u_is_c
+               : carry && !zoned ? u_is_carried
+                                 : u_is_norm},
+        {lstm, lstm_output},
+        {normed, norm_of_c},
+        {lstm, lstm_gates},
+        {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
+        {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
+        {c->input_side, c->own_input_gradient ? own_input_side : input_side},
+        {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* that cell contains it */
+        {c->inner_hh != NULL, inner_hh},
+        {c->inner_ih != NULL, inner_ih},
+        {1, masks ? masked_product : hidden_product},
+        {c->zoneout_h > 0, add_skip_h},
+        {zoned, add_skip_c},
+    };
+    backward_phase **phase = j->phases;
+    for (size_t i = 0; i < sizeof diagram / sizeof *diagram; i++)
+        if (diagram[i].used)
+            *phase++ = diagram[i].phase;
+    *phase = NULL;
+}
+
+/* record: of the group's first row at step t, in the tape; before: all active rows of step t - 1. */
+static void take_step(backward_step *s, size_t record, size_t before)
+{
+    const backward_job *j = s->j;
+    const lnrnn_rnn_plan *p = j->p;
+    const size_t state = s->first * j->narrow;
+    s->row = record - j->chunk->before;
+    s->tape = j->r->tape + record * p->tape.width;
+    s->previous = s->tape - before * p->tape.width;
+    s->gx = j->gx + s->row * j->wide;
+    s->ga = j->ga + s->row * j->wide;
+    s->b = (lnrnn_gate_gradients){.H = j->c->H,
+                                  .rows = s->active,
+                                  .saved_gates = s->tape + p->tape.gates,
+                                  .x = s->tape,
+                                  .a = s->tape + p->tape.h,
+                                  .ks = (ptrdiff_t)p->tape.width,
+                                  .state_prev = s->state_prev,
+                                  .gh = j->gh + state,
+                                  .gc = j->gc + state,
+                                  .gu = s->gu,
+                                  .hs = (ptrdiff_t)j->narrow,
+                                  .gx = s->gx,
+                                  .ga = s->ga,
+                                  .as = (ptrdiff_t)j->wide,
+                                  .sum = s->sum,
+                                  .carry = j->c->cell_norm == LNRNN_CELL_CARRY};
+    for (backward_phase *const *phase = j->phases; *phase; phase++)
+        (*phase)(s);
 }
 
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
     const lnrnn_rnn_call *r = j->r;
-    const backward_round *round = j->round;
-    const size_t first = group * j->p->group;
-    const size_t count = r->B - first < j->p->group ? r->B - first : j->p->group;
-    size_t t = round->t1 - j->back[group], all = more_active_rows(r, 0, r->B, 0, t);
-    size_t pos = rows_until(r, t) - round->before, active = more_active_rows(r, first, count, 0, t);
-    backward_scratch m;
-    lnrnn_backward_scratch(j, j->work + (size_t)worker * j->worker, &m);
-    while (t > round->t0 && remaining(left) > 0) {
-        t--;
-        active = more_active_rows(r, first, count, active, t);
-        all = more_active_rows(r, 0, r->B, all, t);
-        pos -= all;
-        const size_t all_before = t ? more_active_rows(r, 0, r->B, all, t - 1) : 0;
-        const back_step s = {.first = first,
-                             .active = active,
-                             .t = t,
-                             .pos = pos + first,
-                             .earlier = round->before + pos - all_before + first};
-        if (active) {
-            gather_rows(j, &s, &m);
-            step_backward(j, &s, &m);
-        }
+    const backward_chunk *chunk = j->chunk;
+    const size_t first = group * j->p->group, rest = r->B - first,
+                 count = rest < j->p->group ? rest : j->p->group;
+    size_t t = chunk->t1 - j->done[group], record = first + rows_until(r, t), before = 0;
+    backward_step s = {.j = j, .first = first};
+    lnrnn_backward_scratch(j, j->work + (size_t)worker * j->worker, &s);
+    if (t)
+        before = more_active_rows(r, 0, r->B, 0, t - 1);
+    while (t > chunk->t0 && remaining(left) > 0) {
+        s.t = --t;
+        record -= before;
+        before = t ? more_active_rows(r, 0, r->B, before, t - 1) : 0;
+        s.active = more_active_rows(r, first, count, s.active, t);
+        if (s.active)
+            take_step(&s, record, before);
         lnrnn_flush_sums(j, first, count, t);
-        spend(left, step_cost(r, (double)active, j->c->H));
+        spend(left, step_cost(r, (double)s.active, j->c->H));
     }
-    j->back[group] = t > round->t0 ? round->t1 - t : LNRNN_DONE;
+    j->done[group] = t > chunk->t0 ? chunk->t1 - t : LNRNN_DONE;
 }

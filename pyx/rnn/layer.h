@@ -69,20 +69,29 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* Offsets into the scratch memory of a call, in floats: what the workers of each group share, then each worker's
- * memory, then positions. forward.c and split.c say what the parts hold. */
+/* Offsets into the scratch memory of a call, in floats: first the memory that the threads of each group share, then that
+ * of each worker, then positions. Shared, or else first in a worker's memory: (chunk, group, G*H), W_ih x of a chunk;
+ * then `hidden`. Rows of G*H values have stride plan->wide, rows of H plan->narrow. */
 typedef struct {
-    /* Within the memory of a worker. divide_units: `hidden` is within the shared memory, W x of a chunk at 0
-     * there. */
-    size_t hidden, statistics, cell, product;
-    size_t own_c;        /* divide_units: a worker's c; its h is at 0 */
-    size_t old_h, old_c; /* zoneout: the states before a step, where the step overwrites them */
-    size_t masked;       /* masks.state: h as W_hh takes it */
-    size_t worker;       /* the size of a worker's memory */
-    size_t shared;       /* the size of what the workers of a group share; 0 without divide_units */
-    size_t positions;    /* the steps that each group has taken */
-    size_t floats;       /* the size of all */
+    size_t hidden; /* W_hh h of separate products, without a tape: (group, G*H); with divide_units
+                             * (2, group, G*H), for even and odd steps */
+    size_t own_h,
+        own_c; /* (group, H), with divide_units but not divide_rows: states of threads other than 0 */
+    size_t old_h, old_c;   /* (group, H), zoneout: the states before a step */
+    size_t masked;         /* (group, H), masks.state: h as W_hh takes it */
+    size_t statistics;     /* (LNRNN_SITES, lnrnn_statistics_work), synchronous */
+    size_t cell;           /* config->cell_scratch */
+    size_t product;        /* of the product's kernel */
+    size_t pointers;       /* of lnrnn_step */
+    size_t worker, shared; /* sizes of a worker's memory, and of a group's; shared: 0 without divide_units */
+    size_t positions;      /* the steps that each group has taken */
+    size_t floats;         /* the size of all */
 } lnrnn_rnn_scratch;
+
+/* A phase of a step, and the view that it works on: step.h. */
+typedef struct lnrnn_step lnrnn_step;
+typedef void lnrnn_phase(lnrnn_step *s);
+enum { LNRNN_PHASES = 15 };
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
 typedef struct {
@@ -94,10 +103,12 @@ typedef struct {
     int divide_rows;      /* of these each makes the states of some of the rows; 0: each makes all of them */
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
     size_t chunk;         /* steps whose W x is computed by one product */
+    size_t input_rows;    /* the most rows of x in one product */
     size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* of a step, up to NULL: [1] from batch_from on */
     lnrnn_caches caches;
     int synchronous; /* there are such steps: then one group has all sequences */
     struct {

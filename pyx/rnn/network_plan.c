@@ -12,7 +12,6 @@
 #include <math.h>
 
 #include "lnrnn/tuning.h"
-#include "rnn/cost.h"
 #include "rnn/cost_model.h"
 #include "rnn/network.h"
 #include "rnn/network_runs.h"

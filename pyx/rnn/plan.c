@@ -7,7 +7,6 @@
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
-#include "rnn/cost.h"
 #include "rnn/cost_model.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
@@ -70,7 +69,7 @@ static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
                  of_weights = (c->D + c->H) / LNRNN_WEIGHTS_TO_CHUNK;
-    size_t rows = most_input_rows(c, p->caches);
+    size_t rows = p->input_rows;
     rows = rows > 2 * of_weights ? 2 * of_weights : rows < of_weights ? of_weights : rows;
     return rows > of_cache ? rows : of_cache;
 }
@@ -100,28 +99,25 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const size_t most = p->group * p->chunk < TILE ? p->group * p->chunk : TILE, rows = p->group * p->wide,
-                 product = p->product->scratch(c->dtype, most, c->D > c->H ? c->D : c->H);
-    p->scratch.hidden = p->chunk * rows;
-    if (p->divide_units) {
-        p->scratch.shared = p->scratch.hidden + (c->separate_products ? 2 * rows : 0);
-        const size_t states = p->group * p->narrow, own = p->divide_rows ? 0 : states;
-        p->scratch.own_c = own;
-        p->scratch.old_h = p->scratch.own_c + (c->cell_state ? own : 0);
-        p->scratch.old_c = p->scratch.old_h + (c->zoneout_h > 0 ? states : 0);
-        p->scratch.cell = p->scratch.old_c + (c->zoneout_c > 0 ? states : 0);
-    } else {
-        p->scratch.shared = 0;
-        p->scratch.statistics = p->scratch.hidden + (c->separate_products && !r->tape ? rows : 0);
-        p->scratch.old_c = p->scratch.statistics + (p->synchronous ? 2 * lnrnn_statistics_work(c) : 0);
-        p->scratch.masked = p->scratch.old_c + (c->zoneout_c > 0 ? p->group * p->narrow : 0);
-        p->scratch.cell = p->scratch.masked + (r->masks.state ? TILE * p->narrow : 0);
-    }
-    p->scratch.product = p->scratch.cell + c->cell_scratch;
-    p->scratch.worker = p->scratch.product + product;
-    p->scratch.positions =
-        (p->divide_units ? p->groups : 0) * p->scratch.shared + (size_t)p->threads * p->scratch.worker;
-    p->scratch.floats = p->scratch.positions + 2 * p->groups + 2;
+    lnrnn_rnn_scratch *const s = &p->scratch;
+    const size_t rows = p->group * p->wide, states = p->group * p->narrow,
+                 most = p->group * p->chunk < TILE ? p->group * p->chunk : TILE,
+                 hidden = c->separate_products && !r->tape ? rows : 0,
+                 own = p->divide_units && !p->divide_rows ? states : 0;
+    s->hidden = p->chunk * rows;
+    s->shared = p->divide_units ? s->hidden + 2 * hidden : 0;
+    s->own_h = p->divide_units ? 0 : s->hidden + hidden;
+    s->own_c = s->own_h + own;
+    s->old_h = s->own_c + (c->cell_state ? own : 0);
+    s->old_c = s->old_h + (c->zoneout_h > 0 ? states : 0);
+    s->masked = s->old_c + (c->zoneout_c > 0 ? states : 0);
+    s->statistics = s->masked + (r->masks.state ? states : 0);
+    s->cell = s->statistics + (p->synchronous ? LNRNN_SITES * lnrnn_statistics_work(c) : 0);
+    s->product = s->cell + c->cell_scratch;
+    s->pointers = s->product + p->product->scratch(c->dtype, most, c->D > c->H ? c->D : c->H);
+    s->worker = s->pointers + lnrnn_step_pointers(r, p);
+    s->positions = (p->divide_units ? p->groups : 0) * s->shared + (size_t)p->threads * s->worker;
+    s->floats = s->positions + 2 * p->groups + 2;
 }
 
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
@@ -130,10 +126,12 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     const lnrnn_rnn_config *c = r->config;
     *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);
+    p->input_rows = c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(p->caches, c->D * sizeof(float)) : TILE;
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
     layout_tape(c, p);
     choose_threads(r, threads, p);
     choose_groups(r, p);
     layout_scratch(r, p);
+    lnrnn_resolve_step(r, p);
 }

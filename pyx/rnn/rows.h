@@ -26,12 +26,6 @@ static inline size_t sum_rows(size_t rows)
     return n;
 }
 
-/* The most rows of x that go through W_ih at a time. Of narrow weights as many as their scratch is for. */
-static inline size_t most_input_rows(const lnrnn_rnn_config *c, lnrnn_caches caches)
-{
-    return c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(caches, c->D * sizeof(float)) : TILE;
-}
-
 static inline size_t row_length(const lnrnn_rnn_call *r, size_t i) { return (size_t)r->rows[i].length; }
 
 /* Active rows before step t: where its rows stand where they are packed. */
@@ -111,15 +105,17 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->H;
 }
 
-/* The states of rows first .. first + n - 1, n <= TILE, at step t: pointers as lnrnn_step_rows has them. */
-static inline void state_rows(const lnrnn_rnn_call *r, size_t first, size_t n, size_t t, const float **h_prev,
-                              float **c, float **h)
+/* The products of a call: each active row of each step is multiplied by W_ih and W_hh. */
+static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    for (size_t i = 0; i < n; i++) {
-        h_prev[i] = h_row(r, first + i, t);
-        c[i] = c_row(r, first + i);
-        h[i] = y_row(r, first + i, t);
-    }
+    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->H);
+}
+
+/* A step of so many rows in multiply-adds, by which a call is done in parts (runtime/resumable.h): products of G*H values
+ * with k numbers each. Norms and activations count as 32 more; a step without rows is not free. */
+static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
+{
+    return 1024 + rows * (double)r->config->outputs * (double)(k + 32);
 }
 
 #endif

@@ -1,28 +1,96 @@
-/* A step between its products and its states.
+/* The phases of a step, from W_ih x to the states, and the view that moves from step to step.
  *
- * A site reads its values in one of three ways (kernels/gate_norm.h): with a bias; with a scale and shift of
- * this step, which is batch norm; or with the statistics of each row, which is layer norm. config.c has
- * chosen the way and the cell's kernel, once; here the scale and shift of a step are found, and the kernel is
- * called. */
+ * A site reads its values in one of three ways (kernels/gate_norm.h): with a bias; with a scale and shift of the step,
+ * which is batch norm; or with the statistics of each row, which is layer norm. */
 #include <string.h>
 
+#include "rnn/forward.h"
+#include "rnn/rows.h"
 #include "rnn/step.h"
 
-lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t active, size_t t, const float *a,
-                                 ptrdiff_t as, float *work)
+/* --- the phases ----------------------------------------------------------------------------------------- */
+
+/* W_ih x goes into the tape; the rest of the record follows there. */
+static void record(lnrnn_step *s)
 {
-    const lnrnn_norm *norm = &r->plan->kernels->norm[LNRNN_FLOAT32];
+    const lnrnn_rnn_call *r = s->r;
+    const lnrnn_rnn_plan *p = r->plan;
+    s->a = r->tape + (s->recorded + s->first) * p->tape.width;
+    for (size_t i = 0; i < s->active; i++)
+        memcpy(s->a + i * p->tape.width, s->wx + i * p->wide, r->config->outputs * sizeof(float));
+    s->hidden = s->a + p->tape.h;
+    s->cell.saved_gates = s->a + p->tape.gates;
+    s->all_c = s->a + p->tape.c;
+    s->live = active_rows(r, 0, s->live, s->t);
+    s->recorded += s->live;
+}
+
+void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to)
+{
+    const size_t H = r->config->H;
+    for (size_t i = 0; i < n; i++, to += r->plan->narrow) {
+        const float *mask = state_mask(r, r0 + i), *h = rows[i];
+        for (size_t u = 0; u < H; u++)
+            to[u] = mask[u] * h[u];
+        rows[i] = to;
+    }
+}
+
+static void mask(lnrnn_step *s)
+{
+    memcpy(s->recurrent, s->h_prev, s->active * sizeof *s->h_prev);
+    lnrnn_mask_rows(s->r, s->first, s->active, s->recurrent, s->memory + s->r->plan->scratch.masked);
+}
+
+static void joint_product(lnrnn_step *s)
+{
+    lnrnn_hidden_product(s, 1);
+    s->cell.a = s->a;
+}
+
+static void separate_product(lnrnn_step *s)
+{
+    s->cell.x = s->a;
+    s->cell.a = s->a = s->hidden;
+    lnrnn_hidden_product(s, 0);
+}
+
+/* Rows first .. first + n - 1 of `all`. */
+static lnrnn_step_rows rows_from(const lnrnn_step_rows *all, size_t first, size_t n)
+{
+    lnrnn_step_rows some = *all;
+    some.n = n;
+    some.x += some.x ? (ptrdiff_t)first * some.xs : 0;
+    some.a += (ptrdiff_t)first * some.as;
+    some.h_prev += first, some.c += first, some.h += first;
+    return some;
+}
+
+/* The threads of a group divide the rows: each makes the states of its own. */
+static void take_rows(lnrnn_step *s)
+{
+    const size_t team = (size_t)s->team, from = s->active * (size_t)s->index / team;
+    s->cell = rows_from(&s->cell, from, s->active * ((size_t)s->index + 1) / team - from);
+    s->row += from;
+}
+
+/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The call
+ * gets the statistics too if it asks for them. */
+static void site_statistics(lnrnn_step *s, int site, const float *a)
+{
+    const lnrnn_rnn_call *r = s->r;
     const lnrnn_site *at = &r->config->site[site];
-    const size_t n = at->width;
+    const size_t n = at->width, active = s->active;
+    float *work = s->memory + r->plan->scratch.statistics + site * lnrnn_statistics_work(r->config);
     double *mean = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7), *m2 = mean + n;
-    float *fold = (float *)(m2 + n);
-    r->plan->kernels->cells->moments_columns(active, n, a, as, mean, m2);
+    float *coefficients = (float *)(m2 + n);
+    r->plan->kernels->cells->moments_columns(active, n, a, s->cell.as, mean, m2);
     if (r->count) {
         const lnrnn_site_statistics *out = &r->statistics[site];
-        memcpy(out->mean + t * n, mean, n * sizeof *mean);
+        memcpy(out->mean + s->t * n, mean, n * sizeof *mean);
         for (size_t i = 0; i < n; i++)
-            out->var[t * n + i] = m2[i] / (double)active;
-        r->count[t] = (int64_t)active;
+            out->var[s->t * n + i] = m2[i] / (double)active;
+        r->count[s->t] = (int64_t)active;
     }
     const lnrnn_channels channels = {.n = n,
                                      .mean = mean,
@@ -31,87 +99,272 @@ lnrnn_fold lnrnn_step_statistics(const lnrnn_rnn_call *r, int site, size_t activ
                                      .gain = at->gain,
                                      .bias = at->bias,
                                      .eps = (double)r->config->eps};
-    const lnrnn_coefficients out = {.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
-    norm->fold(&channels, &out);
-    return (lnrnn_fold){.mean = fold, .scale = fold + n, .shift = fold + 2 * n};
+    const lnrnn_coefficients out = {
+        .mean = coefficients, .scale = coefficients + n, .shift = coefficients + 2 * n};
+    r->plan->kernels->norm[LNRNN_FLOAT32].fold(&channels, &out);
+    s->norm[site].mean = out.mean, s->norm[site].gain = out.scale, s->norm[site].bias = out.shift;
 }
 
-/* The row of the tables of batch norm that row i takes at step t. */
-static size_t table_row(const lnrnn_rnn_call *r, size_t i, size_t t)
+static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPUT, s->cell.x); }
+static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
+
+/* The cell overwrites c, and h of a thread that keeps states of its own. */
+static void save_states(const lnrnn_step *s, size_t to, const float *const *states)
 {
-    const size_t step = (size_t)r->rows[i].start + t;
-    return step < r->config->known ? step : (size_t)r->config->overrun_row;
+    const size_t narrow = s->r->plan->narrow;
+    for (size_t i = 0; i < s->cell.n; i++)
+        memcpy(s->memory + to + i * narrow, states[i], s->r->config->H * sizeof(float));
 }
 
-/* How many of the n rows from r0 on take the scale and shift that r0 takes at step t: all of them, but for the
- * batch norm of a stream, in which each row has taken steps of its own. */
-static size_t rows_alike(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t n, size_t t)
+static void save_h(lnrnn_step *s) { save_states(s, s->r->plan->scratch.old_h, s->cell.h_prev); }
+static void save_c(lnrnn_step *s)
 {
-    if (r->config->norm != LNRNN_NORM_BATCH || fold.scale)
-        return n;
-    size_t alike = 1;
-    while (alike < n && table_row(r, r0 + alike, t) == table_row(r, r0, t))
-        alike++;
-    return alike;
+    save_states(s, s->r->plan->scratch.old_c, (const float *const *)s->cell.c);
 }
 
-/* How a site reads the values of row r0 at step t: batch norm with the batch's statistics, if there is a fold,
- * or with the row that its tables have for the step. -> the site's norm, or of_step, written. */
-static const lnrnn_gate_norm *norm_of_step(const lnrnn_rnn_call *r, int site, size_t r0, size_t t,
-                                           lnrnn_fold fold, lnrnn_gate_norm *of_step)
+static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
+
+/* Batch norm at inference: the row of the tables that row i of s->cell takes. */
+static size_t table_row(const lnrnn_step *s, size_t i)
+{
+    const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
+    return step < s->r->config->known ? step : (size_t)s->r->config->overrun_row;
+}
+
+/* Rows of a stream may have taken different numbers of steps: those at the same step go together. */
+static void cell_from_tables(lnrnn_step *s)
+{
+    const lnrnn_step_rows all = s->cell;
+    for (size_t i = 0, n; i < all.n; i += n) {
+        const size_t row = table_row(s, i);
+        for (n = 1; i + n < all.n && table_row(s, i + n) == row;)
+            n++;
+        for (int k = 0; k < LNRNN_SITES; k++) {
+            const lnrnn_site *site = &s->r->config->site[k];
+            if (site->width)
+                s->norm[k].gain = site->scale + row * site->width,
+                s->norm[k].bias = site->shift + row * site->width;
+        }
+        s->cell = rows_from(&all, i, n);
+        cell(s);
+    }
+    s->cell = all;
+}
+
+/* The norm of c takes the statistics of all rows: h becomes the output gate, and `output` follows. */
+static void cell_without_output(lnrnn_step *s)
+{
+    s->config.deferred_output = 1;
+    cell(s);
+}
+
+static void gather_c(lnrnn_step *s)
+{
+    for (size_t i = 0; i < s->active; i++)
+        memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->H * sizeof(float));
+}
+
+static void output(lnrnn_step *s)
+{
+    site_statistics(s, LNRNN_SITE_CELL, s->all_c);
+    s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
+}
+
+/* masks: one of r->masks, or NULL: then a unit keeps `rate` of its old state. old: where save_states put that. */
+static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, size_t old,
+                    float *const *states)
+{
+    const size_t H = s->r->config->H, narrow = s->r->plan->narrow;
+    const float rest = 1 - rate;
+    for (size_t i = 0; i < s->cell.n; i++) {
+        const unsigned char *mask = mask_row(s->r, masks, s->row + i, s->t);
+        const float *was = s->memory + old + i * narrow;
+        float *now = states[i];
+        if (mask)
+            for (size_t u = 0; u < H; u++) {
+                const float a = was[u], b = now[u]; /* both are read, so that the choice needs no branch */
+                now[u] = mask[u] ? a : b;
+            }
+        else
+            for (size_t u = 0; u < H; u++)
+                now[u] = rate * was[u] + rest * now[u];
+    }
+}
+
+static void zoneout_h(lnrnn_step *s)
+{
+    zoneout(s, s->r->config->zoneout_h, s->r->masks.h, s->r->plan->scratch.old_h, s->cell.h);
+}
+
+static void zoneout_c(lnrnn_step *s)
+{
+    zoneout(s, s->r->config->zoneout_c, s->r->masks.c, s->r->plan->scratch.old_c, s->cell.c);
+}
+
+/* --- the diagram ---------------------------------------------------------------------------------------- */
+
+/* The tape records c as it is carried on; the backward pass computes c before zoneout again. */
+void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const lnrnn_site *at = &c->site[site];
-    if (at->norm.how != LNRNN_AFFINE)
-        return &at->norm;
-    *of_step = at->norm;
-    if (fold.scale) {
-        of_step->mean = fold.mean, of_step->gain = fold.scale, of_step->bias = fold.shift;
-    } else {
-        const size_t row = table_row(r, r0, t);
-        of_step->gain = at->scale + row * at->width, of_step->bias = at->shift + row * at->width;
+    const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH;
+    for (int batch = 0; batch < 2; batch++) {
+        const int deferred = batch && c->cell_norm != LNRNN_CELL_NONE;
+        const struct {
+            int used;
+            lnrnn_phase *phase;
+        } diagram[] = {
+            {tape, record},
+            {r->masks.state != NULL, mask},
+            {1, c->separate_products ? separate_product : joint_product},
+            {p->divide_units, lnrnn_step_meet},
+            {p->divide_units && p->divide_rows, take_rows},
+            {batch && c->input_side, input_statistics},
+            {batch, hidden_statistics},
+            {c->zoneout_h > 0, save_h},
+            {c->zoneout_c > 0, save_c},
+            {1, deferred           ? cell_without_output
+                : tables && !batch ? cell_from_tables
+                                   : cell},
+            {deferred || (tape && c->cell_state && !(c->zoneout_c > 0)), gather_c},
+            {deferred, output},
+            {c->zoneout_h > 0, zoneout_h},
+            {c->zoneout_c > 0, zoneout_c},
+            {tape && c->zoneout_c > 0, gather_c},
+        };
+        lnrnn_phase **phase = p->phases[batch];
+        for (size_t i = 0; i < sizeof diagram / sizeof *diagram; i++)
+            if (diagram[i].used)
+                *phase++ = diagram[i].phase;
+        *phase = NULL;
     }
-    return of_step;
 }
 
-/* Rows first .. first + n - 1 of `all`. */
-static lnrnn_step_rows part_of(const lnrnn_step_rows *all, size_t first, size_t n)
+void lnrnn_step_take(lnrnn_step *s)
 {
-    lnrnn_step_rows part = *all;
-    part.n = n;
-    part.x += part.x ? (ptrdiff_t)first * all->xs : 0;
-    part.a += (ptrdiff_t)first * all->as;
-    part.h_prev += first, part.c += first, part.h += first;
-    part.saved_gates += part.saved_gates ? (ptrdiff_t)first * all->as : 0;
-    return part;
+    const lnrnn_rnn_plan *p = s->r->plan;
+    s->a = s->wx, s->row = s->first;
+    s->cell.n = s->active, s->cell.h_prev = s->h_prev, s->cell.c = s->c, s->cell.h = s->h;
+    for (lnrnn_phase *const *phase = p->phases[(size_t)s->r->rows[0].start + s->t >= p->batch_from]; *phase;
+         phase++)
+        (*phase)(s);
+    for (size_t i = 0; i < s->active; i++)
+        s->h_prev[i] = s->h[i], s->h[i] += s->next_h;
+    s->wx += s->active * p->wide;
+    s->active = active_rows(s->r, s->first, s->active, ++s->t);
 }
 
-void lnrnn_step_cell(const lnrnn_rnn_call *r, const lnrnn_folds *folds, size_t r0, size_t t,
-                     const lnrnn_step_rows *rows, int deferred_output)
+void lnrnn_step_meet(lnrnn_step *s)
+{
+    if (s->team > 1)
+        lnrnn_barrier_wait(s->barrier, s->team);
+}
+
+/* --- the view ------------------------------------------------------------------------------------------- */
+
+size_t lnrnn_step_pointers(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p)
+{
+    const size_t pointers = p->group * (p->chunk + (r->masks.state ? 4 : 3));
+    return pointers * (sizeof(float *) / sizeof(float)) + 1;
+}
+
+void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
+                      float *memory)
 {
     const lnrnn_rnn_config *c = r->config;
-    for (size_t i = 0, alike; i < rows->n; i += alike) {
-        lnrnn_gate_norm hidden, input, cell;
-        lnrnn_step_config step = {.hidden =
-                                      norm_of_step(r, LNRNN_SITE_HIDDEN, r0 + i, t, folds->hidden, &hidden),
-                                  .act = c->act,
-                                  .cell_norm = c->cell_norm,
-                                  .deferred_output = deferred_output};
-        if (c->input_side)
-            step.input = norm_of_step(r, LNRNN_SITE_INPUT, r0 + i, t, folds->input, &input);
-        if (c->cell_norm != LNRNN_CELL_NONE && !deferred_output)
-            step.cell = norm_of_step(r, LNRNN_SITE_CELL, r0 + i, t, (lnrnn_fold){0}, &cell);
-        alike = rows_alike(r, folds->hidden, r0 + i, rows->n - i, t);
-        const lnrnn_step_rows part = part_of(rows, i, alike);
-        r->plan->kernels->cells->step[c->step_kernel](&step, &part);
+    const lnrnn_rnn_plan *p = r->plan;
+    const size_t first = group * p->group, rest = r->B - first, count = rest < p->group ? rest : p->group;
+    const float **x = (const float **)positions_at(memory + p->scratch.pointers),
+                **h_prev = x + p->group * p->chunk;
+    float **states = (float **)(h_prev + p->group);
+    const ptrdiff_t stride = (ptrdiff_t)(r->tape ? p->tape.width : p->wide);
+    *s = (lnrnn_step){.r = r,
+                      .first = first,
+                      .count = count,
+                      .length = row_length(r, first),
+                      .t = t,
+                      .active = active_rows(r, first, count, t),
+                      .x = x,
+                      .h_prev = h_prev,
+                      .recurrent = r->masks.state ? h_prev + 3 * p->group : h_prev,
+                      .c = states,
+                      .h = states + p->group,
+                      .next_h = c->reverse ? -r->yt : r->yt,
+                      .shared = shared,
+                      .memory = memory,
+                      .hidden = shared + p->scratch.hidden,
+                      .all_c =
+                          shared + p->scratch.hidden, /* without a tape: the cell has read W_hh h by then */
+                      .recorded = r->tape ? rows_until(r, t) : 0,
+                      .live = r->B,
+                      .share = lnrnn_share_of(r, 0, 1),
+                      .team = 1,
+                      .kernel = p->kernels->cells->step[c->step_kernel],
+                      .config = {.hidden = &s->norm[LNRNN_SITE_HIDDEN],
+                                 .input = c->input_side ? &s->norm[LNRNN_SITE_INPUT] : NULL,
+                                 .cell = &s->norm[LNRNN_SITE_CELL],
+                                 .act = c->act,
+                                 .cell_norm = c->cell_norm},
+                      .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
+                      .cell = {.xs = stride, .as = stride, .scratch = memory + p->scratch.cell}};
+    for (size_t i = 0; i < s->active; i++) {
+        s->h_prev[i] = h_row(r, first + i, t);
+        s->c[i] = c_row(r, first + i);
+        s->h[i] = y_row(r, first + i, t);
     }
 }
 
-void lnrnn_step_output(const lnrnn_rnn_call *r, lnrnn_fold fold, size_t r0, size_t t,
-                       const lnrnn_step_rows *rows)
+void lnrnn_step_load(const lnrnn_step *s)
 {
-    lnrnn_gate_norm cell;
-    const lnrnn_step_config step = {.cell = norm_of_step(r, LNRNN_SITE_CELL, r0, t, fold, &cell),
-                                    .cell_norm = r->config->cell_norm};
-    r->plan->kernels->cells->lstm_output(&step, rows);
+    const lnrnn_rnn_call *r = s->r;
+    for (size_t i = s->first; r->cn && r->cn != r->c0 && i < s->first + s->count; i++)
+        memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
+}
+
+/* No more than a thread's part at a time: else a thread whose steps cost more would take what is left for the others,
+ * which would wait for it. And no more than its share of what is left: else the others would wait for its last chunk.
+ * (rnn and lstm B32-H2048, and rnn B64-H640 with 24 steps, each with two threads.) */
+static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->H),
+                 all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
+                 most = r->part > 0 && all > r->part ? r->part : all,
+                 share = r->plan->divide_units ? most : all / r->plan->threads,
+                 budget = share < most ? share : most;
+    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
+    if (budget < cost * (double)(end - s->t))
+        end = s->t + 1 + (size_t)(budget / cost);
+    const double spent = cost * (double)(end - s->t);
+    spend(left, spent < most ? spent : most);
+    return end;
+}
+
+size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
+{
+    const size_t end = affordable(s, stop, left);
+    size_t n = 0;
+    for (size_t t = s->t, active = s->active; t < end; t++) {
+        active = active_rows(s->r, s->first, active, t);
+        for (size_t i = 0; i < active; i++)
+            s->x[n++] = x_row(s->r, s->first + i, t);
+    }
+    s->wx = s->shared;
+    lnrnn_input_product(s, n);
+    return end;
+}
+
+size_t lnrnn_step_end(const lnrnn_step *s)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const size_t H = r->config->H;
+    if (s->t < s->length)
+        return s->t;
+    for (size_t i = s->first; i < s->first + s->count; i++) {
+        const lnrnn_row *row = &r->rows[i];
+        memmove(r->hn + state_at(r, i), h_row(r, i, row_length(r, i)), H * sizeof(float));
+        for (int64_t t = row->first + row->length; t < row->end; t++)
+            memset(r->y + t * r->yt + row->sequence * r->yb, 0, H * sizeof(float));
+    }
+    return LNRNN_DONE;
 }

@@ -32,9 +32,9 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
 }
 
 /* Rows of the block that begins at row `first` of the round. */
-static size_t block_rows(const backward_round *round, size_t first)
+static size_t block_rows(const backward_chunk *chunk, size_t first)
 {
-    return round->rows - first < round->block ? round->rows - first : round->block;
+    return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
 }
 
 void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows, const float *const *v,
@@ -42,7 +42,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows,
 {
     const lnrnn_product *product = j->k->product;
     for (size_t some; rows; rows -= some, pos += some, v += some) {
-        const size_t at = pos % j->round->block, first = pos - at, all = block_rows(j->round, first);
+        const size_t at = pos % j->chunk->block, first = pos - at, all = block_rows(j->chunk, first);
         some = rows < all - at ? rows : all - at;
         product->pack_rows(n, all, at, some, v, (uint32_t *)(packed + first * product->width(n)));
     }
@@ -63,7 +63,7 @@ static ptrdiff_t distance(size_t n, float *const *rows)
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
-    const size_t n = j->round->rows - first < TILE ? j->round->rows - first : TILE;
+    const size_t n = j->chunk->rows - first < TILE ? j->chunk->rows - first : TILE;
     float *const *const out = j->gx_rows + first;
     /* A product writes whole vectors: into the array itself where that is not beyond a row. */
     const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
@@ -87,26 +87,26 @@ static size_t parts_of_weight(const backward_job *j)
 static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
-    const backward_round *round = j->round;
+    const backward_chunk *chunk = j->chunk;
     const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = part * of_task;
     const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this part */
     const size_t n = hidden ? j->c->H : j->c->D, wide = product->width(n);
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
-    const int add = !round->first || j->g->add;
+    const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     /* (count, n), row stride wide: the result itself, where the product writes nothing behind a row. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
-    if (round->rows == 0) {
+    if (chunk->rows == 0) {
         if (!add)
             memset(out, 0, count * n * sizeof *out);
         return;
     }
     for (size_t o = 0; sum != out && add && o < count; o++)
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
-    for (size_t row = 0; row < round->rows; row += m.k) {
+    for (size_t row = 0; row < chunk->rows; row += m.k) {
         m.w = (const uint32_t *)(packed + row * wide);
-        m.k = block_rows(round, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
+        m.k = block_rows(chunk, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
         product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
     }
     for (size_t o = 0; sum != out && o < count; o++)
@@ -120,7 +120,7 @@ size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows)
 
 size_t lnrnn_gradient_tasks(const backward_job *j)
 {
-    return lnrnn_most_gradient_tasks(j, j->g->gx ? j->round->rows : 0);
+    return lnrnn_most_gradient_tasks(j, j->g->gx ? j->chunk->rows : 0);
 }
 
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
@@ -130,7 +130,7 @@ void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
     float *tile = j->work + (size_t)worker * j->worker;
     if (index < 2 * n) {
         weight_gradient(j, index % n, index >= n, tile);
-        spend(left, (double)j->round->rows * (double)rows_of_task(j) * (double)(index >= n ? H : D));
+        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? H : D));
     } else {
         input_gradient(j, index - 2 * n, tile);
         spend(left, (double)TILE * (double)N * (double)D);

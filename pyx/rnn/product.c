@@ -1,0 +1,108 @@
+/* The products of a step, W_ih x and W_hh h, in the columns of one thread. */
+#include <string.h>
+
+#include "rnn/rows.h"
+#include "rnn/step.h"
+
+static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
+{
+    const lnrnn_product *k = r->plan->product;
+    const size_t N = r->config->outputs, count = k->panels(N), at = k->width(N) * index / team;
+    size_t p = count * index / team;
+    while (p && k->start(N, p) > at)
+        p--;
+    while (p < count && k->start(N, p + 1) <= at)
+        p++;
+    const size_t part = at - k->start(N, p), of = p < count ? k->start(N, p + 1) - k->start(N, p) : 1;
+    if (r->config->dtype != LNRNN_WEIGHT_F32)
+        return (lnrnn_cut){.panel = p + (2 * part > of), .part = 0, .of = 1};
+    return (lnrnn_cut){.panel = p, .part = part, .of = of};
+}
+
+lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
+{
+    return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
+}
+
+/* How many of n rows lie before a cut in its panel. */
+static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
+
+/* The weights of a product, packed (G*H, inputs). */
+typedef struct {
+    size_t inputs;
+    const uint32_t *w;
+    const float *inner; /* (G*H) or NULL: the biases that the product is added to */
+    int add, from_end;  /* add: to what the output holds; from_end: the last panel first */
+} weights;
+
+/* rows: n pointers to (inputs) -> the columns of panels p0 .. p1 - 1 of a (n, G*H), row stride as. */
+static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
+                           size_t p0, size_t p1, float *a, ptrdiff_t as)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    const lnrnn_product *k = p->product;
+    const size_t N = s->r->config->outputs;
+    if (!n || p0 >= p1)
+        return;
+    if (u->inner) {
+        const size_t from = k->start(N, p0), end = k->start(N, p1), to = end < N ? end : N;
+        for (size_t i = 0; i < n && from < to; i++)
+            memcpy(a + (ptrdiff_t)i * as + from, u->inner + from, (to - from) * sizeof *a);
+    }
+    const lnrnn_matmul m = {.dtype = s->r->config->dtype,
+                            .n = N,
+                            .k = u->inputs,
+                            .w = u->w,
+                            .p0 = p0,
+                            .p1 = p1,
+                            .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
+                            .from_end = u->from_end,
+                            .caches = p->caches,
+                            .scratch = (uint32_t *)(s->memory + p->scratch.product)};
+    k->matmul(&m, n, rows, a, as);
+}
+
+/* As panels_product, in the thread's share: all rows in whole panels, some of them in panels that a cut divides. */
+static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
+                    ptrdiff_t as)
+{
+    const size_t p0 = s->share.from.panel, p1 = s->share.to.panel;
+    const size_t before = rows_before(s->share.from, n), end = rows_before(s->share.to, n);
+    const int cut = before > 0, one = p0 == p1;
+    const struct {
+        size_t row, end, p0, p1;
+    } pieces[] = {
+        {before, one ? end : n, p0, p0 + (cut || one)}, {0, n, p0 + cut, p1}, {0, end, p1, p1 + !one}};
+    for (int i = 0; i < 3; i++) {
+        const int k = u->from_end ? 2 - i : i;
+        const size_t row = pieces[k].row;
+        panels_product(s, u, pieces[k].end - row, rows + row, pieces[k].p0, pieces[k].p1,
+                       a + (ptrdiff_t)row * as, as);
+    }
+}
+
+/* Float32 rows are divided evenly between products: a few remaining rows would take nearly as long as reading W_ih. */
+void lnrnn_input_product(const lnrnn_step *s, size_t n)
+{
+    const lnrnn_rnn_config *c = s->r->config;
+    const weights w_ih = {.inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
+    const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
+                 each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
+    for (size_t i = 0; i < n; i += each)
+        product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
+}
+
+/* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still cached, so they
+ * are read first next time. */
+void lnrnn_hidden_product(const lnrnn_step *s, int add)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const weights w_hh = {.inputs = r->config->H,
+                          .w = r->w_hh,
+                          .inner = r->config->inner_hh,
+                          .add = add,
+                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2)};
+    for (size_t i = 0; i < s->active; i += TILE)
+        product(s, &w_hh, s->active - i < TILE ? s->active - i : TILE, s->recurrent + i,
+                s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
+}
