@@ -192,14 +192,14 @@ def set_caches(size_t l1, size_t l2, size_t l3, bint reads_ahead=False):
     lnrnn_set_caches(lnrnn_caches(l1, l2, l3, reads_ahead))
 
 
-def set_figures(*figures):
-    """For tests: multiply-adds a ns, bytes a ns of L2, L3 and memory of one core, and of memory of all cores; ns of a barrier
-    and for each further thread. None: returns those in use."""
-    cdef lnrnn_figures f = lnrnn_get_figures()
-    if figures:
-        (f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread) = figures
-        lnrnn_set_figures(f)
-    return f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread
+def cpu_model():
+    """The rates of a core from which the cost model computes, by the names of cpu_model.h."""
+    return lnrnn_get_cpu_model()
+
+
+def set_cpu_model(**rates):
+    """For tests: the rates of another machine, all of them."""
+    lnrnn_set_cpu_model(rates)
 
 
 cdef lnrnn_step_work step_work(size_t B, size_t D, size_t H, size_t gates, int sides, int dtype):
@@ -210,7 +210,7 @@ cdef lnrnn_step_work step_work(size_t B, size_t D, size_t H, size_t gates, int s
 
 
 def partition(threads, B, D, H, gates=1, sides=1, dtype=LNRNN_WEIGHT_F32):
-    """What the cost model chooses for a step of this shape, on the caches and figures in use: groups of sequences at a time,
+    """What the cost model chooses for a step of this shape, on the caches and the CPU model in use: groups of sequences at a time,
     threads that divide the units of each, whether these divide the rows of the states too; and its ns."""
     cdef lnrnn_step_work w = step_work(B, D, H, gates, sides, dtype)
     cdef lnrnn_partition p = lnrnn_choose_partition(&w, lnrnn_get_caches(), threads)

@@ -187,12 +187,12 @@ cdef extern from "runtime/floats.h" nogil:
     lnrnn_floats lnrnn_enter_floats()
     void lnrnn_leave_floats(const lnrnn_floats *own)
 
-cdef extern from "runtime/figures.h" nogil:
-    ctypedef struct lnrnn_figures:
+cdef extern from "runtime/cpu_model.h" nogil:
+    ctypedef struct lnrnn_cpu_model:
         double multiply_adds, l2, l3, memory, all_memory, barrier, barrier_thread
 
-    lnrnn_figures lnrnn_get_figures()
-    void lnrnn_set_figures(lnrnn_figures figures)
+    lnrnn_cpu_model lnrnn_get_cpu_model()
+    void lnrnn_set_cpu_model(lnrnn_cpu_model model)
 
 cdef extern from "rnn/cost_model.h" nogil:
     ctypedef struct lnrnn_step_work:

@@ -139,7 +139,7 @@ enum { LNRNN_POOL_SPIN = 500000, LNRNN_STACK = 1 << 20 };
  * that have not come (compare_teams.py after a rest). */
 enum { LNRNN_ARRIVAL = 50000 };
 
-/* --- memory of large results: runtime/blocks.c ---------------------------------------------------------- */
+/* --- memory of large results: runtime/result_memory.c ---------------------------------------------------------- */
 
 /* Bytes from which on a result's memory is ours: smaller ones malloc keeps when they are freed, larger ones it often
  * gives back to the system, and clearing their pages anew takes a third of a short training step ("training" with B8-H256).
@@ -148,10 +148,10 @@ enum { LNRNN_ARRIVAL = 50000 };
  * translation caches of all cores, which takes a quarter to a half of a layer norm of 512x4096 on two threads
  * ("vs out=" of layer_norm). */
 enum {
-    LNRNN_BLOCK_BYTES = 256 << 10,
-    LNRNN_KEPT = 32,
-    LNRNN_KEPT_BYTES = 1 << 30,
-    LNRNN_KEPT_AS_IS = 16 << 20
+    LNRNN_RESULT_FROM = 256 << 10,
+    LNRNN_CACHED_BLOCKS = 32,
+    LNRNN_CACHED_BYTES = 1 << 30,
+    LNRNN_MARKED_FREE_FROM = 16 << 20
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* What the work on a recurrent layer costs, in multiply-adds: by this a call is done in parts
- * (runtime/parts.h). */
+ * (runtime/resumable.h). */
 #ifndef LNRNN_COST_H
 #define LNRNN_COST_H
 

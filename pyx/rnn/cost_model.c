@@ -13,7 +13,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "rnn/rows.h"
-#include "runtime/figures.h"
+#include "runtime/cpu_model.h"
 
 /* Rows of the tallest tile of a product: kernels/matmul_walk.h divides rows evenly among as few tiles as will do. */
 enum { TALLEST = 8 };
@@ -46,13 +46,13 @@ typedef struct {
 /* How fast a thread reads its share of W_hh, `own` bytes of `all`, in each step; n threads do. */
 static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dtype, int n)
 {
-    const lnrnn_figures f = lnrnn_get_figures();
-    const double memory = f.all_memory / n < f.memory ? f.all_memory / n : f.memory;
-    thread_rates rates = {.multiply_adds = f.multiply_adds, .l2 = f.l2, .level = memory};
+    const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
+    const double memory = cpu.all_memory / n < cpu.memory ? cpu.all_memory / n : cpu.memory;
+    thread_rates rates = {.multiply_adds = cpu.multiply_adds, .l2 = cpu.l2, .level = memory};
     if (own <= (double)lnrnn_l2_holds(caches, dtype != LNRNN_WEIGHT_F32))
-        rates.level = f.l2;
+        rates.level = cpu.l2;
     else if (all <= (double)caches.l3 * 3 / 4)
-        rates.level = f.l3;
+        rates.level = cpu.l3;
     return rates;
 }
 
@@ -87,11 +87,11 @@ static double group_time(const lnrnn_step_work *w, lnrnn_caches caches, size_t r
                         * (double)rows / TILE;
     time += (double)own * outputs * of_an_output;
     if (units > 1) {
-        const lnrnn_figures f = lnrnn_get_figures();
+        const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
         const double foreign = 1 - 1 / (double)units;
         const double read = (double)own * outputs * w->sides + (p.rows ? (double)(rows * w->units) : 0);
-        time += foreign * read * sizeof(float) / (f.l3 / 2);
-        time += (p.rows ? 2 : 1) * (f.barrier + f.barrier_thread * (p.units - 2));
+        time += foreign * read * sizeof(float) / (cpu.l3 / 2);
+        time += (p.rows ? 2 : 1) * (cpu.barrier + cpu.barrier_thread * (p.units - 2));
     }
     return time;
 }

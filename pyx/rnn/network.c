@@ -125,7 +125,7 @@ static void work(void *ctx, size_t index, int worker)
     float *const memory = j->n->scratch + (size_t)worker * j->n->worker;
     size_t own = SIZE_MAX;
     int64_t of_chunk = INT64_MAX / 4; /* ns */
-    lnrnn_patience patience = {0};
+    lnrnn_wait wait = {0};
     (void)index;
     while (remaining(&j->left) > 0 && !all_done(j)) {
         const size_t run = take_some(j, own);
@@ -134,8 +134,8 @@ static void work(void *ctx, size_t index, int worker)
             advance(j, run, memory);
             of_chunk = lnrnn_nanoseconds() - start;
             own = run;
-            patience = (lnrnn_patience){0};
-        } else if (lnrnn_long_wait(&patience) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
+            wait = (lnrnn_wait){0};
+        } else if (lnrnn_long_wait(&wait) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
             lnrnn_back_off();
     }
 }

@@ -5,7 +5,7 @@
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 
 /* Rows of a weight's gradient that a task has, at least and at most (lstm training). */
 enum { GRADIENT_ROWS_LEAST = 64, GRADIENT_ROWS_MOST = 256 };

@@ -19,7 +19,7 @@ static void yield_core(void)
 #endif
 }
 
-int64_t lnrnn_long_wait(lnrnn_patience *p)
+int64_t lnrnn_long_wait(lnrnn_wait *p)
 {
     lnrnn_pause_core();
     if (++p->spins % LNRNN_SPINS)
@@ -51,8 +51,8 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
     }
     if (mode == LNRNN_BARRIER_SLOW)
         __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
-    for (lnrnn_patience patience = {0}; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round;) {
-        if (lnrnn_long_wait(&patience)) {
+    for (lnrnn_wait wait = {0}; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round;) {
+        if (lnrnn_long_wait(&wait)) {
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
             lnrnn_back_off();
         }

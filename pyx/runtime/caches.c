@@ -10,7 +10,7 @@
 #endif
 
 #include "lnrnn/tuning.h"
-#include "runtime/figures.h"
+#include "runtime/cpu_model.h"
 
 /* Where nothing is known, and the least and the most that can be. */
 static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},

@@ -74,11 +74,11 @@ static void in_default_floats(void *ctx, int worker, int team)
     s->body(s->ctx, worker, team);
 }
 
-int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx)
+int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx)
 {
     int short_of = 0;
     share s = {body, ctx};
-    const int team = kind()->run(threads, patience, in_default_floats, &s, &short_of);
+    const int team = kind()->run(threads, arrival, in_default_floats, &s, &short_of);
     void (*const tell)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
     if (short_of && tell)
         tell(threads, team);

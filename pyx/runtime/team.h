@@ -10,10 +10,10 @@ typedef struct {
     /* May the calling thread have a team now? */
     int (*can)(void);
     /* body(ctx, worker, team) in each of a team of at most `threads` >= 2, worker 0 in the caller. -> how many it
-     * was. patience 0: threads may come while others are at work, or find nothing left to do, and then not come;
+     * was. arrival 0: threads may come while others are at work, or find nothing left to do, and then not come;
      * else `team` of them, which come within so many ns, run at the same time. A kind may have all come always.
      * *short_of: set to 1 if the system, not the kind's own limit, kept it from having `threads`. */
-    int (*run)(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+    int (*run)(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of);
 } lnrnn_team_kind;
 

@@ -39,7 +39,7 @@ static LNRNN_THREAD_LOCAL struct {
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
  * Before a team grows, plain threads are started instead and, once all have been alive at the same time,
- * ended (trial.c); where some could not be started, the team is smaller. They are twice as many as the team
+ * ended (thread_probe.c); where some could not be started, the team is smaller. They are twice as many as the team
  * will have: OpenMP ends threads when a smaller team follows, and starts others for the next large one before
  * those are gone; and a process that takes the last of a limit makes the next fork or allocation fail.
  *
@@ -63,7 +63,7 @@ static int startable(int threads)
         helpers = own.proven;
     const int larger = helpers > own.proven, more = (larger ? 2 * helpers : helpers) - own.waiting;
     if (more > 0 && (larger || scarce)) {
-        const int found = lnrnn_try_threads(more);
+        const int found = lnrnn_probe_threads(more);
         if (found < more) {
             scarce = 1;
             own.failed = now;
@@ -82,10 +82,10 @@ static void started(void) {}
 #endif
 
 /* OpenMP has all threads of a team come. */
-static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of)
 {
-    (void)patience;
+    (void)arrival;
     const int grows = threads - 1 > own.waiting, given = grows ? startable(threads) : threads;
     int size = 1;
 #pragma omp parallel num_threads(given)

@@ -240,18 +240,18 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
 /* A body that calls for a team gets one too: there are always more workers. */
 static int can(void) { return 1; }
 
-/* -> the size of the team of those that come within `patience` ns, of which each gets its number; the others have
+/* -> the size of the team of those that come within `arrival` ns, of which each gets its number; the others have
  * nothing to do. */
-static int gather(worker *first, int64_t patience)
+static int gather(worker *first, int64_t arrival)
 {
     int team = 1;
     for (worker *w = first; w; w = w->next)
-        if (changes(w, JOB, patience) || !change(w, JOB, IDLE))
+        if (changes(w, JOB, arrival) || !change(w, JOB, IDLE))
             w->index = team++;
     return team;
 }
 
-static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of)
 {
     int taken, started, team = 1;
@@ -260,12 +260,12 @@ static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker
     const int cpu = current_cpu();
     for (worker *w = first; w; w = w->next) {
         __atomic_store_n(&w->cpu, cpu, __ATOMIC_RELAXED);
-        w->body = body, w->ctx = ctx, w->index = patience ? 0 : team++;
-        __atomic_store_n(&w->team, patience ? 0 : 1 + taken + started, __ATOMIC_RELAXED);
+        w->body = body, w->ctx = ctx, w->index = arrival ? 0 : team++;
+        __atomic_store_n(&w->team, arrival ? 0 : 1 + taken + started, __ATOMIC_RELAXED);
         give(w);
     }
-    if (patience) {
-        team = gather(first, patience);
+    if (arrival) {
+        team = gather(first, arrival);
         for (worker *w = first; w; w = w->next)
             __atomic_store_n(&w->team, team, __ATOMIC_RELEASE);
     }

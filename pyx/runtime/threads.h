@@ -16,7 +16,7 @@
 #define LNRNN_THREAD_LOCAL _Thread_local
 #endif
 
-/* --- tasks.c ------------------------------------------------------------------------------------------- */
+/* --- parallel.c ---------------------------------------------------------------------------------------- */
 
 /* task(ctx, index, worker) for index 0 .. n-1, each once, in any order; worker < threads, and no two tasks
  * that run at the same time have the same worker. */
@@ -42,8 +42,8 @@ void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 typedef struct {
     int64_t since;
     unsigned spins;
-} lnrnn_patience;
-int64_t lnrnn_long_wait(lnrnn_patience *p);
+} lnrnn_wait;
+int64_t lnrnn_long_wait(lnrnn_wait *p);
 /* For LNRNN_BARRIER_STAGGERED: longer than the other threads need to reach their next barrier. */
 void lnrnn_stagger(void);
 
@@ -72,14 +72,14 @@ int64_t lnrnn_nanoseconds(void);
 /* May this call have a team? Not with one thread, inside another parallel region, or after a fork. */
 int lnrnn_can_have_team(int threads);
 /* body(ctx, worker, team) in each thread of a team of at most `threads`, which may have one. -> how many it
- * was. patience: as team.h has it. */
-int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx);
+ * was. arrival: as team.h has it. */
+int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx);
 
-/* --- trial.c ------------------------------------------------------------------------------------------- */
+/* --- thread_probe.c ------------------------------------------------------------------------------------------- */
 
 /* How many of n threads can be alive at the same time, in addition to those that there are? They have ended
  * when it returns. */
-int lnrnn_try_threads(int n);
+int lnrnn_probe_threads(int n);
 /* How many stacks of so many bytes fit into half of the address space that a limit leaves? INT_MAX without
  * a limit. The other half is for what is allocated besides. */
 int lnrnn_stacks_that_fit(size_t bytes);

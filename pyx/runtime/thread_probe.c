@@ -73,7 +73,7 @@ int lnrnn_stacks_that_fit(size_t bytes)
     return INT_MAX;
 }
 
-int lnrnn_try_threads(int n)
+int lnrnn_probe_threads(int n)
 {
     /* Left for OpenMP, which allocates some 100 bytes for a thread besides its stack. */
     enum { RESERVE = 1 << 20 };
@@ -134,5 +134,5 @@ __attribute__((constructor)) static void read_stack_size(void)
         stack_bytes = size_in(getenv("GOMP_STACKSIZE")); /* libgomp's older name for it */
 }
 #else
-int lnrnn_try_threads(int n) { return n; }
+int lnrnn_probe_threads(int n) { return n; }
 #endif

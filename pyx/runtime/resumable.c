@@ -1,6 +1,6 @@
 /* Long work in parts, so that a caller can look for an interrupt in between. */
 #include "lnrnn.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 #include "runtime/threads.h"
 
 typedef struct {

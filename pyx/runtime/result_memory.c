@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "runtime/blocks.h"
+#include "runtime/result_memory.h"
 
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
 
@@ -26,11 +26,11 @@ typedef struct {
 } header;
 
 /* A kept block's address, a multiple of HUGE, and in its low bits its size in units of UNIT; or 0. */
-static uintptr_t kept[LNRNN_KEPT];
+static uintptr_t kept[LNRNN_CACHED_BLOCKS];
 static size_t kept_bytes;
 static unsigned next_place;
 
-int lnrnn_blocks(void) { return 1; }
+int lnrnn_keeps_result_memory(void) { return 1; }
 
 static header *header_of(void *block) { return (header *)block - 1; }
 
@@ -49,32 +49,33 @@ static void unmap(void *block)
         munmap(header_of(block)->map, header_of(block)->mapped);
 }
 
-void lnrnn_block_give(void *block)
+void lnrnn_result_free(void *block)
 {
     if (!block)
         return;
     const size_t bytes = header_of(block)->bytes;
-    if (bytes > LNRNN_KEPT_BYTES || (bytes > LNRNN_KEPT_AS_IS && madvise(block, bytes, MADV_FREE))) {
+    if (bytes > LNRNN_CACHED_BYTES || (bytes > LNRNN_MARKED_FREE_FROM && madvise(block, bytes, MADV_FREE))) {
         unmap(block);
         return;
     }
     const unsigned place = __atomic_fetch_add(&next_place, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&kept_bytes, bytes, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < LNRNN_KEPT; i++) {
-        if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES)
+    for (unsigned i = 0; i < LNRNN_CACHED_BLOCKS; i++) {
+        if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
             break;
         /* From the place that was filled longest ago, as long as no place has become empty since. */
-        unmap(block_of_entry(__atomic_exchange_n(&kept[(place + i) % LNRNN_KEPT], 0, __ATOMIC_ACQ_REL)));
+        unmap(block_of_entry(
+            __atomic_exchange_n(&kept[(place + i) % LNRNN_CACHED_BLOCKS], 0, __ATOMIC_ACQ_REL)));
     }
     uintptr_t entry = (uintptr_t)block + bytes / UNIT;
-    for (unsigned i = 0; i < LNRNN_KEPT; i++) {
+    for (unsigned i = 0; i < LNRNN_CACHED_BLOCKS; i++) {
         uintptr_t none = 0;
-        if (__atomic_compare_exchange_n(&kept[(place + i) % LNRNN_KEPT], &none, entry, 0, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&kept[(place + i) % LNRNN_CACHED_BLOCKS], &none, entry, 0,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             return;
     }
-    if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_KEPT_BYTES) /* unless others were faster */
-        entry = __atomic_exchange_n(&kept[place % LNRNN_KEPT], entry, __ATOMIC_ACQ_REL);
+    if (__atomic_load_n(&kept_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES) /* unless others were faster */
+        entry = __atomic_exchange_n(&kept[place % LNRNN_CACHED_BLOCKS], entry, __ATOMIC_ACQ_REL);
     unmap(block_of_entry(entry));
 }
 
@@ -93,12 +94,12 @@ static void *map(size_t size)
     return block;
 }
 
-void *lnrnn_block_take(size_t size)
+void *lnrnn_result_malloc(size_t size)
 {
     /* The youngest first: what was written last is the most likely to be in the caches. */
     const unsigned last = __atomic_load_n(&next_place, __ATOMIC_RELAXED) - 1;
-    for (unsigned j = 0; j < LNRNN_KEPT; j++) {
-        const unsigned i = (last - j) % LNRNN_KEPT;
+    for (unsigned j = 0; j < LNRNN_CACHED_BLOCKS; j++) {
+        const unsigned i = (last - j) % LNRNN_CACHED_BLOCKS;
         uintptr_t entry = __atomic_load_n(&kept[i], __ATOMIC_RELAXED);
         const size_t bytes = bytes_of(entry);
         if (bytes >= size && bytes - size <= size / 4 + UNIT
@@ -108,24 +109,24 @@ void *lnrnn_block_take(size_t size)
     return map(size);
 }
 
-void *lnrnn_block_resize(void *block, size_t size)
+void *lnrnn_result_realloc(void *block, size_t size)
 {
     const size_t bytes = block ? header_of(block)->bytes : 0;
     if (block && size <= bytes && size >= bytes / 2)
         return block;
-    void *other = lnrnn_block_take(size);
+    void *other = lnrnn_result_malloc(size);
     if (other && block) {
         memcpy(other, block, size < bytes ? size : bytes);
-        lnrnn_block_give(block);
+        lnrnn_result_free(block);
     }
     return other;
 }
 
 #else
 
-int lnrnn_blocks(void) { return 0; }
-void *lnrnn_block_take(size_t size) { return malloc(size); }
-void *lnrnn_block_resize(void *block, size_t size) { return realloc(block, size); }
-void lnrnn_block_give(void *block) { free(block); }
+int lnrnn_keeps_result_memory(void) { return 0; }
+void *lnrnn_result_malloc(size_t size) { return malloc(size); }
+void *lnrnn_result_realloc(void *block, size_t size) { return realloc(block, size); }
+void lnrnn_result_free(void *block) { free(block); }
 
 #endif

@@ -1,6 +1,6 @@
-/* Tasks that are done in parts, so that a caller can look for an interrupt in between: parts.c. */
-#ifndef LNRNN_PARTS_H
-#define LNRNN_PARTS_H
+/* Tasks that are done in parts, so that a caller can look for an interrupt in between: resumable.c. */
+#ifndef LNRNN_RESUMABLE_H
+#define LNRNN_RESUMABLE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -88,8 +88,8 @@ void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void
         body(ctx, 0, 1);
         return;
     }
-    const int64_t patience = lnrnn_barrier_mode() == LNRNN_BARRIER_NORMAL ? LNRNN_ARRIVAL : INT64_MAX;
-    const int team = lnrnn_run_team(threads, patience, body, ctx);
+    const int64_t arrival = lnrnn_barrier_mode() == LNRNN_BARRIER_NORMAL ? LNRNN_ARRIVAL : INT64_MAX;
+    const int team = lnrnn_run_team(threads, arrival, body, ctx);
     lnrnn_teams *largest = lnrnn_teams_of_thread();
     largest->units = team > largest->units ? team : largest->units;
 }
