@@ -13,7 +13,7 @@ typedef enum {
     LNRNN_OTHER_VERSION, /* a file of a schema that this version does not read */
 } lnrnn_status;
 
-/* Writes the message, cut to its buffer. -> status. */
+/* Writes the message, printable ASCII and cut to its buffer. -> status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

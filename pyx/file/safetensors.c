@@ -43,37 +43,31 @@ static const char *read_tensor(lnrnn_json *json, lnrnn_tensor *tensor)
 {
     lnrnn_array *array = &tensor->array;
     uint64_t offsets[2], shape[LNRNN_ARRAY_DIMS], size = 1;
-    size_t bounds = 0;
+    size_t dims = SIZE_MAX, bounds = 0, n = 0;
     lnrnn_text entry;
-    array->ndim = SIZE_MAX;
     if (lnrnn_json_next(json).kind != LNRNN_JSON_OBJECT)
         return "is not an object";
-    for (int first = 1; lnrnn_json_entry(json, first, &entry); first = 0) {
-        if (lnrnn_text_is(entry, "shape") && array->ndim == SIZE_MAX) {
-            if ((array->ndim = integers(json, shape, LNRNN_ARRAY_DIMS)) == SIZE_MAX)
-                return "has an invalid shape";
-        } else if (lnrnn_text_is(entry, "data_offsets") && !bounds) {
-            if ((bounds = integers(json, offsets, 2)) != 2 || offsets[0] > offsets[1])
-                return "has invalid data_offsets";
-        } else if (lnrnn_text_is(entry, "dtype") && !tensor->dtype) {
+    for (; lnrnn_json_entry(json, n == 0, &entry); n++) {
+        if (lnrnn_text_is(entry, "shape")) {
+            dims = integers(json, shape, LNRNN_ARRAY_DIMS);
+        } else if (lnrnn_text_is(entry, "data_offsets")) {
+            bounds = integers(json, offsets, 2);
+        } else { /* the entries of an object here are too many */
             lnrnn_json_value value = lnrnn_json_next(json);
-            if (value.kind != LNRNN_JSON_STRING)
-                return "has an invalid dtype";
-            tensor->dtype = value.text.bytes;
-            while (array->dtype < LNRNN_ARRAY_OTHER
-                   && !lnrnn_text_is(value.text, lnrnn_dtype_names[array->dtype]))
-                array->dtype++;
-        } else {
-            return "has an unknown entry, or one twice";
+            if (lnrnn_text_is(entry, "dtype") && value.kind == LNRNN_JSON_STRING)
+                tensor->dtype = value.text.bytes;
         }
     }
-    if (array->ndim == SIZE_MAX || !bounds || !tensor->dtype)
-        return "lacks a dtype, shape or data_offsets";
-    for (size_t k = 0; k < array->ndim; k++) {
+    if (n != 3 || dims == SIZE_MAX || bounds != 2 || offsets[0] > offsets[1] || !tensor->dtype)
+        return "must have a valid dtype, shape and data_offsets, and nothing else";
+    while (array->dtype < LNRNN_ARRAY_OTHER && strcmp(tensor->dtype, lnrnn_dtype_names[array->dtype]))
+        array->dtype++;
+    for (size_t k = 0; k < dims; k++) {
         if (shape[k] && size > SIZE_MAX / 8 / shape[k])
             return "has a shape that overflows";
         size *= array->shape[k] = (size_t)shape[k];
     }
+    array->ndim = dims;
     tensor->begin = offsets[0];
     tensor->end = offsets[1];
     if (array->dtype < LNRNN_ARRAY_OTHER && offsets[1] - offsets[0] != size * BYTES[array->dtype])
@@ -165,9 +159,11 @@ static lnrnn_status read_header(lnrnn_json *json, uint64_t bytes, lnrnn_safetens
     }
     if (!wrong && !lnrnn_json_end(json))
         wrong = check_tensors(file, bytes, &name.bytes);
-    if (json->wrong)
-        return REFUSE("its header is no JSON at byte %td", json->wrong - file->header);
-    return wrong ? REFUSE("entry %s of its header %s", lnrnn_text_shown(name.bytes, shown), wrong) : LNRNN_OK;
+    if (wrong && *name.bytes)
+        return REFUSE("entry %s of its header %s", lnrnn_text_shown(name.bytes, shown), wrong);
+    return json->wrong ? REFUSE("its header is no JSON at byte %td", json->wrong - file->header)
+           : wrong     ? REFUSE("its header %s", wrong)
+                       : LNRNN_OK;
 }
 
 lnrnn_status lnrnn_safetensors_open(FILE *stream, uint64_t size, lnrnn_safetensors *file, char *message)
