@@ -1,7 +1,7 @@
 /* A fuzzer of the reader of files: mutates inputs, and keeps those that run new branches.
  *
- * LLVMFuzzerTestOneInput is the test, and libFuzzer may call it: compile with -DWITH_LIBFUZZER. The driver below
- * does without: it counts branches by gcc's -fsanitize-coverage=trace-pc, with which the reader is compiled.
+ * LLVMFuzzerTestOneInput is the test, and libFuzzer may call it: compile with -DWITH_LIBFUZZER. The driver
+ * below does without: it counts branches by gcc's -fsanitize-coverage=trace-pc.
  *
  *     fuzz_reader EXECUTIONS SEED FAILED SEED_FILE ...
  *
@@ -27,7 +27,7 @@ static void need(int right, const char *what)
     abort();
 }
 
-/* A model has the arrays of its description and no others, and their bytes can be read. A refusal has words. */
+/* A model has the arrays of its description and no others, and their bytes are there. A refusal has words. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static volatile unsigned char sum;
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 #ifndef WITH_LIBFUZZER
 
-/* --- which branches ran ---------------------------------------------------------------------------------- */
+/* --- which branches ran -------------------------------------------------------------------------------- */
 
 enum { MAP = 1 << 13 };
 static unsigned char hits[MAP], seen[MAP];
@@ -105,7 +105,7 @@ static int news(void)
     return found != 0;
 }
 
-/* --- mutations ------------------------------------------------------------------------------------------- */
+/* --- mutations ----------------------------------------------------------------------------------------- */
 
 enum { MOST = 1 << 13, KEPT = 1 << 14 };
 typedef struct {
@@ -313,7 +313,7 @@ static void repair(void)
     }
 }
 
-/* --- the run --------------------------------------------------------------------------------------------- */
+/* --- the run ------------------------------------------------------------------------------------------- */
 
 static const char *failed;
 
