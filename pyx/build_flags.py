@@ -3,6 +3,7 @@ and the tests of the vocabulary compile with them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 # No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so
@@ -41,17 +42,9 @@ ISAS = {
     "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
     "neonbf16_emulated": (ARM, ("BF16",), []),
 }
-# What is compiled once; the kernels in pyx/isa are compiled once per instruction set.
-ONCE = [
-    "runtime/dispatch.c", "runtime/cpu_x86.c", "runtime/cpu_arm.c", "runtime/cores.c",
-    "runtime/caches.c", "runtime/cpu_model.c", "runtime/backoff.c", "runtime/barrier.c",
-    "runtime/team.c", "runtime/team_openmp.c", "runtime/team_pthread.c", "runtime/thread_policy.c",
-    "runtime/thread_probe.c", "runtime/parallel.c", "runtime/resumable.c", "runtime/result_memory.c",
-    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
-    "rnn/config.c", "rnn/cost_model.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c",
-    "rnn/network_plan.c", "rnn/network.c", "rnn/step.c", "rnn/product.c", "rnn/stream.c", "rnn/backward.c",
-    "rnn/backward_steps.c", "rnn/backward_sites.c", "rnn/weight_gradients.c",
-]  # fmt: skip
+# All other C of pyx/ is compiled once.
+HERE = Path(__file__).parent
+ONCE = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.c") if path.parent.name != "isa")
 
 
 class Unit(NamedTuple):
