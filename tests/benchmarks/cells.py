@@ -62,6 +62,13 @@ class Cell:
             p[f"bias{side}"] = np.float32(0.1) * normal(n)
         return p
 
+    def plain_parameters(self, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Of the cell without a norm, as torch initialises them; as many inputs as units."""
+        random, bound, rows = np.random.default_rng(seed), hidden**-0.5, self.GATES * hidden
+        widths = {"weight_ih": (hidden,), "weight_hh": (hidden,), "bias_ih": (), "bias_hh": ()}
+        drawn = {name: random.uniform(-bound, bound, (rows, *width)) for name, width in widths.items()}
+        return {name: value.astype(np.float32) for name, value in drawn.items()}
+
     def for_peers(self, p):
         """The parameters in the order and the parts that the loops below take."""
         return p
