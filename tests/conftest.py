@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 
 # The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which
@@ -74,6 +75,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("family", isa_families(), indirect=True)
     if "unit" in metafunc.fixturenames:
         metafunc.parametrize("unit", unit_names(), indirect=True, scope="session")
+
+
+@pytest.fixture(autouse=True)
+def seeded_torch():
+    """Torch's numbers are the same in every run of a test, whatever ran before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture

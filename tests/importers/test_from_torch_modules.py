@@ -20,11 +20,6 @@ T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the docume
 SINGLE = 5e-6  # both are float32
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def numbers(state):
     return tuple(s.detach().numpy() for s in state) if isinstance(state, tuple) else state.detach().numpy()
 

@@ -40,11 +40,6 @@ NOTED = "names of no known cell and was run to find its equation: it is lnrnn"
 CLOSE = 3e-5
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def drawn(module):
     """The module with parameters at random, gains and biases too, as after training."""
     with torch.no_grad():

@@ -35,11 +35,6 @@ from torch_twins import (  # noqa: E402
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 # --- results ------------------------------------------------------------------------------------------------
 
 

@@ -25,11 +25,6 @@ MODULES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 # --- a call -------------------------------------------------------------------------------------------------
 
 

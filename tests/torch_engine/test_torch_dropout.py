@@ -55,11 +55,6 @@ OPTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def same_numbers_in_every_run():
-    torch.manual_seed(0)
-
-
 each_network = pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 

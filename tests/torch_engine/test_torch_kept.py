@@ -18,14 +18,6 @@ from lnrnn.rnn import functional  # noqa: E402
 from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def drawn():
-    """Torch's numbers are this file's own, and other tests go on with theirs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def served(module, x):
     """In evaluation, and what a network made anew of the module gives."""
     with torch.no_grad():
