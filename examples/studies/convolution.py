@@ -356,15 +356,9 @@ def clauses(results):
 
 def tables(results):
     header = [
-        "",
-        "images to 95 %",
-        "never",
-        "test, %",
-        "converged, % of rates",
-        "on at border, %",
-        "inside, %",
+        "", "images to 95 %", "never", "test, %", "converged, % of rates", "on at border, %", "inside, %",
         "apart, %",
-    ]
+    ]  # fmt: skip
     rows = []
     for name in NORMS:
         until = results["until"][name]

@@ -50,14 +50,9 @@ def _library():
         library = ctypes.CDLL(str(target))  # stays mapped after the file is gone
     library.machine_time.restype = ctypes.c_double
     library.machine_time.argtypes = [
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_long,
-        ctypes.c_int,
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long, ctypes.c_int,
         ctypes.POINTER(ctypes.c_double),
-    ]
+    ]  # fmt: skip
     return library
 
 

@@ -19,16 +19,9 @@ LEFT_OUT = {
 ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
 CASES = [case for op in ORDERS for case in onnx_cases(op)]
 KINDS = {
-    "LayerNormalization": 19,
-    "RMSNormalization": 19,
-    "BatchNormalization": 4,
-    "RNN": 4,
-    "LSTM": 3,
-    "GRU": 3,
-    "Exp": 2,
-    "Tanh": 2,
-    "Sigmoid": 2,
-}
+    "LayerNormalization": 19, "RMSNormalization": 19, "BatchNormalization": 4, "RNN": 4, "LSTM": 3, "GRU": 3,
+    "Exp": 2, "Tanh": 2, "Sigmoid": 2,
+}  # fmt: skip
 
 
 def test_which_there_are():

@@ -110,14 +110,9 @@ def test_a_share_that_l2_holds_is_read_from_there():
 
 # Groups of sequences, threads to each, whether these divide the rows; and how many threads a call may have.
 GRIDS = [
-    ((1, 2, False), 2),
-    ((1, 2, True), 2),
-    ((2, 1, False), 2),
-    ((1, 3, True), 3),
-    ((2, 2, False), 4),
-    ((2, 2, True), 4),
-    ((3, 2, True), 6),
-]
+    ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
+    ((2, 2, True), 4), ((3, 2, True), 6),
+]  # fmt: skip
 NETWORKS = {
     "RNN": dict(cell="RNN"),
     "RNN none": dict(cell="RNN", norm=None),

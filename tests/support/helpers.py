@@ -417,17 +417,9 @@ class Anything:
 
 
 NOT_REAL = [
-    np.zeros((3, 4), complex),
-    np.zeros((3, 4), object),
-    np.full((3, 4), "a"),
-    "abcd",
-    Anything(),
-    {},
-    None,
-    np.zeros((3, 4), "M8[s]"),
-    [[1, 2], [3]],
-    np.zeros((3, 4), [("a", "f4")]),
-]
+    np.zeros((3, 4), complex), np.zeros((3, 4), object), np.full((3, 4), "a"), "abcd", Anything(), {}, None,
+    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]),
+]  # fmt: skip
 
 
 def bad_outs(x):

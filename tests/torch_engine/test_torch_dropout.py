@@ -42,13 +42,9 @@ pytestmark = [
 ]
 RATE = 0.4
 NETWORKS = [
-    ("RNN", "layer"),
-    ("RNN", None),
-    ("LSTM", Layer("joint", "carry")),
-    ("GRU", Layer("gate")),
-    ("LSTM", Batch(T)),
-    ("GRU", "batch"),
-]
+    ("RNN", "layer"), ("RNN", None), ("LSTM", Layer("joint", "carry")), ("GRU", Layer("gate")),
+    ("LSTM", Batch(T)), ("GRU", "batch"),
+]  # fmt: skip
 OPTIONS = [
     {"num_layers": 2, "batch_first": True, "bias": False},
     {"num_layers": 3, "bidirectional": True},

@@ -23,15 +23,8 @@ FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 def described(rnn) -> str:
     names = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "norm",
-        "bias",
-        "batch_first",
-        "bidirectional",
-        "dtype",
-    )
+        "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype",
+    )  # fmt: skip
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
     return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in names)
 
