@@ -235,9 +235,7 @@ def updates_needed(losses, target):
 def bits(model, text, starts, steps):
     """Bits per character, (steps, N), of sequences that begin at ``starts`` (N,), BATCH at a time."""
     groups = (starts[first : first + BATCH] for first in range(0, len(starts), BATCH))
-    return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.float64(
-        np.log(2)
-    )
+    return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.log(2)
 
 
 def fresh_starts(text):
@@ -436,14 +434,11 @@ def tables(results):
         rows.append([f"{cell.upper():4} {method}", f"{within:.3f}", *(f"{n:+.3f}" for n in by_range), beyond])
     ranges = [f"{low}-{high}" for low, high in RANGES if low <= results["steps"]]
     lost = table(["bits", "within", *ranges, f"lost beyond {STEPS} [95 %]"], rows)
-    rows = [
-        [cell.upper(), bits_lost(results["averaged"][cell]), bits_lost(results["averaged_early"][cell])]
-        for cell in CELLS
-    ]
+    both = results["averaged"], results["averaged_early"]
+    rows = [[cell.upper(), *(bits_lost(values[cell]) for values in both)] for cell in CELLS]
     averaged = table(["bits lost by averaging", f"steps 1-{STEPS}", "steps 1-10"], rows)
-    rows = [
-        [cell.upper(), *(f"{results['needed'][cell][norm].mean():.0f}" for norm in NORMS)] for cell in CELLS
-    ]
+    needed = results["needed"]
+    rows = [[cell.upper(), *(f"{needed[cell][norm].mean():.0f}" for norm in NORMS)] for cell in CELLS]
     return "\n\n".join([results["source"], lost, averaged, table(["updates needed", *NORMS], rows)])
 
 

@@ -24,8 +24,20 @@ better the estimate). That without scale and shift "表達能力會下降" (the 
 import time
 
 import numpy as np
-from common import FOLDS, Check, Clause, Study, best, load_digits, percent, points, show, side_by_side, table
-from nets import EPS, FeedForward, train
+from common import (
+    FOLDS,
+    Clause,
+    Study,
+    checks,
+    load_digits,
+    percent,
+    points,
+    show,
+    side_by_side,
+    stacked,
+    table,
+)
+from nets import EPS, FeedForward, accuracy, best_rates, train
 from plots import OTHER, STYLES, forest, tidy
 
 import lnrnn
@@ -60,11 +72,8 @@ def draw(results, figure):
     draw_momentum(upper_left, results["momentum"])
     draw_shape(upper_right, results["shape"])
     draw_errors(lower_left, results["error"])
-    rows = {
-        f"{norm}, {width} units": change(results, "accuracy", norm, width)
-        for width in WIDTHS
-        for norm in NORMS
-    }
+    kinds = [(norm, width) for width in WIDTHS for norm in NORMS]
+    rows = {f"{norm}, {width} units": change(results, "accuracy", norm, width) for norm, width in kinds}
     forest(lower_right, rows, comparisons=len(rows))
     tidy(
         lower_right, "Gain and bias matter to BN with 4 units",
@@ -201,12 +210,8 @@ def momentum(frames, seed, batches=40):
     means, torch, other = [], {}, {}
     chosen = [frames[rng.choice(len(frames), BATCH)] for _ in range(batches)]
     for m in MOMENTA:
-        layer, values, torch[str(m)], other[str(m)] = (
-            lnrnn.BatchNorm(frames.shape[1], momentum=m),
-            0.0,
-            [],
-            [],
-        )
+        layer, values = lnrnn.BatchNorm(frames.shape[1], momentum=m), 0.0
+        torch[str(m)], other[str(m)] = [], []
         for batch in chosen:
             layer.train()(batch)
             torch[str(m)].append(layer.running_mean[0])
@@ -297,23 +302,9 @@ def trained(part, seeds, rates, quick):
     return networks, np.stack(chosen, axis=1)
 
 
-def accuracy(networks, x, labels):
-    """x (N, 64) or (N, M, 64), labels (N,) or (N, M) -> (M,)."""
-    return (networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)).mean(axis=0)
-
-
 def tune(seeds, quick):
     """For each norm, width and kind the rate that is right most often on the held-out fold."""
-    data = load_digits()
-    all_seeds = [seed for seed in seeds for _ in RATES]
-    held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in all_seeds], axis=1)
-
-    def rate(part):
-        networks, _ = trained(part, all_seeds, RATES * len(seeds), quick)
-        scores = accuracy(networks, data.train_x[held], data.train_labels[held])
-        return best(RATES, scores.reshape(len(seeds), len(RATES)).mean(axis=0))
-
-    return dict(zip(map(key, parts()), side_by_side(rate, parts(), "rates"), strict=True))
+    return best_rates(parts(), key, RATES, seeds, lambda part, *each: trained(part, *each, quick)[0])
 
 
 def multiply_adds(size, images=800):
@@ -339,9 +330,8 @@ def cost(networks, chosen):
     for size in (8, 32, 128):
         update, statistics = multiply_adds(size, len(chosen))
         rows = chosen[:size]
-        step = seconds(
-            lambda rows=rows: networks.losses_and_gradients(data.train_x[rows], data.train_labels[rows])
-        )
+        batch = data.train_x[rows], data.train_labels[rows]
+        step = seconds(lambda batch=batch: networks.losses_and_gradients(*batch))
         found["multiply-adds"].append(1 + statistics / update)
         found["time"].append(1 + exact / step)
     return found
@@ -349,9 +339,8 @@ def cost(networks, chosen):
 
 def measure(seeds, settings, quick):
     data, frames = load_digits(), np.concatenate(japanese_vowels().train.x)
-    stacks = side_by_side(
-        lambda part: trained(part, seeds, [settings[key(part)]] * len(seeds), quick), parts(), "networks"
-    )
+    make = lambda part: trained(part, seeds, [settings[key(part)]] * len(seeds), quick)  # noqa: E731
+    stacks = side_by_side(make, parts(), "networks")
     results = {"accuracy": {}, "training accuracy": {}}
     for part, (networks, chosen) in zip(parts(), stacks, strict=True):
         results["accuracy"][key(part)] = accuracy(networks, data.test_x, data.test_labels)
@@ -359,10 +348,8 @@ def measure(seeds, settings, quick):
         results["training accuracy"][key(part)] = own
     networks, chosen = stacks[parts().index(("BN", WIDTHS[0], TRAINED))]
     results["shape"] = shapes(networks, data.test_x, seeds)
-    hand = [by_hand(frames, seed) for seed in seeds]
-    results["by hand"] = {name: np.array([one[name] for one in hand]) for name in hand[0]}
-    off = [errors(frames, seed) for seed in seeds]
-    results["error"] = {name: np.array([one[name] for one in off]) for name in off[0]}
+    results["by hand"] = stacked([by_hand(frames, seed) for seed in seeds])
+    results["error"] = stacked([errors(frames, seed) for seed in seeds])
     results["momentum"] = momentum(frames, seeds[0])
     results["cost"] = cost(networks, chosen)
     return results
@@ -373,41 +360,35 @@ def clauses(results):
     found, shape = results["momentum"], results["shape"]
     last = {reading: {m: curve[-1] for m, curve in found[reading].items()} for reading in ("torch", "other")}
     close = lambda a, b: bool(abs(a - b) < 1e-5)  # noqa: E731
-    count = len(WIDTHS) * len(NORMS)
+    torch, other = last["torch"], last["other"]
+    error = {name: exponent(values) for name, values in results["error"].items()}
+    gauss = shape["of Gaussian numbers"] - shape["skewness"]
+    texts = {"accuracy": "test accuracy lower", "training accuracy": "fits less"}
     return [
-        Check("BN and LN are as the formulas say", max(hand["LN"], hand["BN"]) < 1e-10),
-        Check("LN of a sample is the same alone and in a batch", hand["LN alone"] == 0),
-        Check("gamma = sqrt(Var + eps) and beta = E give x back", hand["back"] < 1e-10),
-        Check(
-            "the mean becomes beta, the standard deviation gamma",
-            max(hand["mean is bias"], hand["deviation is gain"]) < 1e-10,
-        ),
-        Check("gain 0 and bias 1 at the start (supplement) pass no gradient", hand["exchanged"] == 0),
-        Check("running_var has the unbiased variance, the output the biased one", hand["unbiased"] < 1e-5),
-        Check(
-            "torch: m = 0 keeps the start, m = 1 the last batch, None the mean of all",
-            last["torch"]["0.0"] == 0 and close(last["torch"]["1.0"], found["last"])
-            and close(last["torch"]["None"], found["all"]),
-        ),
-        Check(
-            "other reading: m = 0 keeps the last batch, m = 1 the start",
-            close(last["other"]["0.0"], found["last"]) and last["other"]["1.0"] == 0,
-        ),
-        Check("BN leaves skewness and kurtosis as they are", shape["change"].max() < 1e-2),
-        Clause(
-            "BN makes a Gaussian: its |skewness| is as of Gaussian numbers",
-            shape["of Gaussian numbers"] - shape["skewness"], -0.1, "",
-        ),
-        *(
-            Check(f"a batch 4 times as large halves the error of its {name} ({exponent(error).mean():.3f})",
-                  bool((np.abs(exponent(error) - 0.5) < 0.05).all()))
-            for name, error in results["error"].items()
-        ),
+        *checks({
+            "BN and LN are as the formulas say": max(hand["LN"], hand["BN"]) < 1e-10,
+            "LN of a sample is the same alone and in a batch": hand["LN alone"] == 0,
+            "gamma = sqrt(Var + eps) and beta = E give x back": hand["back"] < 1e-10,
+            "the mean becomes beta, the standard deviation gamma":
+                max(hand["mean is bias"], hand["deviation is gain"]) < 1e-10,
+            "gain 0 and bias 1 at the start (supplement) pass no gradient": hand["exchanged"] == 0,
+            "running_var has the unbiased variance, the output the biased one": hand["unbiased"] < 1e-5,
+            "torch: m = 0 keeps the start, m = 1 the last batch, None the mean of all":
+                torch["0.0"] == 0 and close(torch["1.0"], found["last"])
+                and close(torch["None"], found["all"]),
+            "other reading: m = 0 keeps the last batch, m = 1 the start":
+                close(other["0.0"], found["last"]) and other["1.0"] == 0,
+            "BN leaves skewness and kurtosis as they are": shape["change"].max() < 1e-2,
+        }),
+        Clause("BN makes a Gaussian: its |skewness| is as of Gaussian numbers", gauss, -0.1, ""),
+        *checks({
+            f"a batch 4 times as large halves the error of its {name} ({falls.mean():.3f})":
+                (np.abs(falls - 0.5) < 0.05).all() for name, falls in error.items()
+        }),
         *(
             Clause(f"{norm}, {width} units: {text} without gain and bias", change(results, what, norm, width),
-                   MARGIN, comparisons=count)
-            for what, text in (("accuracy", "test accuracy lower"), ("training accuracy", "fits less"))
-            for width in WIDTHS for norm in NORMS
+                   MARGIN, comparisons=len(WIDTHS) * len(NORMS))
+            for what, text in texts.items() for width in WIDTHS for norm in NORMS
         ),
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ gradients do not vanish.
 from itertools import product
 
 import numpy as np
-from common import Check, Clause, Study, interval, show, side_by_side, table
+from common import Check, Clause, Study, interval, plus_minus, show, side_by_side, table
 from plots import SHADE, STYLES, tidy
 
 import lnrnn
@@ -282,8 +282,7 @@ def tables(results):
         for setting, radius in product(SETTINGS, RADII):
             case = f"{setting}, {radius:g}"
             drifts = [drift(results, case, name, quantity) for name in ("no norm", "LN")]
-            cells = [f"{d.mean():+.1f}" + (f"±{d.std(ddof=1):.1f}" if len(d) > 1 else "") for d in drifts]
-            rows.append([case, *cells, verdicts.get(case, "-")])
+            rows.append([case, *(plus_minus(d, 1, "+") for d in drifts), verdicts.get(case, "-")])
         found.append(table([f"{quantity}s, decades", "no norm", "LN", "LN as claimed"], rows))
     shares = ", ".join(f"{name} {100 * np.mean(share):.1f} %" for name, share in results["saturated"].items())
     return "\n\n".join([*found, f"Saturated tanh units, with noise, at radius 1: {shares}"])

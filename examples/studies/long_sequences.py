@@ -17,17 +17,14 @@ BN takes :math:`\mu_{t,i}` and :math:`\sigma_{t,i}` from the training data at th
 from itertools import product
 
 import numpy as np
-from common import Check, Clause, Study, best, percent, points, show, side_by_side, table
+from common import Check, Clause, Study, best, join_utterances, percent, points, show, side_by_side, table
 
 from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.speakers import CELLS, REFUSED, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
 # Change these.
-TRAININGS = {
-    "10 steps": 10,
-    "whole utterances": None,
-}  # the first steps of each training utterance; None: all
+TRAININGS = {"10 steps": 10, "whole utterances": None}  # first steps of each training utterance; None: all
 COUNTS = (1, 2, 4, 16, 170)  # how many utterances of a speaker follow one another
 EPOCHS = 200
 RATES = (1e-3, 3e-3, 1e-2)
@@ -109,13 +106,7 @@ show("long_sequences", draw)
 
 
 def joined(utterances, count):
-    """Before each utterance ``count - 1`` others of its speaker, drawn with replacement."""
-    rng, sequences = np.random.default_rng(count), []
-    for index, label in enumerate(utterances.labels):
-        same = np.flatnonzero(utterances.labels == label)
-        before = rng.choice(same[same != index], count - 1)
-        sequences.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
-    return sequences
+    return join_utterances(utterances, count, np.random.default_rng(count))
 
 
 def trained(cell, training, norm, setting, seed, epochs, utterances):
@@ -147,23 +138,18 @@ def tune(seeds, quick, option):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
             # A part can hold the only utterance of some length: all policies would differ there.
-            named = network.name_speakers(
-                [x[: TRAININGS[training]] for x in test.x], "last" if norm == "BN" else None
-            )
+            cut = [x[: TRAININGS[training]] for x in test.x]
+            named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()
             needed += learnt(network.losses)
         return right, needed
 
     scores = dict(zip(kinds, side_by_side(job, kinds, "tuning"), strict=True))
-    found = {
-        training: {
-            norm: best(grids[norm], [scores[training, norm, s][0] for s in grids[norm]]) for norm in NORMS
-        }
-        for training in TRAININGS
-    }
-    found["fastest"] = {
-        norm: best(grids[norm], [-scores[WHOLE, norm, s][1] for s in grids[norm]]) for norm in NORMS
-    }
+    found = {training: {} for training in (*TRAININGS, "fastest")}
+    for norm, grid in grids.items():
+        for training in TRAININGS:
+            found[training][norm] = best(grid, [scores[training, norm, s][0] for s in grid])
+        found["fastest"][norm] = best(grid, [-scores[WHOLE, norm, s][1] for s in grid])
     return found
 
 
@@ -177,9 +163,8 @@ def measure(seeds, settings, quick, option):
         training, seed = item
         networks, found = {}, {}
         for norm in NORMS:
-            networks[norm] = trained(
-                option, training, norm, settings[training][norm], seed, epochs, data.train
-            )
+            setting = settings[training][norm]
+            networks[norm] = trained(option, training, norm, setting, seed, epochs, data.train)
         for method, (norm, policy) in METHODS.items():
             named = np.stack([networks[norm].name_speakers(sequences, policy) for sequences in tests])
             found["accuracy", f"{training}, {method}"] = (named == data.test.labels).mean(axis=1)

@@ -28,10 +28,11 @@ from common import (
     best,
     load_digits,
     percent,
+    plus_minus,
     show,
     side_by_side,
     table,
-)  # fmt: skip
+)
 from nets import EPS, FeedForward
 from nets import train as train_stack
 from plots import STYLES, lines, tidy
@@ -69,18 +70,9 @@ def draw(results, figure):
         axes.plot([], [], ":", color="#333333", label="usual scale, before training")
         axes.legend(frameon=False, loc="lower right")
     labels = {"ylabel": "gradient over that at the end, log10"}
-    tidy(
-        rows[0][0],
-        "Deep: untuned, only BN's gradients last",
-        xlabel="hidden layer (8: next to the loss)",
-        **labels,
-    )
-    tidy(
-        rows[0][1],
-        "Recurrent: untuned, only BN's last",
-        xlabel="time step (16: next to the loss)",
-        **labels,
-    )
+    titles = "Deep: untuned, only BN's gradients last", "Recurrent: untuned, only BN's last"
+    tidy(rows[0][0], titles[0], xlabel="hidden layer (8: next to the loss)", **labels)
+    tidy(rows[0][1], titles[1], xlabel="time step (16: next to the loss)", **labels)
     titles = "Deep: BN learns 4 times as fast", "Recurrent: LN learns more slowly"
     for axes, net, title in zip(rows[1], ("deep", "RNN"), titles, strict=True):
         axes.set_ylim(0, 100)
@@ -88,22 +80,12 @@ def draw(results, figure):
         lines(axes, range(1, right["LN"].shape[1] + 1), right)
         axes.set_xticks(range(0, right["LN"].shape[1] + 1, 5))
         axes.axhline(100 * REACHED, color="#999999", lw=1)
-        tidy(
-            axes,
-            title,
-            xlabel="passes over the images",
-            ylabel=f"{net}: right on the test images, %",
-        )
+        tidy(axes, title, xlabel="passes over the images", ylabel=f"{net}: right on the test images, %")
     titles = "With LN sigmoid layers drift no less", "With ReLU LN changes little"
     for axes, net, title in zip(rows[2], ("deep", "ReLU"), titles, strict=True):
         axes.set_ylim(-2, 0.5)
         lines(axes, range(1, DEPTH + 1), {name: results[f"{net}, {name}"]["drift"] for name in NORMS})
-        tidy(
-            axes,
-            title,
-            xlabel="hidden layer",
-            ylabel=f"{net}: drift a pass, log10",
-        )
+        tidy(axes, title, xlabel="hidden layer", ylabel=f"{net}: drift a pass, log10")
 
 
 show("saturation", draw, SIZE)
@@ -561,11 +543,6 @@ def tables(results):
             yield [row, *(cell(results[f"{net}, {name}{usual}"]) for name in NORMS)]
 
     return "\n\n".join(table([net, *NORMS], rows(net)) for net in NETS)
-
-
-def plus_minus(values, digits=2):
-    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
 
 
 STUDY = Study("saturation", measure, clauses, tables, draw, tune, SIZE)

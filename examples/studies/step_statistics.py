@@ -14,7 +14,7 @@ Do the statistics settle, and which step :math:`K` can be repeated?
 """
 
 import numpy as np
-from common import Clause, Study, interval, join_utterances, points, show, side_by_side, table
+from common import Clause, Study, interval, join_utterances, points, show, side_by_side, stacked, table
 from plots import OTHER, STYLES, tidy
 
 from lnrnn.data import japanese_vowels, pad_sequence
@@ -68,14 +68,8 @@ def draw(results, figure):
         costs, "Late steps fail, the last one worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
         xlabel=label, ylabel="accuracy gained or lost, points", xticks=(1, 5, 10, 15, 20, last),
     )  # fmt: skip
-    tidy(
-        middle,
-        "Middle steps cost 1 to 2 points",
-        xlim=(6.5, 14.5),
-        ylim=(-4, 1),
-        xticks=range(7, 15),
-        xlabel=label,
-    )
+    limits = {"xlim": (6.5, 14.5), "ylim": (-4, 1), "xticks": range(7, 15)}
+    tidy(middle, "Middle steps cost 1 to 2 points", xlabel=label, **limits)
 
 
 def band(axes, x, values, colour, **style):
@@ -233,13 +227,6 @@ def of_seed(data, joined, seed, epochs):
     own = right(layer, batches(layer, data.test.x), labels).mean()
     found["LN"] = {n: right(layer, batches(layer, s), labels).mean() - own for n, s in joined.items()}
     return found
-
-
-def stacked(found):
-    """A list of equal dicts -> a dict of arrays with the list's axis first."""
-    if isinstance(found[0], dict):
-        return {name: stacked([one[name] for one in found]) for name in found[0]}
-    return np.stack(found)
 
 
 def measure(seeds, settings, quick):
