@@ -133,14 +133,11 @@ show("definitions", draw, FIGURE)
 # - A gain of :math:`\sqrt{\mathrm{Var} + \epsilon}` and a bias of E give x back, to 1e-15. The mean becomes
 #   beta and the standard deviation gamma: the variance is gamma squared. The paper's supplement has the
 #   initial values exchanged: with gain 0 every output is the bias, and no gradient passes.
-# - The error of a batch's mean is 1.00 over the root of its size, from 2 to 256. This holds by theory, as the
-#   batches are drawn with replacement. "The larger the better" holds, but 4 times the batch only halves the
-#   error. That of the variance falls as batch to the power -0.484.
-# - Statistics of all 800 images make an update on 32 images cost 8.5 times the multiply-adds. The cost grows
-#   with the training set.
+# - The error of a batch's mean is 1.00 over the root of its size, from 2 to 256. So 4 times the batch only
+#   halves the error. That of the variance falls as batch to the power -0.484.
+# - Statistics of all 800 images make an update on 32 images cost 8.5 times the multiply-adds.
 # - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
-#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. With 8 units, and for LN with
-#   4, 20 seeds decide nothing about test accuracy.
+#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. All else is unclear.
 #
 # What to do
 # ----------
@@ -150,22 +147,18 @@ show("definitions", draw, FIGURE)
 #
 # Try it yourself
 # ---------------
-# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: where does the loss begin? Set ``MOMENTA = (0.01,
-# 0.5)`` and compare the columns. For exact statistics of 60,000 images, ``multiply_adds(32, 60000)`` gives
-# about 570 times an update.
+# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: where does the loss begin? For exact statistics of
+# 60,000 images, ``multiply_adds(32, 60000)`` gives about 570 times an update.
 #
 # How it was measured
 # -------------------
-# Formulas, momentum and errors: batches of frames of Japanese Vowels, 12 channels, 20 seeds. BN normalises
-# with the biased variance (divided by the batch b), and keeps the unbiased one (by b - 1) for inference; at b
-# = 2 that is twice as large. Shapes and ablation: networks of 64-32-32-10, or 8 or 4 hidden units, on
-# scikit-learn's digits, with ReLU and Adam, 30 passes over 800 images, batches of 32. "Fixed" holds the
-# hidden layers' gains at 1 and biases at 0; the last layer keeps its bias. Rates are the best of six for each
-# norm, width and kind on held-out training images, seeds 0 to 4. Results are of seeds 5 to 24. Intervals of
-# the ablation hold together for six (Bonferroni), those for training and test each. The margin of 1 point is
-# ours. Two of 20 networks of LN with 4 units, gain and bias trained, stay at chance, hence their wide
-# interval. Exact statistics are those of a forward pass over all images, without gradients through it. Times
-# are of one run, and vary. What is "checked" can only fail if the library does.
+# Formulas, momentum and errors: batches of frames of Japanese Vowels, 12 channels, 20 seeds. Shapes and
+# ablation: networks of 64-32-32-10, or 8 or 4 hidden units, on scikit-learn's digits, with ReLU and Adam, 30
+# passes over 800 images, batches of 32. "Fixed" holds the hidden layers' gains at 1 and biases at 0; the last
+# layer keeps its bias. Rates are the best of six for each norm, width and kind on held-out training images,
+# seeds 0 to 4. Results are of seeds 5 to 24. Intervals of the ablation hold together for six. The margin of 1
+# point is ours. Two of 20 networks of LN with 4 units, gain and bias trained, stay at chance, hence their
+# wide interval. Times are of one run, and vary.
 
 # --- formulas, by hand and by the library -------------------------------------------------------------------
 

@@ -95,14 +95,14 @@ show("dynamics", draw, SIZE)
 # more stable* if it drifts at most half as far as the network without a norm, or at most one decade.
 #
 # - **States stay in range with LN: this follows, and holds.** LN with a gain of 1 fixes the size of every
-#   sum. States drift by 0.02 decades at most. This is a gain in 8 of the 16 cases. In the other 8 states
-#   stay in range without a norm too.
+#   sum. States drift by 0.02 decades at most. This is a gain in 8 of the 16 cases; in the others they stay
+#   without a norm too.
 # - **Without a norm states grow or shrink: refuted as a rule.** Identity units at radius 0.9 or 1.1 leave
 #   the range of float32 (grey) after 1,000 steps. But tanh units with noise as input keep their states.
 # - **Gradients are far more stable with LN: refuted.** They are in 2 of the 16 cases, and are not in 11.
 #   With noise LN's gradients vanish in all eight cases, and change by more decades than without a norm.
-# - Without input LN's gradients do not depend on the radius, but on the seed: with identity units they
-#   drift by 0 to -472 decades. With tanh units they mostly explode.
+# - Without input LN's gradients do not depend on the radius, but on the seed: with identity units they drift
+#   by 0 to -472 decades.
 # - **A gain of 0.1 keeps gradients longer than 1.0: refuted for LN.** With tanh units and noise it loses
 #   74 decades more in 100 steps.
 #
@@ -121,15 +121,14 @@ show("dynamics", draw, SIZE)
 #
 # How it was measured
 # -------------------
-# RNNs of 64 units at their initial weights, without biases; W_hh is Gaussian, scaled to a spectral
-# radius. Noise is white and gives W_ih x variance 1. Gradients are those of a random direction at the
-# last step. They are scaled to length 1 after every 10 steps and their logarithm is kept, so float32 does
-# not limit them. States stop at its ends. Seeds 5 to 24, nothing is tuned. Each verdict is that of the
-# case that speaks least for the claim, with intervals that hold together for all 16. The gain is compared
-# for tanh with noise at radius 1.
+# RNNs of 64 units at their initial weights, without biases; W_hh is Gaussian, scaled to a spectral radius.
+# Noise is white and gives W_ih x variance 1. Gradients are those of a random direction at the last step. They
+# are scaled to length 1 after every 10 steps and their logarithm is kept, so float32 does not limit them.
+# States stop at its ends. Seeds 5 to 24, nothing is tuned. Each verdict is that of the case that speaks least
+# for the claim, with intervals that hold together for all 16.
 #
 # The paper measures no dynamics there. Cooijmans et al. normalise W_hh h and W_ih x apart, so that their
-# small gain does not weaken the recurrent part against the input. Training may change all of this.
+# small gain does not weaken the recurrent part against the input.
 
 
 def recurrent_weights(rng, units=UNITS):

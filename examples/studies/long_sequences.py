@@ -64,22 +64,20 @@ show("long_sequences", draw)
 #   its statistics over the steps loses 7.1 points [4.9, 9.4].
 # - **After training on the first 10 steps repeating and averaging do no harm: confirmed.** Repeating loses
 #   0.8 points, averaging 1.6, both less than our margin of 3. Strict BN still refuses all sequences.
-# - **The statistics of the test batch are no way out.** They cost 11.5 points [10.0, 13.0] after 10 steps
-#   (86.8 to 75.3 %), and 10.7 after whole utterances.
+# - **The statistics of the test batch are no way out.** They cost 11.5 points [10.0, 13.0] after 10 steps;
+#   10.7 after whole utterances.
 # - **"RNNs are better with LN than with BN": refuted at equal length.** On one utterance both have 98.2 %.
-# - **"LN trains RNNs faster": refuted.** With the fastest of nine settings for each, LN needs 6.9 epochs to
-#   a training loss of 0.3 nats, the network without a norm 6.6, and BN 19.1. The first two do not clearly
-#   differ. All fastest settings have the highest rate of the grid, so a higher one might be faster still.
+# - **"LN trains RNNs faster": refuted.** With the fastest of nine settings for each, LN needs 6.9 epochs to a
+#   training loss of 0.3 nats, the network without a norm 6.6, and BN 19.1.
 #
 # The network without a norm keeps its accuracy, too: what fails is statistics by time step. Only one training
 # utterance reaches step 26, so the variance there is 0. But a step that all sequences reach can fail too: see
-# :doc:`two_digits`. In the training on 10 steps, 267 of 270 utterances reach the last one.
+# :doc:`two_digits`.
 #
 # In the LSTM and the GRU (``--cell``), after whole utterances, LN loses 1.1 and 1.4 points and repeating 73
 # and 56. At margin 0 that LN keeps its accuracy is refuted in the GRU. Averaging costs only 1.2 and 2.0
-# there. That repeating does harm after 10 steps is unclear in the GRU: 2.1 points [0.9, 3.2]. An LSTM without
-# a norm that is trained on 10 steps loses 9.7 points. LN needs 22 % more epochs than the network without a
-# norm in the LSTM, and 13 % fewer in the GRU.
+# there. Repeating after 10 steps costs the GRU 2.1 points [0.9, 3.2], which is unclear. LN needs 22 % more
+# epochs than the network without a norm in the LSTM, and 13 % fewer in the GRU.
 #
 # What to do
 # ----------
@@ -88,21 +86,19 @@ show("long_sequences", draw)
 #
 # Try it yourself
 # ---------------
-# Train on 20 steps: set ``"10 steps": 20`` and run with ``--seeds 2``. Now 43 utterances reach the last step.
-# Can it be repeated?
+# Train on 20 steps: set ``"10 steps": 20`` and run with ``--seeds 2``. Can the last step be repeated?
 #
 # How it was measured
 # -------------------
 # Japanese Vowels: 270 utterances to train on, 370 to test with; each comes last once. An RNN of 64 units,
-# LSTM and GRU of 32; 200 epochs of Adam. Results are of seeds 5 to 24, with 95 % intervals, for the first
-# six changes corrected for six comparisons. The margins, 3 points, 1 at equal length, and 20 % of the
-# epochs, are ours. The bands of the figure are two standard errors. In the middle of an utterance all
-# networks are less accurate than at its end.
+# LSTM and GRU of 32; 200 epochs of Adam. Results are of seeds 5 to 24, with 95 % intervals, for the first six
+# changes corrected for six comparisons. The margins, 3 points, 1 at equal length, and 20 % of the epochs, are
+# ours.
 #
 # Learning rate and initial gain are the best of nine, on training utterances held out in turn, with seeds 0
-# to 2. The best scores differ by few of 270 utterances. A repeated search (``--tune``) chose other settings
-# for some networks; with those the RNN's loss by averaging is smaller, and not clearly above 3 points.
-# Cooijmans et al. (2016) repeat a step that all training sequences reach, and find no harm.
+# to 2. A repeated search (``--tune``) chose other settings for some networks; with those the RNN's loss by
+# averaging is smaller, and not clearly above 3 points. Cooijmans et al. (2016) repeat a step that all
+# training sequences reach, and find no harm.
 
 
 def joined(utterances, count):

@@ -100,29 +100,27 @@ show("saturation", draw, SIZE)
 #   1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
 # - **At the usual scale of weights both norms are faster: confirmed.** The deep network without a norm does
 #   not reach 80 % within 20 passes in any seed, so LN is at least 2.7 times as fast there, and BN at least 10
-#   times. In the recurrent network they are at least 1.5 and 3.6 times as fast: three of 20 without a norm do
-#   not reach 80 %.
+#   times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
 # - **Norms saturate less: confirmed, but for LN in the deep network**, which saturates more (43 % of the
 #   units against 35 %).
 # - **So gradients reach further: refuted.** At the usual scale gradients vanish without saturation, because
 #   a sigmoid's slope is at most 1/4: to 1/1600 over eight layers, with LN to 1/560. BN keeps them. With
 #   tuned scales they last in all networks, and neither norm triples them.
-# - **Inputs drift less: BN, confirmed** (11 and 14 times less). This is nearly by definition. Before the
-#   norm its drift is half as large, too. LN: refuted, they drift more (by 1.3 and 1.2).
+# - **Inputs drift less: BN, confirmed** (11 and 14 times less). This is nearly by definition. LN: refuted,
+#   they drift more (by 1.3 and 1.2).
 # - **The deeper, the more drift: confirmed at margin 0**, 1.19 times in the upper half [1.14, 1.25], with
 #   ReLU 1.23 times.
 # - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes neither drift (0.97
 #   times [0.81, 1.17]) nor speed (1.01 times [0.90, 1.12]) much. With sigmoids it adds drift, so ReLU is
-#   ahead there (1.27 times [1.04, 1.54]). In speed ReLU is behind (0.89 times [0.75, 1.04]).
-# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a
-#   unit over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN
-#   in the deep network [0.3, 3.6], unclear at our margin of 0.5. In the other two a lead is unclear.
+#   ahead there (1.27 times [1.04, 1.54]).
+# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a unit
+#   over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN in the
+#   deep network [0.3, 3.6], unclear at our margin of 0.5.
 #
 # What to do
 # ----------
-# In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. The best
-# factors are 4 and 4 in the deep network, 8 and 2 in the recurrent one. Then LN is not clearly faster. At the
-# usual scale LN is much better than a network without a norm.
+# In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. Then LN is
+# not clearly faster.
 #
 # Try it yourself
 # ---------------

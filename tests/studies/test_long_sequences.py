@@ -150,8 +150,7 @@ def test_what_the_page_says_of_the_rnn():
     assert [round(ends["LN"][0], 1), *np.round(ends["BN last"][[0, -1]], 1)] == [98.2, 98.2, 14.2]
     shown = {name: 100 * found.mean(axis=0) / 370 for name, found in results["right_by_step"].items()}
     assert shown["last"][30:].max() < 25 and shown["layer norm"][26:].min() > 70
-    lengths = japanese_vowels().train.lengths
-    assert [np.sum(lengths >= steps) for steps in (10, 20, 26)] == [267, 43, 1]
+    assert np.sum(japanese_vowels().train.lengths >= 26) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,6 +163,5 @@ def test_what_the_page_says_of_every_cell(cell, layer, last, mean, epochs):
     assert changes == [layer, last, mean]
     assert round(100 * study.saved(results, ", fastest").mean()) == epochs
     assert max(epochs.max() for epochs in results["epochs"].values()) < study.EPOCHS // 2
-    assert cell != "lstm" or change(cell, "10 steps", "no norm") == -9.7
     fastest = {name: results["epochs"][f"{name}, fastest"].mean() for name in study.NORMS}
     assert cell != "rnn" or [round(mean, 1) for mean in fastest.values()] == [6.9, 19.1, 6.6]
