@@ -92,7 +92,7 @@ docs: $(VENV)/.docs
 build: $(VENV)/.build
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)
+	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks -q $(if $(K),-k "$(K)") $(ARGS)
 
 peers: $(VENV)/.bench
 	$(PIP) install torch==2.13.0
