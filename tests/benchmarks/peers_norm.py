@@ -99,12 +99,10 @@ class OnnxRuntime:
         helper, numpy_helper = self.onnx.helper, self.onnx.numpy_helper
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
         names = [f"c{k}" for k in range(len(constants))]
+        node = helper.make_node(operator, ["x", *names], ["y"], **attributes)
+        ins, outs = ([helper.make_tensor_value_info(name, kind, x.shape)] for name in "xy")
         graph = helper.make_graph(
-            [helper.make_node(operator, ["x", *names], ["y"], **attributes)],
-            "norm",
-            [helper.make_tensor_value_info("x", kind, x.shape)],
-            [helper.make_tensor_value_info("y", kind, x.shape)],
-            [numpy_helper.from_array(c, name) for c, name in zip(constants, names, strict=True)],
+            [node], "norm", ins, outs, list(map(numpy_helper.from_array, constants, names))
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         session = onnx_session(model.SerializeToString(), self.threads)
@@ -232,12 +230,9 @@ def _batch_axes(x):
 
 
 LIBRARIES = {
-    "numpy": NumPy,
-    "torch": Torch,
-    "onnxruntime": OnnxRuntime,
-    "onnxruntime bound": OnnxRuntimeBound,
+    "numpy": NumPy, "torch": Torch, "onnxruntime": OnnxRuntime, "onnxruntime bound": OnnxRuntimeBound,
     "jax": Jax,
-}
+}  # fmt: skip
 
 
 def builders(operation: str, threads: int, *arrays) -> dict:
