@@ -25,9 +25,6 @@ HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 
 
-# --- headers ------------------------------------------------------------------------------------------------
-
-
 def compilers(*names: str) -> list[str]:
     """The last name is that of any compiler, for systems without the others."""
     found = [name for name in names if shutil.which(name)]
@@ -123,9 +120,6 @@ def test_the_pxd_says_what_the_headers_say():
     assert {name: " ".join(text.split()) for name, text in said.items()} == {n: wanted[n] for n in listed()}
 
 
-# --- modules of several units -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def units(tmp_path_factory):
     """One imports the table, the other uses it. The layouts of structs are asserted as they are compiled."""
@@ -148,9 +142,6 @@ def test_the_layers_of_a_model(units, rng, tmp_path, cell, norm):
         x, y = normal(rng, 30, 5), np.zeros((30, 19), np.float32)
         units.whole(rnn.stream(), x, y)
         np.testing.assert_array_equal(y, rnn(x[:, None])[0][:, 0])
-
-
-# --- versions -----------------------------------------------------------------------------------------------
 
 
 def imported_anew(units, folder: Path):
@@ -188,9 +179,6 @@ def test_no_lnrnn_at_all(units, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lnrnn", None)
     with pytest.raises(ImportError, match="lnrnn"):
         imported_anew(units, tmp_path)
-
-
-# --- examples -----------------------------------------------------------------------------------------------
 
 
 def demo(folder: Path) -> str:
@@ -253,9 +241,6 @@ def test_the_page_names_every_code_and_version():
     assert len(codes) == 4
     for name, code in codes.items():
         assert re.search(rf"`{name}`.*{code}\b", page), name
-
-
-# --- what is installed --------------------------------------------------------------------------------------
 
 
 def test_headers_and_pxd_are_installed(tmp_path):

@@ -30,9 +30,6 @@ def assert_same(got, want):
         assert absolute_error(a, b) < SINGLE
 
 
-# --- torch.nn -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("num_layers", "bidirectional"), [(1, False), (2, True)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -117,9 +114,6 @@ def test_the_prefix_of_a_module_is_its_part():
     with pytest.raises(ValueError, match=r"known: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
         lnrnn.from_torch(deep)
     assert lnrnn.from_torch(model["rnn"]).hidden_size == H
-
-
-# --- cells of other projects --------------------------------------------------------------------------------
 
 
 def test_fastrnns_stacks():

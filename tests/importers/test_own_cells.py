@@ -216,8 +216,6 @@ def test_the_search_stops_at_its_limit(looks, monkeypatch):
     assert set(passed[1:]) == {1}  # time in other threads is not counted
 
 
-# --- state dicts --------------------------------------------------------------------------------------------
-
 G2P = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0", "b_hh": "bias_hh_l0"}
 
 

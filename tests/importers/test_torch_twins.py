@@ -35,9 +35,6 @@ from torch_twins import (  # noqa: E402
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
 
-# --- results ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True}, {"bias": False}], ids=str)
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 def test_the_reference_in_float64(rng, cell, norm, options):
@@ -110,9 +107,6 @@ def test_what_lies_past_a_length_is_not_read(rng, cell):
         assert all(torch.isfinite(p.grad).all() for p in module.parameters())
 
 
-# --- batch norm ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("cell", CELLS)
 def test_training_uses_the_batch_and_learns_from_it(rng, cell, momentum):
@@ -176,9 +170,6 @@ def test_evaluation_learns_nothing():
     before = copy.deepcopy(module.state_dict())
     module(torch.randn(3, B, I))
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
-
-
-# --- as modules ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,6 @@ def rows_agree(got, want, most):
         assert relative_error(g, w) < most, k
 
 
-# --- layer norm and RMS norm --------------------------------------------------------------------------------
-
-
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_and_rms_norm(family, dtype, affine):
@@ -242,9 +239,6 @@ def test_any_magnitude(data):
         near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
 
 
-# --- batch norm ---------------------------------------------------------------------------------------------
-
-
 @each_dtype
 def test_batch_norm_in_training(family, dtype):
     rng = np.random.default_rng(7)
@@ -280,9 +274,6 @@ def test_batch_norm_in_training(family, dtype):
                 most += 2 * float(np.finfo(dtype).smallest_subnormal) * (1 + np.abs(gy[:, c]).max())
                 assert (np.abs(got[0][:, c] - slopes[0][:, c]) <= most).all(), (n, c)
             assert absolute_error(got[1], slopes[1]) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(axes).max()
-
-
-# --- inside the cells ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])

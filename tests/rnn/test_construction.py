@@ -107,14 +107,9 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
     assert peak(load)[1] < 300_000
 
 
-# --- parameters and options ---------------------------------------------------------------------------------
-
-
 T = 7
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 
-
-# --- parameters ---------------------------------------------------------------------------------------------
 
 VECTORS = {
     "none": "bias_ih bias_hh",
@@ -211,8 +206,6 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
     with pytest.raises(TypeError, match="nonlinearity"):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
 
-
-# --- bad input ----------------------------------------------------------------------------------------------
 
 X = np.ones((T, 4, 3), np.float32)
 

@@ -55,9 +55,6 @@ def with_inner_bias(options):
     return options | {"norm": replace(norm, inner_bias=True)}
 
 
-# --- precision ----------------------------------------------------------------------------------------------
-
-
 def step_error(rnn, x, h0, y):
     """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of
     terms.
@@ -157,8 +154,6 @@ def test_every_size(variant):
             close(rnn, got, want)
 
 
-# --- everything at once -------------------------------------------------------------------------------------
-
 OPTIONS = dict(num_layers=2, bidirectional=True, bias=True)
 
 
@@ -238,9 +233,6 @@ def test_without_a_norm_it_is_torchs(rng, cell, options, layers, both, batch_fir
         y, h = other(packed, start)
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first)
         close(rnn, rnn(x, h0, torch.tensor(ends)), (y, h))
-
-
-# --- input --------------------------------------------------------------------------------------------------
 
 
 @each_cell

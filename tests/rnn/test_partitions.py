@@ -28,9 +28,6 @@ RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
 
-# --- on paper -----------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
@@ -105,8 +102,6 @@ def test_a_share_that_l2_holds_is_read_from_there():
         one, four = (_core.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
-
-# --- bits ---------------------------------------------------------------------------------------------------
 
 # Groups of sequences, threads to each, whether these divide the rows; and how many threads a call may have.
 GRIDS = [

@@ -212,9 +212,6 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
     assert min(most) < 512
 
 
-# --- out ----------------------------------------------------------------------------------------------------
-
-
 @each_norm
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
 def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):

@@ -29,9 +29,6 @@ def with_unit(request):
         yield request.param
 
 
-# --- the manuals' order, in NumPy ---------------------------------------------------------------------------
-
-
 def add_product(a, b, c):
     """c + a*b of arrays that broadcast, as a unit rounds it: 0 where 24 bits hold less than TINY, also where
     float32, which has fewer there, would round up to it."""
@@ -140,9 +137,6 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
             )
     for a, b in zip(*found, strict=True):
         same(a, b)
-
-
-# --- equal bits ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])

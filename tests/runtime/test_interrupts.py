@@ -140,9 +140,6 @@ def test_inference_and_training(variant, shape, ragged):
         on_threads(compute, want)
 
 
-# --- interrupts ---------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def ticking(handler, seconds=0.003):
     """A signal again and again, which Python hands to handler(frame) as soon as it can."""

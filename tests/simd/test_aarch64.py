@@ -142,9 +142,6 @@ def test_rnn_with_short_weights(driver, dtype, B):
         np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
-# --- bits ---------------------------------------------------------------------------------------------------
-
-
 def parameters_of(cell, D, H):
     """What the driver reads of a layer, beside x, and the network that has it."""
     rnn = getattr(lnrnn, cell)(D, H, seed=1)

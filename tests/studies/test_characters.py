@@ -10,8 +10,6 @@ from nets import StepClassifier
 
 from lnrnn.speakers import CELLS, MODELS
 
-# --- the text -----------------------------------------------------------------------------------------------
-
 
 def test_topics_stand_by_name_and_paragraphs_once():
     topics = {"b": "One\n***\n\n\nsame\n\n   two", "a": "\nsame\n\nfirst\n"}
@@ -53,9 +51,6 @@ def test_windows_begin_anywhere():
     for x, lengths, labels in batches:
         assert x.shape == (STEPS, BATCH, SYMBOLS) and (lengths == STEPS).all()
         assert labels.shape == x.shape[:2]
-
-
-# --- the measures -------------------------------------------------------------------------------------------
 
 
 def test_every_character_has_one_fresh_window_after_the_warm_up():

@@ -16,8 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import lnrnn.torch  # noqa: E402
 from torch_twins import CELLS, B, Batch, H, I, T, compare, twin  # noqa: E402
 
-# --- which engine -------------------------------------------------------------------------------------------
-
 
 def test_which_engine():
     module = twin("LSTM")
@@ -103,9 +101,6 @@ def test_a_failing_call_learns_and_draws_nothing(dropout):
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
-# --- inputs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_autocast_computes_in_float32(cell):
     module = twin(cell, num_layers=2)
@@ -153,9 +148,6 @@ def test_packed_sequences(cell, batch_first, engine):
     got[0].data.sum().backward()
     with pytest.raises(ValueError, match="lengths must be None with a PackedSequence"):
         module(packed, None, [1] * 4)
-
-
-# --- copies -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch", None])

@@ -25,9 +25,6 @@ def bits(x):
     return int(np.array(x, np.float32).view(np.uint32))
 
 
-# --- the library --------------------------------------------------------------------------------------------
-
-
 @each_function
 def test_every_4099th_float(function):
     found = ulp.sweep(function, {isa: ulp.native(isa) for isa in isa_families()}, 4099)
@@ -62,9 +59,6 @@ def test_all_inputs_that_are_no_numbers(function):
         found = ulp.sweep(function, sets, 61, first=sign + 0x7F800000, last=sign + (1 << 31))
         assert not ulp.broken(function, found)
         assert all((v.inputs, v.nans) == (1, -(-(1 << 23) // 61) - 1) for v in found.verdicts.values())
-
-
-# --- the judge ----------------------------------------------------------------------------------------------
 
 
 def in_decimal(function, x):
