@@ -59,8 +59,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_teststatus(report):
-    """A test that fails is named at once, in a line of its own, where pytest prints an F and names it at the
-    end."""
+    """A test that fails is named at once, in a line of its own."""
     if report.failed:
         category = "failed" if report.when == "call" else "error"
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -86,8 +85,7 @@ def seeded_torch():
 
 @pytest.fixture
 def isa(request):
-    """The test runs once on the kernels of every ISA of this machine; the ISA chosen at import is restored
-    afterwards."""
+    """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
     with using_isa(request.param) as name:
         yield name
 
@@ -102,8 +100,7 @@ def family(request):
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """The operations of simd.h, once for every instruction set of this machine, and for those of one that
-    it can emulate."""
+    """The operations of simd.h, for every instruction set of this machine, and those that it can emulate."""
     unit = Unit(request.param)
     yield unit
     unit.close()

@@ -129,8 +129,7 @@ class Settings(SpeakerSettings):
 
 
 def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
-    """The study's network. hidden: see `Settings`. joined: how many utterances of a speaker are one sequence
-    of the test."""
+    """The study's network. hidden: see `Settings`. joined: utterances of a speaker in a sequence."""
     data = japanese_vowels()
     rate, gain = SETTINGS[cell, "layer"]
     settings = Settings(cell, gain, TrainingSettings(learning_rate=rate), hidden)

@@ -154,8 +154,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """Two passes at the least: statistics, then output. The running statistics, which move in place, are
-    results."""
+    """Two passes at the least: statistics, then output. The running statistics are results too."""
     _need("batch_norm")
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)

@@ -92,8 +92,7 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
 
 
 def _beside_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """torch.nn's plain cell, which does less work than a normalised one: checked against an answer of its
-    own."""
+    """torch.nn's plain cell, which does less work: checked against an answer of its own."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)

@@ -74,8 +74,7 @@ class Cell:
         return p
 
     def forward(self, p, x, states=(), **options):
-        """y (T, B, H) in float64 from these states on, and the tape; norm=None for the cell without a
-        norm."""
+        """y (T, B, H) in float64 from these states on, and the tape. norm=None: the cell without a norm."""
         function = getattr(reference, self.NAME.lower())
         initial = dict(zip(("h0", "c0"), states, strict=False))
         y, _, tape = function(x, p, eps=EPS, **initial, **options)
@@ -117,13 +116,11 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in units of
-        H."""
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ...; their widths in units of H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
-        """From states s0, s1 ... and projections p0, p1 ... of a step to states n0, n1 ...; n0 is the
-        output."""
+        """From states s0, s1 ... and projections p0, p1 ... to states n0, n1 ...; n0 is the output."""
         return [
             ("MatMul", ["s0", "weight_hh"], ["product"], {}),
             ("Add", ["product", "p0"], ["a"], {}),

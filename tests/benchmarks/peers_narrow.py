@@ -62,8 +62,7 @@ INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # what its quantisation puts
 
 
 def _quantized(model: bytes, name: str) -> bytes:
-    """The model after quantize_dynamic: int8 with a scale for each output, activations in 8 bits with a scale
-    for each product."""
+    """The model after quantize_dynamic: int8, a scale for each output; activations of 8 bits, one scale."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -58,8 +58,7 @@ class Torch:
         return Call(partial(function, x, shape, weight, EPS))
 
     def layer_norm_backward(self, gy, x, weight, bias):
-        """The kernel that autograd would call, with the statistics that its forward kept: autograd itself
-        adds to it."""
+        """The kernel that autograd would call, with its forward's statistics: autograd itself adds to it."""
         gy, x, weight, bias = self._tensors(gy, x, weight, bias)
         shape = x.shape[-1:]
         _, mean, rstd = self.torch.native_layer_norm(x, shape, weight, bias, EPS)
@@ -133,8 +132,7 @@ class OnnxRuntime:
 
 
 class OnnxRuntimeBound(OnnxRuntime):
-    """Input and output bound in advance, which spares the output's allocation and most of the call's
-    overhead."""
+    """Input and output bound in advance: no output is allocated, and a call has less overhead."""
 
     bound = True
 

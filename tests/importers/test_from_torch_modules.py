@@ -1,5 +1,4 @@
-"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch, as people have
-them."""
+"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch."""
 
 from __future__ import annotations
 

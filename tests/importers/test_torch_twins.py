@@ -1,5 +1,4 @@
-"""lnrnn.torch: the twins against the reference in float64 and against lnrnn's classes in float32, and as
-torch modules."""
+"""lnrnn.torch: the twins against the reference in float64, lnrnn's classes in float32, and as modules."""
 
 from __future__ import annotations
 

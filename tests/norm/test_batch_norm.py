@@ -108,8 +108,7 @@ def test_backward_at_every_length(family, dtype, training, affine):
 @each_dtype
 @each_mode
 def test_rows_of_whole_pages(family, dtype, training):
-    """Such rows are summed by four, all others by eight, and the sums of 64 go on in double. A task has 128
-    rows of 2048 channels."""
+    """Such rows are summed by four, others by eight; sums of 64 go on in double. A task has 128 such rows."""
     rng = np.random.default_rng(9)
     page = 4096 // np.dtype(dtype).itemsize
     for shape in ((4, page), (7, page), (8, 2 * page), (600, page), (5, 5 * page), (9, page, 1)):

@@ -1,5 +1,4 @@
-"""A misspelt attribute is an error that names the nearest one: networks, streams, layers and specs; and what
-subclasses may."""
+"""A misspelt attribute of a network, stream, layer or spec is an error that names the nearest one."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
 
 
 class WithHead(lnrnn.LSTM):
-    """A user's network: attributes before and after those of the base, a method, and a name of a parameter's
-    form."""
+    """A user's network: own attributes, a method, and a name of a parameter's form."""
 
     scale_l0 = 1.0
 

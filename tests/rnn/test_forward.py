@@ -109,8 +109,7 @@ def test_each_step_within_a_few_roundings(family, norm, nonlinearity):
 
 
 def test_layer_norm_of_rows_far_from_zero(family):
-    """Sums of mean 1e4 and standard deviation 1, exact in float32: only the norm can lose them.
-    Measured at most: 5e-7."""
+    """Sums of mean 1e4 and deviation 1, exact in float32: only the norm can lose them. At most: 5e-7."""
     rng = np.random.default_rng(3)
     for hidden in SIZES[2:]:
         rnn = calm(1, hidden, nonlinearity="identity")

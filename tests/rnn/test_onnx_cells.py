@@ -33,8 +33,7 @@ def test_which_there_are():
 
 @pytest.mark.parametrize("case", CASES, ids=[c["name"].removeprefix("test_") for c in CASES])
 def test_onnx(family, case):
-    """ONNX's GRU resets before the product by default: the same here, where h0 = 0, there is one step, no
-    bias_hh."""
+    """ONNX's GRU resets before the product: the same here, where h0 = 0, with one step and no bias_hh."""
     cell, inputs, batch_first = case["op"], case["inputs"], bool(case["attributes"].get("layout", 0))
     order, (_, rows, width) = ORDERS[cell], inputs["R"].shape
 

@@ -1,5 +1,4 @@
-"""What threads divide: the cost model's choice on paper, for machines with 2 to 64 cores, and the same bits
-for every choice."""
+"""What threads divide: the cost model's choice for machines with 2 to 64 cores, and the same bits for all."""
 
 from __future__ import annotations
 

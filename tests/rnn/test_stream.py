@@ -1,5 +1,4 @@
-"""One step a call: the bits of whole sequences, a state that can be set, no allocation, many threads, and
-`out` in any layout."""
+"""One step a call: the bits of whole sequences, states, no allocation, threads, `out` in any layout."""
 
 from __future__ import annotations
 

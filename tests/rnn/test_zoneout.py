@@ -44,8 +44,7 @@ def zoned(rnn, **which):
 
 @each_variant
 def test_calls_take_the_expectation(variant):
-    """Sizes around the widths of vectors, and several groups of sequences. Of an LSTM also h or c
-    alone."""
+    """Sizes around the widths of vectors, several groups of sequences; of an LSTM also h or c alone."""
     rng = np.random.default_rng(1)
     for hidden, inputs, batch in ((15, 7, 3), (33, 5, 70), (65, 17, 2), (130, 16, 13)):
         only = {33: dict(c=0.0), 65: dict(h=0.0)}.get(hidden, {}) if "LSTM" in variant else {}

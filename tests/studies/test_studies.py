@@ -1,5 +1,4 @@
-"""Every study of examples/studies: it runs, its kept results are those that its page needs, and its figure
-can be read."""
+"""Every study: it runs, its kept results are those that its page needs, and its figure can be read."""
 
 from __future__ import annotations
 
@@ -148,8 +147,7 @@ INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 
 
 def intervals_not_printed(prose, names):
-    """Those that no table of these studies has: rounded, and with either sign, as a loss may be written as a
-    gain."""
+    """Those that no table of these studies has: rounded, and with either sign."""
     printed = []
     for study in (importlib.import_module(name).STUDY for name in names):
         for option in study.options or (None,):

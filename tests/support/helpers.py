@@ -183,8 +183,7 @@ def in_parts_of(size: float):
 
 
 def using_network_way(way: str):
-    """Run the body with layers and directions computed "in turn", "side by side" wherever that can be, or the
-    "fastest" way."""
+    """Run the body with layers and directions "in turn", "side by side" where that can be, or "fastest"."""
     return _setting("set_network_way", (way,), ("fastest",))
 
 
@@ -214,8 +213,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
 
 
 def together(work, callers: int, patience: float = 60) -> None:
-    """work(k) for k in range(callers), each in a thread of its own, all begun at once; raises what one of
-    them raises."""
+    """work(k) for k in range(callers), each in its own thread, all begun at once; raises what one raises."""
     begin, failures = threading.Barrier(callers), []
 
     def run(k):

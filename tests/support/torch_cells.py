@@ -192,8 +192,7 @@ class Pair(nn.Module):
 
 
 class WithState(nn.Module):
-    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is
-    allowed."""
+    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or None if allowed."""
 
     def __init__(self, cell, allow_none=False, reverse=False):
         super().__init__()

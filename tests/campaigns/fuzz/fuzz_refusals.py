@@ -1,5 +1,4 @@
-"""Arguments that are wrong: each is refused by an error of the right type that names it, nothing changes, and
-the next call is right."""
+"""Wrong arguments: each is refused by an error that names it, nothing changes, and the next call is right."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ KNOWN = 6
 
 
 class Follower:
-    """A stream, the network as it was when it was made, and all that it has been fed since its state was
-    set."""
+    """A stream, the network as it was when it was made, and the input since its state was set."""
 
     def __init__(self, rnn, batch: int) -> None:
         self.twin = type(rnn).__new__(type(rnn))

@@ -18,8 +18,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """The results, which have to be the same with one thread and with two; and two there must have been, for
-    tasks and for units."""
+    """The results, the same with one thread and with two; and there were two, for tasks and for units."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):

@@ -179,8 +179,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads; with `changing` a ninth sets the number of threads, and each model has another
-    instruction set."""
+    """Eight threads. changing: a ninth sets the number of threads, and models have other instruction sets."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)

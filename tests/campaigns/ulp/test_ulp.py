@@ -1,5 +1,4 @@
-"""exp, tanh and sigmoid of some of all floats; whether the judge of the campaign is right, and sees planted
-faults."""
+"""exp, tanh and sigmoid of some of all floats; the campaign's judge is right, and sees planted faults."""
 
 from __future__ import annotations
 
