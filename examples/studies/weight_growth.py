@@ -88,9 +88,7 @@ def in_training(axes, results, what, ticks):
     axes.set_ylim(ticks[0] * 0.8, ticks[-1] * 1.2)
     heights = label_places([float(end) for end, _ in ends.values()], 0.07 * np.log10(ticks[-1] / ticks[0]))
     for (key, (_, colour)), height in zip(ends.items(), heights, strict=True):
-        axes.annotate(
-            key, (passes, 10**height), (4, 0), textcoords="offset points", color=colour, va="center"
-        )
+        axes.annotate(key, (passes, 10**height), (4, 0), "data", "offset points", color=colour, va="center")
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 

@@ -61,9 +61,7 @@ def check_apart(other: ModuleType) -> None:
         # The functions of either build name the compiled module as theirs.
         compiled = home is lnrnn._core and value is not home
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
-            raise SystemExit(
-                f"{module.__name__} uses {value} of this build: it imports lnrnn by its full name"
-            )
+            raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
 
 
 # --- what is timed ------------------------------------------------------------------------------------------

@@ -21,9 +21,7 @@ from worker import Worker  # noqa: E402
 def pytest_addoption(parser):
     group = parser.getgroup("lnrnn benchmarks")
     group.addoption("--bench-threads", default="1,2", help="numbers of threads to race on (default 1,2)")
-    cpus = (
-        "CPUs to use, most wanted first (default: from the last to the first, where the system often works)"
-    )
+    cpus = "CPUs to use, most wanted first (default: from the last, as the system often uses the first)"
     group.addoption("--bench-cpus", default=None, help=cpus)
     wait = "seconds to wait for calm before a disturbed race is run again"
     group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS", help=wait)

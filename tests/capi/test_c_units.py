@@ -84,9 +84,7 @@ def test_the_table_only_grows():
 def declarations(text: str) -> dict[str, str]:
     """Functions by name: their types, as C has them, without comments."""
     text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.finditer(
-        r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(([^()]*)\)(?: except \S+)?;?$", text, re.MULTILINE
-    )
+    found = re.finditer(r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(([^()]*)\)(?: except \S+)?;?$", text, re.M)
     return {
         name: " ".join(f"{kind}({arguments})".split()).replace("(void)", "()")
         for kind, name, arguments in (match.groups() for match in found)

@@ -249,9 +249,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
             for suffix, tape in tapes.items():
                 for side in sides(rnn):
                     mean, var = (tape.mean, tape.var) if cell == "RNN" else tape.statistics[side]
-                    old = kept.get(
-                        (side, suffix), (np.zeros((0, mean.shape[1])),) * 2 + (np.zeros(0, np.int64),)
-                    )
+                    old = kept.get((side, suffix), (*np.zeros((2, 0, mean.shape[1])), np.zeros(0, np.int64)))
                     new = kept[side, suffix] = ref.update_step_statistics(
                         old, (mean, var, tape.count), momentum
                     )

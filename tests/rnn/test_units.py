@@ -83,9 +83,7 @@ def test_the_order_of_sums(with_unit, rng, inputs):
     same(product(x, w), as_the_manual_says(with_unit, x, w))
 
 
-@pytest.mark.parametrize(
-    "exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "overflow", "any"]
-)
+@pytest.mark.parametrize("exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "large", "any"])
 def test_the_ends_of_the_range(with_unit, rng, exponents):
     """Products and sums that are subnormal, and that overflow: those that the manual gives 0 and infinity."""
     low, high = exponents

@@ -10,9 +10,7 @@ from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.speakers import CELLS, one_thread
 
-SETTINGS = {
-    training: {norm: [0.01, 0.3] for norm in study.NORMS} for training in (*study.TRAININGS, "fastest")
-}
+SETTINGS = {how: {norm: [0.01, 0.3] for norm in study.NORMS} for how in (*study.TRAININGS, "fastest")}
 SEED = 7
 
 

@@ -250,9 +250,7 @@ class TorchLike(nn.Module):
         return {"output": y, "state": (h[None], c[None])}
 
     def state_dict(self, *args, **kwargs):
-        return {
-            name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()
-        }
+        return {n.replace("cell.cell", "cell"): p for n, p in super().state_dict(*args, **kwargs).items()}
 
 
 class BatchFirst(nn.Module):

@@ -113,9 +113,7 @@ def test_autocast_computes_in_float32(cell):
         y, _ = module(head(x), tuple(s.bfloat16() for s in end) if cell == "LSTM" else end.bfloat16())
     y.sum().backward()
     assert head.weight.grad.dtype == torch.float32 and bool((head.weight.grad != 0).any())
-    with pytest.raises(
-        TypeError, match="x must be of the parameters' dtype and device, torch.float32 on cpu"
-    ):
+    with pytest.raises(TypeError, match="x must be of the parameters' dtype and device, torch.float32 on"):
         module(x.bfloat16())
     with pytest.raises(TypeError, match="h0 must be of the parameters' dtype and device"):
         state = torch.zeros(2, B, H, dtype=torch.float64)

@@ -32,9 +32,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 def neon_quick(folder: Path) -> str:
     """By gcc; two threads on NEON beside one on plain C, whose bits must not be the same."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
-    vectors, scalar = (
-        results([QEMU, str(program)], isa, n, folder) for isa, n in (("neon", 2), ("scalar", 1))
-    )
+    vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
     try:
         same(vectors, scalar, "neon and scalar")
