@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 
 # The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which
@@ -58,8 +59,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_teststatus(report):
-    """A test that fails is named at once, in a line of its own, where pytest prints an F and names it at the
-    end."""
+    """A test that fails is named at once, in a line of its own."""
     if report.failed:
         category = "failed" if report.when == "call" else "error"
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -76,10 +76,16 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("unit", unit_names(), indirect=True, scope="session")
 
 
+@pytest.fixture(autouse=True)
+def seeded_torch():
+    """Torch's numbers are the same in every run of a test, whatever ran before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 @pytest.fixture
 def isa(request):
-    """The test runs once on the kernels of every ISA of this machine; the ISA chosen at import is restored
-    afterwards."""
+    """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
     with using_isa(request.param) as name:
         yield name
 
@@ -94,8 +100,7 @@ def family(request):
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """The operations of simd.h, once for every instruction set of this machine, and for those of one that
-    it can emulate."""
+    """The operations of simd.h, for every instruction set of this machine, and those that it can emulate."""
     unit = Unit(request.param)
     yield unit
     unit.close()

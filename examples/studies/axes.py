@@ -20,7 +20,7 @@ standardised).
 from collections import namedtuple
 
 import numpy as np
-from common import Check, Study, show, table
+from common import Study, checks, show, table
 from plots import STYLES
 
 import lnrnn
@@ -270,39 +270,27 @@ def clauses(results):
     ln = {case: found for case, found in results.items() if case[:2] == "LN"}
     sound = all(found["alike"] and found["disjoint"] and found["exact"] for found in results.values())
     pixels = np.prod(SHAPES["NCHW"][1:])
-    return [
-        Check(
-            "LN averages over the units of a sample, BN over the batch: 9 of 9 cases as claimed",
+    means = {case: found["means"] for case, found in results.items()}
+    gains = {case: found["gains"] for case, found in results.items()}
+    backs = {case: found["back"] for case, found in results.items()}
+    return checks({
+        "LN averages over the units of a sample, BN over the batch: 9 of 9 cases as claimed":
             sound and all(results[case]["over"] == over for case, over in CLAIMED.items()),
-        ),
-        Check(
-            "BN takes one mean for each channel, not one for each pixel",
-            results["BN, NCHW"]["means"] == SHAPES["NCHW"][1] != pixels,
-        ),
-        Check(
-            "BN stores a mean and a variance for each group, LN nothing",
+        "BN takes one mean for each channel, not one for each pixel":
+            means["BN, NCHW"] == SHAPES["NCHW"][1] != pixels,
+        "BN stores a mean and a variance for each group, LN nothing":
             all(list(found["stored_means_and_variances"]) == [found["means"]] * 2 for found in bn.values())
             and not any(found["stored"] for found in ln.values()),
-        ),
-        Check(
-            "LN computes at inference what it does in training; under BN a sample is alone there",
+        "LN computes at inference what it does in training; under BN a sample is alone there":
             all(found["infer"] == found["over"] for found in ln.values())
             and not any(found["infer"] for found in bn.values()),
-        ),
-        Check(
-            "as many gains under LN as under BN: in (N, C) and (T, B, H)",
-            all(results[f"LN, {a}"]["gains"] == results[f"BN{b}, {a}"]["gains"]
-                for a, b in (("NC", ""), ("TBH", " per step"))),
-        ),
-        Check(
-            "but not in (N, C, H, W)", results["LN, NCHW"]["gains"] == pixels != results["BN, NCHW"]["gains"]
-        ),
-        Check(
-            "gain = sigma and bias = mu give BN's input back",
-            all(results[f"BN, {a}"]["back"] == results[f"BN, {a}"]["means"] for a in ("NC", "NCL", "NCHW")),
-        ),
-        Check("but of LN's one sample only", all(found["back"] == 1 for found in ln.values())),
-    ]  # fmt: skip
+        "as many gains under LN as under BN: in (N, C) and (T, B, H)":
+            gains["LN, NC"] == gains["BN, NC"] and gains["LN, TBH"] == gains["BN per step, TBH"],
+        "but not in (N, C, H, W)": gains["LN, NCHW"] == pixels != gains["BN, NCHW"],
+        "gain = sigma and bias = mu give BN's input back":
+            all(backs[f"BN, {a}"] == means[f"BN, {a}"] for a in ("NC", "NCL", "NCHW")),
+        "but of LN's one sample only": all(found["back"] == 1 for found in ln.values()),
+    })  # fmt: skip
 
 
 def tables(results):

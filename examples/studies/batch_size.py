@@ -15,8 +15,8 @@ A small batch gives BN noisy statistics, and a batch of one gives it none.
 """
 
 import numpy as np
-from common import FOLDS, Check, Clause, Study, best, load_digits, percent, points, show, side_by_side, table
-from nets import FeedForward, train
+from common import FOLDS, Check, Clause, Study, load_digits, percent, points, show, side_by_side, table
+from nets import FeedForward, accuracy, best_rates, train
 from plots import STYLES, forest, lines, tidy
 
 from lnrnn.speakers import Adam
@@ -41,11 +41,8 @@ def draw(results, figure):
     sizes = [size for size in BATCHES if size > 1][::-1]
     left.set_xscale("log", base=2)
     left.set_ylim(70, 100)
-    by_norm = {
-        name: 100 * np.stack([results["accuracy"][f"{name}, {size}"] for size in sizes], axis=1)
-        for name in NORMS
-    }
-    lines(left, sizes, by_norm)
+    of = lambda name: np.stack([results["accuracy"][f"{name}, {size}"] for size in sizes], axis=1)  # noqa: E731
+    lines(left, sizes, {name: 100 * of(name) for name in NORMS})
     left.set_xticks(sizes, map(str, sizes))
     tidy(
         left, "At 2 images a batch BN breaks down",
@@ -135,18 +132,9 @@ def trained_without_noise(seeds, rate, quick):
 
 def tune(seeds, quick):
     """For each norm and batch size the rate with the best mean accuracy on the held-out folds."""
-
-    def rate(part):
-        name, size = part
-        data, all_seeds = load_digits(), [seed for seed in seeds for _ in RATES]
-        networks, _ = trained(name, size, all_seeds, RATES * len(seeds), quick)
-        held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in all_seeds], axis=1)
-        right = networks.logits(data.train_x[held]).argmax(axis=2) == data.train_labels[held]
-        return best(RATES, right.mean(axis=0).reshape(len(seeds), len(RATES)).mean(axis=0))
-
     costly_first = sorted(parts(), key=lambda part: part[1])
-    rates = side_by_side(rate, costly_first)
-    return {f"{name}, {size}": rate for (name, size), rate in zip(costly_first, rates, strict=True)}
+    make = lambda part, *each: trained(*part, *each, quick)[0]  # noqa: E731
+    return best_rates(costly_first, lambda part: f"{part[0]}, {part[1]}", RATES, seeds, make)
 
 
 def measure(seeds, settings, quick):
@@ -160,7 +148,7 @@ def measure(seeds, settings, quick):
         else:
             rates = [settings[f"{name}, {size}"]] * len(seeds)
             networks, own = trained(name, size, seeds, rates, quick)
-        found = {"accuracy": accuracy(networks, data.test_x, data.test_labels[:, None])}
+        found = {"accuracy": accuracy(networks, data.test_x, data.test_labels)}
         if size in (NOISY, None):
             found["training"] = accuracy(networks, data.train_x[own], data.train_labels[own])
         if name == "BN" and size is not None:
@@ -174,10 +162,6 @@ def measure(seeds, settings, quick):
             results[what][f"{name}, {size or NOISY}"] = values
     results["refusal"] = refusal()
     return results
-
-
-def accuracy(networks, x, labels):
-    return (networks.logits(x).argmax(axis=2) == labels).mean(axis=0)
 
 
 def accuracy_in_training_mode(networks, data, size):
@@ -216,32 +200,27 @@ def gap(results, name):
 
 
 def clauses(results):
-    found = [
-        Clause(
-            f"LN keeps its accuracy, {LARGE} to {size}", change(results, "LN", size), -MARGIN, comparisons=5
-        )
-        for size in (*SMALL, 1)
-    ]
-    found += [
-        Clause(f"BN loses accuracy, {LARGE} to {size}", -change(results, "BN", size), MARGIN, comparisons=5)
-        for size in SMALL
-    ]
-    found += [
-        Clause(f"LN is above BN at {size}", difference(results, "LN", "BN", size), 0.0, comparisons=4)
-        for size in (8, *SMALL)
-    ]
-    found.append(
-        Clause(f"BN is above LN at {LARGE}", -difference(results, "LN", "BN", LARGE), 0.0, comparisons=4)
-    )
-    plain = gap(results, "no norm")
-    noise = gap(results, "BN without noise") - gap(results, "BN")
-    found += [
-        Clause("BN generalises better than no norm", plain - gap(results, "BN"), 0.0, comparisons=3),
-        Clause("LN generalises better than no norm", plain - gap(results, "LN"), 0.0, comparisons=3),
-        Clause("The noise of BN's statistics regularises", noise, 0.0, comparisons=3),
+    plain, noise = gap(results, "no norm"), gap(results, "BN without noise") - gap(results, "BN")
+    ahead = {size: difference(results, "LN", "BN", size) for size in (8, *SMALL, LARGE)}
+    losses = {
+        **{
+            f"LN keeps its accuracy, {LARGE} to {n}": (change(results, "LN", n), -MARGIN) for n in (*SMALL, 1)
+        },
+        **{f"BN loses accuracy, {LARGE} to {n}": (-change(results, "BN", n), MARGIN) for n in SMALL},
+    }
+    orders = {f"LN is above BN at {n}": ahead[n] for n in (8, *SMALL)}
+    orders[f"BN is above LN at {LARGE}"] = -ahead[LARGE]
+    gaps = {
+        "BN generalises better than no norm": plain - gap(results, "BN"),
+        "LN generalises better than no norm": plain - gap(results, "LN"),
+        "The noise of BN's statistics regularises": noise,
+    }
+    return [
+        *(Clause(text, *part, comparisons=5) for text, part in losses.items()),
+        *(Clause(text, values, 0.0, comparisons=4) for text, values in orders.items()),
+        *(Clause(text, values, 0.0, comparisons=3) for text, values in gaps.items()),
         Check("BN refuses a batch of one image", results["refusal"].startswith("ValueError")),
     ]
-    return found
 
 
 def tables(results):
@@ -258,17 +237,15 @@ def tables(results):
     for name in (*NORMS, "BN without noise"):
         both = results["training"], results["accuracy"]
         gaps.append([name, *(percent(values[f"{name}, {NOISY}"]) for values in both)])
-    return "\n\n".join(
-        [
-            "Accuracy on the test images in %, mean and standard deviation over the seeds",
-            table(["images per batch", *map(str, BATCHES)], rows),
-            f"Change in points from {LARGE} images per batch, 95 %",
-            table(["", *(f"to {size}" for size in SMALL), "at 4, less no norm"], changes),
-            f"At {NOISY} images per batch, accuracy in %",
-            table(["", "training images", "test images"], gaps),
-            results["refusal"],
-        ]
-    )
+    return "\n\n".join([
+        "Accuracy on the test images in %, mean and standard deviation over the seeds",
+        table(["images per batch", *map(str, BATCHES)], rows),
+        f"Change in points from {LARGE} images per batch, 95 %",
+        table(["", *(f"to {size}" for size in SMALL), "at 4, less no norm"], changes),
+        f"At {NOISY} images per batch, accuracy in %",
+        table(["", "training images", "test images"], gaps),
+        results["refusal"],
+    ])  # fmt: skip
 
 
 STUDY = Study("batch_size", measure, clauses, tables, draw, tune, size=(10, 4))

@@ -109,13 +109,13 @@ show("characters", draw, (9.8, 6.6))
 #   ahead by 0.025 [0.014, 0.036], in the GRU by 0.010 [0.001, 0.019]; in the RNN nothing is clear.
 # - **LN trains faster than no norm: confirmed in the gated cells.** It needs 39 % fewer updates in the LSTM
 #   [34, 45] and 33 % in the GRU [26, 39]. **Refuted in the RNN**: 10 % more [-2, 23]. BN needs the fewest
-#   updates in all three. An update with LN takes longer, in the LSTM by a quarter (timed once).
+#   updates in all three.
 #
 # What to do
 # ----------
 # On text that goes on alike, where training windows begin anywhere and have one length, any step of BN is as
 # typical as the others: repeat the last one. Where sequences begin and end, it fails: see step_statistics and
-# two_digits. LN and BN differ by less than either gains over a gated cell without a norm: 0.09 to 0.17 bits.
+# two_digits.
 #
 # Try it yourself
 # ---------------
@@ -130,12 +130,11 @@ show("characters", draw, (9.8, 6.6))
 # lost beyond step 100 compares the same characters, as one of the steps 51 to 100 of fresh windows; at equal
 # length these are the bits that count. Updates are counted until the training bits, mean of ten updates,
 # reach what no norm has after 100 of its 200, mean over seeds 0 to 4. The margins are ours: 0.05 bits, 0.1
-# for "severely", 20 % of the updates. Each part has three intervals, one a cell, that hold together at 95 %;
-# the parts are not corrected for each other. There is one test text, and the intervals do not cover others.
+# for "severely", 20 % of the updates. The three intervals of a part hold together at 95 %, for this one test
+# text.
 #
 # The paper's LSTM has 1,000 units; these use little of what they have seen: after ten characters more hardly
-# helps. Networks with a longer memory could lose where these do not. The statistics are averaged after
-# training, not in it.
+# helps. Networks with a longer memory could lose where these do not.
 
 
 # --- the text -----------------------------------------------------------------------------------------------
@@ -235,9 +234,7 @@ def updates_needed(losses, target):
 def bits(model, text, starts, steps):
     """Bits per character, (steps, N), of sequences that begin at ``starts`` (N,), BATCH at a time."""
     groups = (starts[first : first + BATCH] for first in range(0, len(starts), BATCH))
-    return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.float64(
-        np.log(2)
-    )
+    return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.log(2)
 
 
 def fresh_starts(text):
@@ -436,14 +433,11 @@ def tables(results):
         rows.append([f"{cell.upper():4} {method}", f"{within:.3f}", *(f"{n:+.3f}" for n in by_range), beyond])
     ranges = [f"{low}-{high}" for low, high in RANGES if low <= results["steps"]]
     lost = table(["bits", "within", *ranges, f"lost beyond {STEPS} [95 %]"], rows)
-    rows = [
-        [cell.upper(), bits_lost(results["averaged"][cell]), bits_lost(results["averaged_early"][cell])]
-        for cell in CELLS
-    ]
+    both = results["averaged"], results["averaged_early"]
+    rows = [[cell.upper(), *(bits_lost(values[cell]) for values in both)] for cell in CELLS]
     averaged = table(["bits lost by averaging", f"steps 1-{STEPS}", "steps 1-10"], rows)
-    rows = [
-        [cell.upper(), *(f"{results['needed'][cell][norm].mean():.0f}" for norm in NORMS)] for cell in CELLS
-    ]
+    needed = results["needed"]
+    rows = [[cell.upper(), *(f"{needed[cell][norm].mean():.0f}" for norm in NORMS)] for cell in CELLS]
     return "\n\n".join([results["source"], lost, averaged, table(["updates needed", *NORMS], rows)])
 
 

@@ -150,10 +150,21 @@ class Check:
         return [self.text, "checked", "", "holds" if self.holds else "does not hold", ""]
 
 
+def checks(parts: dict[str, Any]) -> list[Check]:
+    """parts: text -> whether it holds."""
+    return [Check(text, bool(holds)) for text, holds in parts.items()]
+
+
 def points(values: np.ndarray, comparisons: int = 1) -> str:
     """Differences of shares, (S,): "-1.2 [-2.0, -0.4]", the mean and its interval in points."""
     low, high = (100 * end for end in interval(np.asarray(values), comparisons))
     return f"{100 * np.mean(values):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def plus_minus(values: np.ndarray, digits: int = 2, sign: str = "") -> str:
+    """values (S,): mean and standard deviation over the seeds."""
+    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):{sign}.{digits}f}{deviation}"
 
 
 def percent(values: np.ndarray) -> str:
@@ -207,6 +218,13 @@ def side_by_side(function: Callable[[Any], Any], items: Iterable[Any], label: st
             return value
 
         return speakers.side_by_side(job, items, _jobs)
+
+
+def stacked(found: Sequence[Any]) -> Any:
+    """Equal results of several seeds: dicts become one dict, all else an array with the seeds first."""
+    if isinstance(found[0], dict):
+        return {name: stacked([one[name] for one in found]) for name in found[0]}
+    return np.array(found)
 
 
 def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:

@@ -16,7 +16,19 @@ channel:
 import math
 
 import numpy as np
-from common import CLASSES, FOLDS, Clause, Study, best, load_digits, percent, show, side_by_side, table
+from common import (
+    CLASSES,
+    FOLDS,
+    Clause,
+    Study,
+    best,
+    load_digits,
+    percent,
+    plus_minus,
+    show,
+    side_by_side,
+    table,
+)
 from plots import STYLES, lines, tidy
 
 import lnrnn
@@ -44,20 +56,12 @@ def draw(results, figure):
     curve.axhline(100 * (1 - REACHED), color="#999999", lw=1)
     ticks = [count for count in (200, 500, 1000, 2000, 5000) if count <= seen[-1]]
     curve.set_xticks(ticks, [f"{count:,}" for count in ticks])
-    tidy(
-        curve,
-        "BN learns fastest, no norm slowest",
-        xlabel="images seen",
-        ylabel="images wrong before learning, %",
-    )
+    labels = {"xlabel": "images seen", "ylabel": "images wrong before learning, %"}
+    tidy(curve, "BN learns fastest, no norm slowest", **labels)
     lines(rates, shown, {name: 100 * (1 - results["held_out"][name]) for name in NORMS})
     rates.set_xticks(shown, [f"{rate:g}" for rate in shown])
-    tidy(
-        rates,
-        "LN and BN stand higher rates",
-        xlabel="learning rate of Adam",
-        ylabel="held-out images wrong, %",
-    )
+    labels = {"xlabel": "learning rate of Adam", "ylabel": "held-out images wrong, %"}
+    tidy(rates, "LN and BN stand higher rates", **labels)
     for place, name in enumerate(NORMS):
         wrong = 100 * (1 - results["accuracy"][name])
         beside = place + np.linspace(-0.3, 0.3, len(wrong))
@@ -291,13 +295,10 @@ def measure(seeds, settings, quick):
         points = np.unique(np.geomspace(WINDOW, right.shape[1], 60).astype(int))
         border, inside = border_and_inside(on)
         own = {
-            "held_out": np.reshape(held_out, (len(seeds), -1))[:, : len(rates)],
-            "accuracy": correct,
-            "until": images_until(right),
-            "wrong": 1 - running_share(right, WINDOW)[:, points - WINDOW],
-            "border": border,
-            "inside": inside,
-        }
+            "held_out": np.reshape(held_out, (len(seeds), -1))[:, : len(rates)], "accuracy": correct,
+            "until": images_until(right), "wrong": 1 - running_share(right, WINDOW)[:, points - WINDOW],
+            "border": border, "inside": inside,
+        }  # fmt: skip
         for what, values in own.items():
             results.setdefault(what, {})[name] = values
     return {**results, "seen": points}
@@ -356,28 +357,16 @@ def clauses(results):
 
 def tables(results):
     header = [
-        "",
-        "images to 95 %",
-        "never",
-        "test, %",
-        "converged, % of rates",
-        "on at border, %",
-        "inside, %",
+        "", "images to 95 %", "never", "test, %", "converged, % of rates", "on at border, %", "inside, %",
         "apart, %",
-    ]
+    ]  # fmt: skip
     rows = []
     for name in NORMS:
         until = results["until"][name]
-        rows.append([
-            name,
-            f"{until.mean():.0f}±{until.std(ddof=1):.0f}" if len(until) > 1 else f"{until[0]:.0f}",
-            f"{(until == PASSES * 800).sum()}",
-            percent(results["accuracy"][name]),
-            f"{100 * converged(results, name).mean():.0f}",
-            percent(results["border"][name]),
-            percent(results["inside"][name]),
-            percent(np.abs(results["inside"][name] - results["border"][name])),
-        ])  # fmt: skip
+        border, inside = results["border"][name], results["inside"][name]
+        share = f"{100 * converged(results, name).mean():.0f}"
+        row = [plus_minus(until, 0), f"{(until == PASSES * 800).sum()}", percent(results["accuracy"][name])]
+        rows.append([name, *row, share, *map(percent, (border, inside, np.abs(inside - border)))])
     by_rate = [[name, *map(percent, results["held_out"][name].T)] for name in NORMS]
     rates = ["held out, %, at rate", *(f"{rate:g}" for rate in results["rates"])]
     return table(header, rows) + "\n\n" + table(rates, by_rate)

@@ -24,8 +24,20 @@ better the estimate). That without scale and shift "表達能力會下降" (the 
 import time
 
 import numpy as np
-from common import FOLDS, Check, Clause, Study, best, load_digits, percent, points, show, side_by_side, table
-from nets import EPS, FeedForward, train
+from common import (
+    FOLDS,
+    Clause,
+    Study,
+    checks,
+    load_digits,
+    percent,
+    points,
+    show,
+    side_by_side,
+    stacked,
+    table,
+)
+from nets import EPS, FeedForward, accuracy, best_rates, train
 from plots import OTHER, STYLES, forest, tidy
 
 import lnrnn
@@ -60,11 +72,8 @@ def draw(results, figure):
     draw_momentum(upper_left, results["momentum"])
     draw_shape(upper_right, results["shape"])
     draw_errors(lower_left, results["error"])
-    rows = {
-        f"{norm}, {width} units": change(results, "accuracy", norm, width)
-        for width in WIDTHS
-        for norm in NORMS
-    }
+    kinds = [(norm, width) for width in WIDTHS for norm in NORMS]
+    rows = {f"{norm}, {width} units": change(results, "accuracy", norm, width) for norm, width in kinds}
     forest(lower_right, rows, comparisons=len(rows))
     tidy(
         lower_right, "Gain and bias matter to BN with 4 units",
@@ -124,14 +133,11 @@ show("definitions", draw, FIGURE)
 # - A gain of :math:`\sqrt{\mathrm{Var} + \epsilon}` and a bias of E give x back, to 1e-15. The mean becomes
 #   beta and the standard deviation gamma: the variance is gamma squared. The paper's supplement has the
 #   initial values exchanged: with gain 0 every output is the bias, and no gradient passes.
-# - The error of a batch's mean is 1.00 over the root of its size, from 2 to 256. This holds by theory, as the
-#   batches are drawn with replacement. "The larger the better" holds, but 4 times the batch only halves the
-#   error. That of the variance falls as batch to the power -0.484.
-# - Statistics of all 800 images make an update on 32 images cost 8.5 times the multiply-adds. The cost grows
-#   with the training set.
+# - The error of a batch's mean is 1.00 over the root of its size, from 2 to 256. So 4 times the batch only
+#   halves the error. That of the variance falls as batch to the power -0.484.
+# - Statistics of all 800 images make an update on 32 images cost 8.5 times the multiply-adds.
 # - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
-#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. With 8 units, and for LN with
-#   4, 20 seeds decide nothing about test accuracy.
+#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. All else is unclear.
 #
 # What to do
 # ----------
@@ -141,22 +147,18 @@ show("definitions", draw, FIGURE)
 #
 # Try it yourself
 # ---------------
-# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: where does the loss begin? Set ``MOMENTA = (0.01,
-# 0.5)`` and compare the columns. For exact statistics of 60,000 images, ``multiply_adds(32, 60000)`` gives
-# about 570 times an update.
+# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: where does the loss begin? For exact statistics of
+# 60,000 images, ``multiply_adds(32, 60000)`` gives about 570 times an update.
 #
 # How it was measured
 # -------------------
-# Formulas, momentum and errors: batches of frames of Japanese Vowels, 12 channels, 20 seeds. BN normalises
-# with the biased variance (divided by the batch b), and keeps the unbiased one (by b - 1) for inference; at b
-# = 2 that is twice as large. Shapes and ablation: networks of 64-32-32-10, or 8 or 4 hidden units, on
-# scikit-learn's digits, with ReLU and Adam, 30 passes over 800 images, batches of 32. "Fixed" holds the
-# hidden layers' gains at 1 and biases at 0; the last layer keeps its bias. Rates are the best of six for each
-# norm, width and kind on held-out training images, seeds 0 to 4. Results are of seeds 5 to 24. Intervals of
-# the ablation hold together for six (Bonferroni), those for training and test each. The margin of 1 point is
-# ours. Two of 20 networks of LN with 4 units, gain and bias trained, stay at chance, hence their wide
-# interval. Exact statistics are those of a forward pass over all images, without gradients through it. Times
-# are of one run, and vary. What is "checked" can only fail if the library does.
+# Formulas, momentum and errors: batches of frames of Japanese Vowels, 12 channels, 20 seeds. Shapes and
+# ablation: networks of 64-32-32-10, or 8 or 4 hidden units, on scikit-learn's digits, with ReLU and Adam, 30
+# passes over 800 images, batches of 32. "Fixed" holds the hidden layers' gains at 1 and biases at 0; the last
+# layer keeps its bias. Rates are the best of six for each norm, width and kind on held-out training images,
+# seeds 0 to 4. Results are of seeds 5 to 24. Intervals of the ablation hold together for six. The margin of 1
+# point is ours. Two of 20 networks of LN with 4 units, gain and bias trained, stay at chance, hence their
+# wide interval. Times are of one run, and vary.
 
 # --- formulas, by hand and by the library -------------------------------------------------------------------
 
@@ -201,12 +203,8 @@ def momentum(frames, seed, batches=40):
     means, torch, other = [], {}, {}
     chosen = [frames[rng.choice(len(frames), BATCH)] for _ in range(batches)]
     for m in MOMENTA:
-        layer, values, torch[str(m)], other[str(m)] = (
-            lnrnn.BatchNorm(frames.shape[1], momentum=m),
-            0.0,
-            [],
-            [],
-        )
+        layer, values = lnrnn.BatchNorm(frames.shape[1], momentum=m), 0.0
+        torch[str(m)], other[str(m)] = [], []
         for batch in chosen:
             layer.train()(batch)
             torch[str(m)].append(layer.running_mean[0])
@@ -297,23 +295,9 @@ def trained(part, seeds, rates, quick):
     return networks, np.stack(chosen, axis=1)
 
 
-def accuracy(networks, x, labels):
-    """x (N, 64) or (N, M, 64), labels (N,) or (N, M) -> (M,)."""
-    return (networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)).mean(axis=0)
-
-
 def tune(seeds, quick):
     """For each norm, width and kind the rate that is right most often on the held-out fold."""
-    data = load_digits()
-    all_seeds = [seed for seed in seeds for _ in RATES]
-    held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in all_seeds], axis=1)
-
-    def rate(part):
-        networks, _ = trained(part, all_seeds, RATES * len(seeds), quick)
-        scores = accuracy(networks, data.train_x[held], data.train_labels[held])
-        return best(RATES, scores.reshape(len(seeds), len(RATES)).mean(axis=0))
-
-    return dict(zip(map(key, parts()), side_by_side(rate, parts(), "rates"), strict=True))
+    return best_rates(parts(), key, RATES, seeds, lambda part, *each: trained(part, *each, quick)[0])
 
 
 def multiply_adds(size, images=800):
@@ -339,9 +323,8 @@ def cost(networks, chosen):
     for size in (8, 32, 128):
         update, statistics = multiply_adds(size, len(chosen))
         rows = chosen[:size]
-        step = seconds(
-            lambda rows=rows: networks.losses_and_gradients(data.train_x[rows], data.train_labels[rows])
-        )
+        batch = data.train_x[rows], data.train_labels[rows]
+        step = seconds(lambda batch=batch: networks.losses_and_gradients(*batch))
         found["multiply-adds"].append(1 + statistics / update)
         found["time"].append(1 + exact / step)
     return found
@@ -349,9 +332,8 @@ def cost(networks, chosen):
 
 def measure(seeds, settings, quick):
     data, frames = load_digits(), np.concatenate(japanese_vowels().train.x)
-    stacks = side_by_side(
-        lambda part: trained(part, seeds, [settings[key(part)]] * len(seeds), quick), parts(), "networks"
-    )
+    make = lambda part: trained(part, seeds, [settings[key(part)]] * len(seeds), quick)  # noqa: E731
+    stacks = side_by_side(make, parts(), "networks")
     results = {"accuracy": {}, "training accuracy": {}}
     for part, (networks, chosen) in zip(parts(), stacks, strict=True):
         results["accuracy"][key(part)] = accuracy(networks, data.test_x, data.test_labels)
@@ -359,10 +341,8 @@ def measure(seeds, settings, quick):
         results["training accuracy"][key(part)] = own
     networks, chosen = stacks[parts().index(("BN", WIDTHS[0], TRAINED))]
     results["shape"] = shapes(networks, data.test_x, seeds)
-    hand = [by_hand(frames, seed) for seed in seeds]
-    results["by hand"] = {name: np.array([one[name] for one in hand]) for name in hand[0]}
-    off = [errors(frames, seed) for seed in seeds]
-    results["error"] = {name: np.array([one[name] for one in off]) for name in off[0]}
+    results["by hand"] = stacked([by_hand(frames, seed) for seed in seeds])
+    results["error"] = stacked([errors(frames, seed) for seed in seeds])
     results["momentum"] = momentum(frames, seeds[0])
     results["cost"] = cost(networks, chosen)
     return results
@@ -373,41 +353,35 @@ def clauses(results):
     found, shape = results["momentum"], results["shape"]
     last = {reading: {m: curve[-1] for m, curve in found[reading].items()} for reading in ("torch", "other")}
     close = lambda a, b: bool(abs(a - b) < 1e-5)  # noqa: E731
-    count = len(WIDTHS) * len(NORMS)
+    torch, other = last["torch"], last["other"]
+    error = {name: exponent(values) for name, values in results["error"].items()}
+    gauss = shape["of Gaussian numbers"] - shape["skewness"]
+    texts = {"accuracy": "test accuracy lower", "training accuracy": "fits less"}
     return [
-        Check("BN and LN are as the formulas say", max(hand["LN"], hand["BN"]) < 1e-10),
-        Check("LN of a sample is the same alone and in a batch", hand["LN alone"] == 0),
-        Check("gamma = sqrt(Var + eps) and beta = E give x back", hand["back"] < 1e-10),
-        Check(
-            "the mean becomes beta, the standard deviation gamma",
-            max(hand["mean is bias"], hand["deviation is gain"]) < 1e-10,
-        ),
-        Check("gain 0 and bias 1 at the start (supplement) pass no gradient", hand["exchanged"] == 0),
-        Check("running_var has the unbiased variance, the output the biased one", hand["unbiased"] < 1e-5),
-        Check(
-            "torch: m = 0 keeps the start, m = 1 the last batch, None the mean of all",
-            last["torch"]["0.0"] == 0 and close(last["torch"]["1.0"], found["last"])
-            and close(last["torch"]["None"], found["all"]),
-        ),
-        Check(
-            "other reading: m = 0 keeps the last batch, m = 1 the start",
-            close(last["other"]["0.0"], found["last"]) and last["other"]["1.0"] == 0,
-        ),
-        Check("BN leaves skewness and kurtosis as they are", shape["change"].max() < 1e-2),
-        Clause(
-            "BN makes a Gaussian: its |skewness| is as of Gaussian numbers",
-            shape["of Gaussian numbers"] - shape["skewness"], -0.1, "",
-        ),
-        *(
-            Check(f"a batch 4 times as large halves the error of its {name} ({exponent(error).mean():.3f})",
-                  bool((np.abs(exponent(error) - 0.5) < 0.05).all()))
-            for name, error in results["error"].items()
-        ),
+        *checks({
+            "BN and LN are as the formulas say": max(hand["LN"], hand["BN"]) < 1e-10,
+            "LN of a sample is the same alone and in a batch": hand["LN alone"] == 0,
+            "gamma = sqrt(Var + eps) and beta = E give x back": hand["back"] < 1e-10,
+            "the mean becomes beta, the standard deviation gamma":
+                max(hand["mean is bias"], hand["deviation is gain"]) < 1e-10,
+            "gain 0 and bias 1 at the start (supplement) pass no gradient": hand["exchanged"] == 0,
+            "running_var has the unbiased variance, the output the biased one": hand["unbiased"] < 1e-5,
+            "torch: m = 0 keeps the start, m = 1 the last batch, None the mean of all":
+                torch["0.0"] == 0 and close(torch["1.0"], found["last"])
+                and close(torch["None"], found["all"]),
+            "other reading: m = 0 keeps the last batch, m = 1 the start":
+                close(other["0.0"], found["last"]) and other["1.0"] == 0,
+            "BN leaves skewness and kurtosis as they are": shape["change"].max() < 1e-2,
+        }),
+        Clause("BN makes a Gaussian: its |skewness| is as of Gaussian numbers", gauss, -0.1, ""),
+        *checks({
+            f"a batch 4 times as large halves the error of its {name} ({falls.mean():.3f})":
+                (np.abs(falls - 0.5) < 0.05).all() for name, falls in error.items()
+        }),
         *(
             Clause(f"{norm}, {width} units: {text} without gain and bias", change(results, what, norm, width),
-                   MARGIN, comparisons=count)
-            for what, text in (("accuracy", "test accuracy lower"), ("training accuracy", "fits less"))
-            for width in WIDTHS for norm in NORMS
+                   MARGIN, comparisons=len(WIDTHS) * len(NORMS))
+            for what, text in texts.items() for width in WIDTHS for norm in NORMS
         ),
     ]  # fmt: skip
 

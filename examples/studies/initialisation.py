@@ -17,7 +17,7 @@ of the paper says that LN converges faster even with plain SGD: "即使使用简
 
 import numpy as np
 from common import FOLDS, Clause, Study, best, load_digits, percent, show, side_by_side, table
-from nets import Adam, FeedForward, Sgd, train
+from nets import Adam, FeedForward, Sgd, accuracy, train
 from plots import tidy
 
 # Change these.
@@ -35,8 +35,8 @@ OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 def draw(results, figure):
     """One map of the grid per norm, and a contour where 90 % are reached."""
     maps = figure.subplots(1, len(NORMS), sharey=True)
-    for axes, (name, accuracy) in zip(maps, results["accuracy"].items(), strict=True):
-        mean = accuracy.mean(axis=0).T
+    for axes, (name, right) in zip(maps, results["accuracy"].items(), strict=True):
+        mean = right.mean(axis=0).T
         image = axes.imshow(100 * mean, origin="lower", cmap="cividis", vmin=10, vmax=100, aspect="auto")
         axes.contour(mean, [REACHED], colors="#D55E00", linewidths=2.5)
         axes.set_xticks(range(len(SCALES))[::2], [f"{scale:g}" for scale in SCALES[::2]])
@@ -115,14 +115,14 @@ def from_scale(name, scale, seed, quick):
 
 
 def updates_to_reach(name, optimiser, seeds, rates, x, labels, quick):
-    """Updates until REACHED of x (B, in) or (B, M, in), labels (B, M), are right, for each network: (M,). All
-    updates count where that never happens; and the accuracy in the end (M,)."""
+    """For each network (M,): updates until REACHED of x (B, in) or (B, M, in), labels (B,) or (B, M), are
+    right, or all updates if that never happens; and the accuracy in the end."""
     data, course = load_digits(), []
     networks = FeedForward(seeds, NORMS[name])
     chosen = [data.without_fold(seed % FOLDS) for seed in seeds]
 
     def watch():
-        course.append((networks.logits(x).argmax(axis=2) == labels).mean(axis=0))
+        course.append(accuracy(networks, x, labels))
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         train(
@@ -155,18 +155,16 @@ def tune(seeds, quick):
 def measure(seeds, settings, quick):
     data, scales = load_digits(), SCALES[::4] if quick else SCALES
     cells = [(name, scale, seed, quick) for name in NORMS for seed in seeds for scale in scales]
-    accuracy = np.array(side_by_side(lambda cell: from_scale(*cell), cells, "scales"))
-    accuracy = accuracy.reshape(len(NORMS), len(seeds), len(scales), len(RATES))
+    right = np.array(side_by_side(lambda cell: from_scale(*cell), cells, "scales"))
+    right = right.reshape(len(NORMS), len(seeds), len(scales), len(RATES))
 
     def speed(key):
-        labels = data.test_labels[:, None]
-        return updates_to_reach(
-            *key.split(", "), seeds, [settings[key]] * len(seeds), data.test_x, labels, quick
-        )
+        rates, test = [settings[key]] * len(seeds), (data.test_x, data.test_labels)
+        return updates_to_reach(*key.split(", "), seeds, rates, *test, quick)
 
     speeds = dict(zip(settings, side_by_side(speed, settings, "speed"), strict=True))
     return {
-        "accuracy": dict(zip(NORMS, accuracy, strict=True)),
+        "accuracy": dict(zip(NORMS, right, strict=True)),
         "updates": {key: updates for key, (updates, _) in speeds.items()},
         "end": {key: end for key, (_, end) in speeds.items()},
     }
@@ -182,21 +180,14 @@ def faster(results, name, optimiser):
 
 
 def clauses(results):
+    speed = {name: (faster(results, "LN", name), np.log(FASTER), "times") for name in OPTIMISERS}
     return [
         Clause("LN trains from more of the grid than no norm", more(results, "LN", "no norm"), MARGIN),
         Clause("BN trains from more of the grid than no norm", more(results, "BN", "no norm"), MARGIN),
         Clause(
             '"BN is sensitive to the initial parameters": less than LN', more(results, "LN", "BN"), MARGIN
         ),
-        Clause(
-            "with SGD LN converges faster than no norm", faster(results, "LN", "SGD"), np.log(FASTER), "times"
-        ),
-        Clause(
-            "with Adam LN converges faster than no norm",
-            faster(results, "LN", "Adam"),
-            np.log(FASTER),
-            "times",
-        ),
+        *(Clause(f"with {name} LN converges faster than no norm", *part) for name, part in speed.items()),
     ]
 
 
@@ -205,19 +196,14 @@ def tables(results):
     found = table([f"{100 * REACHED:.0f} % reached", "of the grid, %"], shares)
     for what, values, axis in (("scale", SCALES, 2), ("rate", RATES, 1)):
         rows = []
-        for name, accuracy in results["accuracy"].items():
-            reached = (accuracy >= REACHED).mean(axis=(0, axis))
+        for name, right in results["accuracy"].items():
+            reached = (right >= REACHED).mean(axis=(0, axis))
             rows.append([name, *(f"{100 * share:.0f}" for share in reached)])
         found += "\n\n" + table([f"by {what}, %", *(f"{value:g}" for value in values)][: len(rows[0])], rows)
-    rows = [
-        [
-            key,
-            f"{updates.mean():.0f}",
-            f"{updates.min():.0f} to {updates.max():.0f}",
-            percent(results["end"][key]),
-        ]
-        for key, updates in results["updates"].items()
-    ]
+    rows = []
+    for key, updates in results["updates"].items():
+        spread = f"{updates.min():.0f} to {updates.max():.0f}"
+        rows.append([key, f"{updates.mean():.0f}", spread, percent(results["end"][key])])
     return found + "\n\n" + table(["", f"updates to {100 * REACHED:.0f} %", "range", "in the end, %"], rows)
 
 

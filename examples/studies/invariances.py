@@ -16,7 +16,7 @@ alone, before W, loses the invariance to changes of W.
 """
 
 import numpy as np
-from common import Check, Study, show, table
+from common import Study, checks, show, stacked, table
 from plots import OTHER, STYLES, tidy
 
 import lnrnn
@@ -70,9 +70,8 @@ def draw_table(axes, entries):
         axes.text(column + 0.5, -0.08, f"{what[symbol]}\n{how}", ha="center", va="bottom", fontsize=9)
     axes.set(xlim=(-1.55, 6), ylim=(5.4, -0.95))
     axes.set_axis_off()
-    axes.set_title(
-        "LN ignores a shift of the weights, not of the data", loc="left", fontsize=10.5, weight="bold"
-    )
+    title = "LN ignores a shift of the weights, not of the data"
+    axes.set_title(title, loc="left", fontsize=10.5, weight="bold")
 
 
 def draw_eps(axes, results):
@@ -240,7 +239,7 @@ def deviation(new, y):
     return max((root_mean_square(new - y, axis) / root_mean_square(y, axis)).max() for axis in (0, 1))
 
 
-def crossing(scales, deviations, level):
+def crossing(scales, deviations, level=0.01):
     """The scale at which deviations, which fall as scales rise, pass the level, between two by interpolation
     in logarithms."""
     low = np.flatnonzero(deviations > level)[-1]
@@ -270,15 +269,13 @@ def measure_one(layer, factors):
                 turned[key] = deviation(output(norm, *changed(layer, change, -1)), opposite)
         if name in NORMS:
             scales[name] = divided_by(name, layer).min() * factors
-            scaled[name] = np.array(
-                [deviation(output(norm, W * factor, D, np.float32, EPS), y) for factor in factors]
-            )
+            single = [output(norm, W * factor, D, np.float32, EPS) for factor in factors]
+            scaled[name] = np.array([deviation(each, y) for each in single])
         if change := {"LN": "W shifted", "BN": "D shifted"}.get(name):
             sizes = np.logspace(-1, 6, 29)
-            off = [
-                deviation(output(norm, *changed(layer, change, size), np.float32, EPS), y) for size in sizes
-            ]
-            harmless[f"{name}, {change}"] = sizes[np.array(off) <= 0.01].max()
+            moved = [output(norm, *changed(layer, change, size), np.float32, EPS) for size in sizes]
+            off = np.array([deviation(each, y) for each in moved])
+            harmless[f"{name}, {change}"] = sizes[off <= 0.01].max()
     a = summed_inputs(W, D)
     one = lnrnn.layer_norm(a + 100 * a.std(), UNITS, eps=0)
     return entries, turned, scales, scaled, harmless, deviation(one, output(layer_norm, W, D))
@@ -291,13 +288,11 @@ def measure(seeds, settings, quick):
     entries, turned, scales, scaled, harmless, one = zip(
         *(measure_one(make_layer(frames, seed), factors) for seed in seeds), strict=True
     )
-    join = lambda parts: {key: np.stack([part[key] for part in parts]) for key in parts[0]}  # noqa: E731
-    scales, scaled = join(scales), join(scaled)
+    scales, scaled = stacked(scales), stacked(scaled)
     return {
-        "entries": join(entries), "turned": join(turned), "one number": np.array(one),
-        "harmless": join(harmless),
-        "crossing": {norm: np.array([crossing(*pair, 0.01) for pair in zip(scales[norm], scaled[norm],
-                                                                           strict=True)]) for norm in NORMS},
+        "entries": stacked(entries), "turned": stacked(turned), "one number": np.array(one),
+        "harmless": stacked(harmless),
+        "crossing": {norm: np.array(list(map(crossing, scales[norm], scaled[norm]))) for norm in NORMS},
         "scales": {norm: np.exp(np.log(scales[norm]).mean(axis=0)) for norm in NORMS},
         "scaled": {norm: scaled[norm].mean(axis=0) for norm in NORMS},
     }  # fmt: skip
@@ -319,32 +314,22 @@ def as_in_table(results, norm):
 
 
 def clauses(results):
-    entries = results["entries"]
-    return [
-        *(Check(f"Table 1, {norm}: 6 of 6 entries", all(as_in_table(results, norm))) for norm in NORMS),
-        Check(
-            "LN ignores one vector added to all units' weights (post: weight shift)",
+    entries, factors = results["entries"], np.abs(np.array(FACTORS) - 1)
+    return checks({
+        **{f"Table 1, {norm}: 6 of 6 entries": all(as_in_table(results, norm)) for norm in NORMS},
+        "LN ignores one vector added to all units' weights (post: weight shift)":
             decided(entries["LN, W shifted"]) is True,
-        ),
-        Check(
-            "LN does not ignore one vector added to all data (the post says it does)",
+        "LN does not ignore one vector added to all data (the post says it does)":
             decided(entries["LN, D shifted"]) is False,
-        ),
-        Check("LN ignores one number added to a sample's summed inputs", results["one number"].max() <= SAME),
-        Check("a norm before W loses the invariance to W", all(as_in_table(results, BEFORE))),
-        Check(
-            "a factor below 0 turns the sign of the output",
+        "LN ignores one number added to a sample's summed inputs": results["one number"].max() <= SAME,
+        "a norm before W loses the invariance to W": all(as_in_table(results, BEFORE)),
+        "a factor below 0 turns the sign of the output":
             max(values.max() for values in results["turned"].values()) <= SAME,
-        ),
-        Check(
-            "weight norm passes on the scale of the data (Table 1 is right, the paper's text wrong)",
-            np.allclose(entries["weight norm, D scaled"], np.abs(np.array(FACTORS) - 1)),
-        ),
-        Check(
-            "BN with stored statistics is invariant to none of the six",
+        "weight norm passes on the scale of the data (Table 1 is right, the paper's text wrong)":
+            np.allclose(entries["weight norm, D scaled"], factors),
+        "BN with stored statistics is invariant to none of the six":
             all(decided(entries[f"{STORED}, {change}"]) is False for change in CHANGES),
-        ),
-    ]
+    })  # fmt: skip
 
 
 def tables(results):

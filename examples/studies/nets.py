@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from common import CLASSES, PIXELS
+from common import CLASSES, FOLDS, PIXELS, best, load_digits, side_by_side
 
 import lnrnn
 from lnrnn.speakers import Adam, Classifier, NormName, cross_entropy
@@ -282,6 +282,34 @@ def train(
             on_update()
         on_epoch()
     return np.concatenate(told)
+
+
+def accuracy(networks: FeedForward, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """x (N, in) or (N, M, in), labels (N,) or (N, M) -> the share that is right at inference, (M,)."""
+    right = networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)
+    return np.asarray(right.mean(axis=0))
+
+
+def best_rates(
+    parts: Sequence[Any],
+    key: Callable[[Any], str],
+    rates: tuple[float, ...],
+    seeds: Sequence[int],
+    make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
+) -> dict[str, float]:
+    """For each part the rate that is right most often on the digits' held-out folds, mean over the seeds.
+
+    make: a part, seeds and their rates -> trained networks.
+    """
+    data, each = load_digits(), [seed for seed in seeds for _ in rates]
+    held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in each], axis=1)
+
+    def rate(part: Any) -> float:
+        networks = make(part, each, rates * len(seeds))
+        right = accuracy(networks, data.train_x[held], data.train_labels[held])
+        return float(best(rates, right.reshape(len(seeds), len(rates)).mean(axis=0)))
+
+    return dict(zip(map(key, parts), side_by_side(rate, parts, "rates"), strict=True))
 
 
 class StepClassifier(Classifier):

@@ -215,12 +215,8 @@ def measure(seeds, settings, quick):
         return curve, accuracy(network, sequences(data.test_x, order), data.test_labels)
 
     found = iter(side_by_side(job, itertools.product(parts, seeds), "pixels"))
-    results = {
-        "updates": np.array(sorted({*range(EVERY, epochs + 1, EVERY), epochs})),
-        "curves": {},
-        "test": {},
-    }
-    results["updates"] *= -(-images // BATCH_SIZE)
+    counted = np.array(sorted({*range(EVERY, epochs + 1, EVERY), epochs}))
+    results = {"updates": counted * -(-images // BATCH_SIZE), "curves": {}, "test": {}}
     for name, order in parts:
         curves, test = zip(*itertools.islice(found, len(seeds)), strict=True)
         results["curves"][f"{name}, {order}"] = np.stack(curves)
@@ -255,11 +251,9 @@ def gain(results, name, order, over="no norm"):
 
 
 def clauses(results):
+    speed = {order: (faster(results, "BN", order), FASTER, "times") for order in ORDERS}
     found = [
-        *(
-            Clause(f"BN is faster, {order}", faster(results, "BN", order), FASTER, "times")
-            for order in ORDERS
-        ),
+        *(Clause(f"BN is faster, {order}", *part) for order, part in speed.items()),
         Clause("BN is no worse, in order", gain(results, "BN", IN_ORDER), -MARGIN),
         Clause("BN is better, permuted", gain(results, "BN", PERMUTED), MARGIN),
     ]

@@ -1,4 +1,4 @@
-"""What the studies' figures share: colours, and three kinds of plots.
+"""What the studies' figures share: colours, and two kinds of plots.
 
 The colours are of Okabe and Ito, which differ for all kinds of colour vision; so do the markers.
 """
@@ -67,16 +67,3 @@ def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comp
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-
-
-def heat(axes: Any, values: np.ndarray, x: Sequence[str], y: Sequence[str], number: str = "{:.0f}") -> None:
-    """values (Y, X) between 0 and 1, as colours with their percentages written in."""
-    axes.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        axes.text(
-            column, row, number.format(100 * value), ha="center", va="center",
-            color="black" if value > 0.55 else "white",
-        )  # fmt: skip
-    axes.set_xticks(range(len(x)), list(x))
-    axes.set_yticks(range(len(y)), list(y))
-    axes.tick_params(length=0)

@@ -28,10 +28,11 @@ from common import (
     best,
     load_digits,
     percent,
+    plus_minus,
     show,
     side_by_side,
     table,
-)  # fmt: skip
+)
 from nets import EPS, FeedForward
 from nets import train as train_stack
 from plots import STYLES, lines, tidy
@@ -69,18 +70,9 @@ def draw(results, figure):
         axes.plot([], [], ":", color="#333333", label="usual scale, before training")
         axes.legend(frameon=False, loc="lower right")
     labels = {"ylabel": "gradient over that at the end, log10"}
-    tidy(
-        rows[0][0],
-        "Deep: untuned, only BN's gradients last",
-        xlabel="hidden layer (8: next to the loss)",
-        **labels,
-    )
-    tidy(
-        rows[0][1],
-        "Recurrent: untuned, only BN's last",
-        xlabel="time step (16: next to the loss)",
-        **labels,
-    )
+    titles = "Deep: untuned, only BN's gradients last", "Recurrent: untuned, only BN's last"
+    tidy(rows[0][0], titles[0], xlabel="hidden layer (8: next to the loss)", **labels)
+    tidy(rows[0][1], titles[1], xlabel="time step (16: next to the loss)", **labels)
     titles = "Deep: BN learns 4 times as fast", "Recurrent: LN learns more slowly"
     for axes, net, title in zip(rows[1], ("deep", "RNN"), titles, strict=True):
         axes.set_ylim(0, 100)
@@ -88,22 +80,12 @@ def draw(results, figure):
         lines(axes, range(1, right["LN"].shape[1] + 1), right)
         axes.set_xticks(range(0, right["LN"].shape[1] + 1, 5))
         axes.axhline(100 * REACHED, color="#999999", lw=1)
-        tidy(
-            axes,
-            title,
-            xlabel="passes over the images",
-            ylabel=f"{net}: right on the test images, %",
-        )
+        tidy(axes, title, xlabel="passes over the images", ylabel=f"{net}: right on the test images, %")
     titles = "With LN sigmoid layers drift no less", "With ReLU LN changes little"
     for axes, net, title in zip(rows[2], ("deep", "ReLU"), titles, strict=True):
         axes.set_ylim(-2, 0.5)
         lines(axes, range(1, DEPTH + 1), {name: results[f"{net}, {name}"]["drift"] for name in NORMS})
-        tidy(
-            axes,
-            title,
-            xlabel="hidden layer",
-            ylabel=f"{net}: drift a pass, log10",
-        )
+        tidy(axes, title, xlabel="hidden layer", ylabel=f"{net}: drift a pass, log10")
 
 
 show("saturation", draw, SIZE)
@@ -118,29 +100,27 @@ show("saturation", draw, SIZE)
 #   1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
 # - **At the usual scale of weights both norms are faster: confirmed.** The deep network without a norm does
 #   not reach 80 % within 20 passes in any seed, so LN is at least 2.7 times as fast there, and BN at least 10
-#   times. In the recurrent network they are at least 1.5 and 3.6 times as fast: three of 20 without a norm do
-#   not reach 80 %.
+#   times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
 # - **Norms saturate less: confirmed, but for LN in the deep network**, which saturates more (43 % of the
 #   units against 35 %).
 # - **So gradients reach further: refuted.** At the usual scale gradients vanish without saturation, because
 #   a sigmoid's slope is at most 1/4: to 1/1600 over eight layers, with LN to 1/560. BN keeps them. With
 #   tuned scales they last in all networks, and neither norm triples them.
-# - **Inputs drift less: BN, confirmed** (11 and 14 times less). This is nearly by definition. Before the
-#   norm its drift is half as large, too. LN: refuted, they drift more (by 1.3 and 1.2).
+# - **Inputs drift less: BN, confirmed** (11 and 14 times less). This is nearly by definition. LN: refuted,
+#   they drift more (by 1.3 and 1.2).
 # - **The deeper, the more drift: confirmed at margin 0**, 1.19 times in the upper half [1.14, 1.25], with
 #   ReLU 1.23 times.
 # - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes neither drift (0.97
 #   times [0.81, 1.17]) nor speed (1.01 times [0.90, 1.12]) much. With sigmoids it adds drift, so ReLU is
-#   ahead there (1.27 times [1.04, 1.54]). In speed ReLU is behind (0.89 times [0.75, 1.04]).
-# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a
-#   unit over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN
-#   in the deep network [0.3, 3.6], unclear at our margin of 0.5. In the other two a lead is unclear.
+#   ahead there (1.27 times [1.04, 1.54]).
+# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a unit
+#   over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN in the
+#   deep network [0.3, 3.6], unclear at our margin of 0.5.
 #
 # What to do
 # ----------
-# In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. The best
-# factors are 4 and 4 in the deep network, 8 and 2 in the recurrent one. Then LN is not clearly faster. At the
-# usual scale LN is much better than a network without a norm.
+# In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. Then LN is
+# not clearly faster.
 #
 # Try it yourself
 # ---------------
@@ -561,11 +541,6 @@ def tables(results):
             yield [row, *(cell(results[f"{net}, {name}{usual}"]) for name in NORMS)]
 
     return "\n\n".join(table([net, *NORMS], rows(net)) for net in NETS)
-
-
-def plus_minus(values, digits=2):
-    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
 
 
 STUDY = Study("saturation", measure, clauses, tables, draw, tune, SIZE)

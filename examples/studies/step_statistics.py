@@ -14,7 +14,7 @@ Do the statistics settle, and which step :math:`K` can be repeated?
 """
 
 import numpy as np
-from common import Clause, Study, interval, join_utterances, points, show, side_by_side, table
+from common import Clause, Study, interval, join_utterances, points, show, side_by_side, stacked, table
 from plots import OTHER, STYLES, tidy
 
 from lnrnn.data import japanese_vowels, pad_sequence
@@ -68,14 +68,8 @@ def draw(results, figure):
         costs, "Late steps fail, the last one worst", xlim=(0.5, last + 0.3), ylim=(-100, 15),
         xlabel=label, ylabel="accuracy gained or lost, points", xticks=(1, 5, 10, 15, 20, last),
     )  # fmt: skip
-    tidy(
-        middle,
-        "Middle steps cost 1 to 2 points",
-        xlim=(6.5, 14.5),
-        ylim=(-4, 1),
-        xticks=range(7, 15),
-        xlabel=label,
-    )
+    limits = {"xlim": (6.5, 14.5), "ylim": (-4, 1), "xticks": range(7, 15)}
+    tidy(middle, "Middle steps cost 1 to 2 points", xlabel=label, **limits)
 
 
 def band(axes, x, values, colour, **style):
@@ -92,8 +86,7 @@ show("step_statistics", draw, (10, 4.4))
 # ------
 # - **The statistics change by little from step 3 on: confirmed up to step 22.** From step 1 to 2 they change
 #   by 0.44 of a standard deviation, from 2 to 3 by 0.11. But they do not settle: the change falls to 0.02 at
-#   step 14 and rises to 0.11 at step 22. In 8 of 20 seeds it is largest at step 21 or 22. Steps 23 to 26,
-#   with fewer than 20 utterances, are not measured.
+#   step 14 and rises to 0.11 at step 22. Steps 23 to 26 have too few utterances.
 # - **So the last known step can be repeated: refuted.** Step 26, which one training utterance reaches, costs
 #   84 points of accuracy after 123 steps, and as many after 2,610.
 # - **Is a middle step harmless? Unclear; but not free.** Repeating step 10 or 13 costs 1.7 to 2.0 points at
@@ -101,11 +94,9 @@ show("step_statistics", draw, (10, 4.4))
 #   0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better off than BN with step 13 [0.5, 2.9].
 # - **The number of utterances does not decide.** Step 18 is known from 78, with an error of 0.06; it costs 11
 #   points. Step 12, with the statistics of those 78 alone, costs 3.0; with those of 78 drawn from all, 2.9.
-#   What is left is the place: late steps lie near the end of an utterance. On test utterances longer than
-#   step 18, which are at such a place too, repeating it costs nothing.
+#   What is left is the place: late steps lie near the end of an utterance.
 #
-# The study two_digits shows the other side: there all training sequences reach every step, and to repeat the
-# last one fails as badly.
+# In the study two_digits all training sequences reach every step, and to repeat the last one fails too.
 #
 # What to do
 # ----------
@@ -125,10 +116,8 @@ show("step_statistics", draw, (10, 4.4))
 # all training utterances. The network keeps those of the steps 1 to K, for every K, and repeats the last. The
 # 370 test utterances are joined, 8 or 170 of one speaker; accuracy at the end is compared with that on the
 # last utterance alone, with all statistics: 98.2 %. Seeds 5 to 24, paired. The six intervals of repeating
-# hold together at 95 %; those in the table are not corrected. In the figure the change, the error and the
-# green line end where fewer than 20 utterances reach the step; the joined lines go on, for the claim is about
-# the last step, and they average 370 sequences. The paper's text has sequences of one length, so its last
-# step is as well known as all others.
+# hold together at 95 %; those in the table are not corrected. The paper's text has sequences of one length,
+# so its last step is as well known as all others.
 
 
 def trained(train, norm, seed, epochs):
@@ -233,13 +222,6 @@ def of_seed(data, joined, seed, epochs):
     own = right(layer, batches(layer, data.test.x), labels).mean()
     found["LN"] = {n: right(layer, batches(layer, s), labels).mean() - own for n, s in joined.items()}
     return found
-
-
-def stacked(found):
-    """A list of equal dicts -> a dict of arrays with the list's axis first."""
-    if isinstance(found[0], dict):
-        return {name: stacked([one[name] for one in found]) for name in found[0]}
-    return np.stack(found)
 
 
 def measure(seeds, settings, quick):

@@ -58,19 +58,12 @@ def draw(results, figure):
         axes.plot([low, high], [place, place], color=colour, lw=4, alpha=0.5)
         axes.plot(alone, place, marker, color=colour, mfc="white", ms=9)
         axes.plot(after, place, marker, color=colour, ms=9)
-        axes.annotate(
-            f"{after:.0f}",
-            (after, place),
-            xytext=(0, 8),
-            textcoords="offset points",
-            color=colour,
-            ha="center",
-        )
+        style = {"textcoords": "offset points"}
+        axes.annotate(f"{after:.0f}", (after, place), (0, 8), color=colour, ha="center", **style)
     for text, at, side in (
         ("after another image", results["LN"], "right"), ("alone", results["LN, alone"], "left"),
     ):  # fmt: skip
-        where = (100 * at.mean(), -0.12)
-        axes.annotate(text, where, xytext=(0, 20), textcoords="offset points", ha=side)
+        axes.annotate(text, (100 * at.mean(), -0.12), (0, 20), ha=side, **style)
     axes.axvline(10, color="#333333", lw=0.8, ls=":")
     axes.annotate("chance", (10, 0), xytext=(4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(WAYS)), WAYS)
@@ -217,15 +210,8 @@ def clauses(results):
 
 
 def tables(results):
-    rows = [
-        [
-            way,
-            percent(results[f"{way.split(',')[0]}, alone"]),
-            percent(results[way]),
-            points(change(results, way)),
-        ]
-        for way in WAYS
-    ]
+    alone = {way: results[f"{way.split(',')[0]}, alone"] for way in WAYS}
+    rows = [[w, percent(alone[w]), percent(results[w]), points(change(results, w))] for w in WAYS]
     by_step = results["repeated"].mean(axis=0)
     at = sorted({*range(7, len(by_step), 8), by_step.argmax()})
     steps = [["accuracy, %", *(f"{100 * by_step[k]:.0f}" for k in at)]]

@@ -27,14 +27,15 @@ from common import (
     CLASSES,
     FOLDS,
     PIXELS,
-    Check,
     Clause,
     Study,
     best,
+    checks,
     load_digits,
     percent,
     show,
     side_by_side,
+    stacked,
     table,
 )
 from nets import Sgd
@@ -72,12 +73,8 @@ def draw(results, figure):
     in_training(grown, results, "growth", (1, 2, 5, 10, 20))
     tidy(grown, "W grows in training", xlabel="passes over the images", ylabel="|W| over |W| at the start")
     in_training(turned, results, "fall", (0.001, 0.01, 0.1, 1))
-    tidy(
-        turned,
-        "A longer W turns less",
-        xlabel="passes over the images",
-        ylabel="angle of an update, |W| free / held",
-    )
+    labels = {"xlabel": "passes over the images", "ylabel": "angle of an update, |W| free / held"}
+    tidy(turned, "A longer W turns less", **labels)
 
 
 def in_training(axes, results, what, ticks):
@@ -91,9 +88,7 @@ def in_training(axes, results, what, ticks):
     axes.set_ylim(ticks[0] * 0.8, ticks[-1] * 1.2)
     heights = label_places([float(end) for end, _ in ends.values()], 0.07 * np.log10(ticks[-1] / ticks[0]))
     for (key, (_, colour)), height in zip(ends.items(), heights, strict=True):
-        axes.annotate(
-            key, (passes, 10**height), (4, 0), textcoords="offset points", color=colour, va="center"
-        )
+        axes.annotate(key, (passes, 10**height), (4, 0), "data", "offset points", color=colour, va="center")
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
@@ -402,11 +397,8 @@ def tune(seeds, quick):
 
     cells = [(norm, name, rate) for norm in NORMS for name, rates in RATES.items() for rate in rates]
     scores = dict(zip(cells, side_by_side(score, cells, "rates"), strict=True))
-    return {
-        f"{norm}, {name}": best(rates, [scores[norm, name, rate] for rate in rates])
-        for norm in NORMS
-        for name, rates in RATES.items()
-    }
+    kinds = [(norm, name, rates) for norm in NORMS for name, rates in RATES.items()]
+    return {f"{n}, {o}": best(rates, [scores[n, o, rate] for rate in rates]) for n, o, rates in kinds}
 
 
 def measure_seed(seed, settings, quick):
@@ -418,11 +410,9 @@ def measure_seed(seed, settings, quick):
             curved = [size(replace(m, eps=0.0).root(images.held_x)) for m in (start, free)]
             held_out = images.held_x, images.held_labels, images.x
             found["training"][key] = {
-                "growth": growth[-1],
-                "curvature": np.log(curved[1] / curved[0]),
-                "cosine": cosine,
+                "growth": growth[-1], "curvature": np.log(curved[1] / curved[0]), "cosine": cosine,
                 "accuracy": free.accuracy(*held_out),
-            }
+            }  # fmt: skip
             width = len(images.x) // BATCH
             found["curves"][f"growth, {key}"] = growth[::width]
             if norm in NORMALISED:
@@ -450,13 +440,6 @@ def measure_seed(seed, settings, quick):
     return found
 
 
-def stacked(found):
-    """A list of nested dictionaries -> one of arrays, the seeds first."""
-    if isinstance(found[0], dict):
-        return {name: stacked([one[name] for one in found]) for name in found[0]}
-    return np.array(found)
-
-
 def measure(seeds, settings, quick):
     results = stacked(side_by_side(lambda seed: measure_seed(seed, settings, quick), seeds, "seeds"))
     # Curves are for the figure: their geometric means.
@@ -475,20 +458,18 @@ def clauses(results):
     images = near(results, JUDGED, "gain, images", 0) and near(results, ["no norm"], "gain, images", 2)
     turns = [near(results, NORMALISED, f"turn, {name}", power) for name, power in (("SGD", -2), ("Adam", -1))]
     own, cross = (near(results, ("BN", "WN"), *what) for what in (("own", -2), ("cross", -1)))
-    found = [
-        Check(
-            "F (by KL) is a mean of Kronecker products: no norm, LN",
-            max(p.max() for p in product.values()) < 1e-4,
-        ),
-        Check("a normalised W times 0.1 to 10 gives the same outputs", moved < 1e-10),
-        Check("F by W goes as 1 / |W|^2", near(results, NORMALISED, "weight", -2)),
-        Check("F along W itself is 0", itself < 1e-9),
-        Check("F by a gain does not depend on |W|", near(results, NORMALISED, "gain", 0)),
-        Check("nor on the images' scale (no norm: as its square)", images),
-        Check("one row doubled: its own block of F is 1/4, not 1/2", own),
-        Check("one row doubled: its block with another row is 1/2", cross),
-        Check("an update turns W as 1 / |W|^2 (SGD), 1 / |W| (Adam)", all(turns)),
-    ]
+    kronecker = max(p.max() for p in product.values())
+    found = checks({
+        "F (by KL) is a mean of Kronecker products: no norm, LN": kronecker < 1e-4,
+        "a normalised W times 0.1 to 10 gives the same outputs": moved < 1e-10,
+        "F by W goes as 1 / |W|^2": near(results, NORMALISED, "weight", -2),
+        "F along W itself is 0": itself < 1e-9,
+        "F by a gain does not depend on |W|": near(results, NORMALISED, "gain", 0),
+        "nor on the images' scale (no norm: as its square)": images,
+        "one row doubled: its own block of F is 1/4, not 1/2": own,
+        "one row doubled: its block with another row is 1/2": cross,
+        "an update turns W as 1 / |W|^2 (SGD), 1 / |W| (Adam)": all(turns),
+    })  # fmt: skip
     for key in (f"{norm}, {name}" for name in RATES for norm in JUDGED):
         of, count = training[key], len(RATES) * len(JUDGED) * 2
         found += [

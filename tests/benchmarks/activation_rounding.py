@@ -29,14 +29,7 @@ from lnrnn.data import japanese_vowels, pad_sequence
 from lnrnn.demo import SETTINGS
 from lnrnn.reference import cells
 from lnrnn.reference.time_loop import Norms
-from lnrnn.speakers import (
-    CELLS,
-    SpeakerNetwork,
-    SpeakerSettings,
-    TrainingSettings,
-    one_thread,
-    side_by_side,
-)
+from lnrnn.speakers import CELLS, SpeakerNetwork, SpeakerSettings, TrainingSettings, one_thread, side_by_side
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
@@ -46,11 +39,7 @@ from common import join_utterances  # noqa: E402
 EPS = 1e-5
 Round = Callable[[np.ndarray], np.ndarray]
 
-WEIGHTS: dict[str, Round] = {
-    "float32": lambda a: a,
-    "bfloat16": rounding.bfloat16,
-    "int8": rounding.int8,
-}
+WEIGHTS: dict[str, Round] = {"float32": np.array, "bfloat16": rounding.bfloat16, "int8": rounding.int8}
 ACTIVATIONS: dict[str, Round] = {
     "float32": lambda a: a,
     "bfloat16": rounding.bfloat16,
@@ -140,8 +129,7 @@ class Settings(SpeakerSettings):
 
 
 def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
-    """The study's network. hidden: see `Settings`. joined: how many utterances of a speaker are one sequence
-    of the test."""
+    """The study's network. hidden: see `Settings`. joined: utterances of a speaker in a sequence."""
     data = japanese_vowels()
     rate, gain = SETTINGS[cell, "layer"]
     settings = Settings(cell, gain, TrainingSettings(learning_rate=rate), hidden)
@@ -189,15 +177,8 @@ SUBJECTS = {
 
 def table(subject: str, cell: str, found: list[dict]) -> list[str]:
     """found: what `measure` gave for each seed."""
-    head = [
-        "weights",
-        "activations",
-        "largest error, median",
-        "worst",
-        "mean error",
-        "right",
-        "answers changed",
-    ]
+    head = "weights | activations | largest error, median | worst | mean error | right | answers changed"
+    head = head.split(" | ")
     lines = [f"### {subject}, LN-{cell.upper()}, {len(found)} networks", ""]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head))]
     for key in found[0]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+import lnrnn
 from machine import COPY, READ, READ_AHEAD, Loop
 from race import Call, on_track
 
@@ -115,6 +117,15 @@ class Case:
             if not error <= allowed:
                 return f"is wrong by {error:.3g} in result {k}, where {allowed:.3g} is allowed"
         return ""
+
+
+def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
+    """The judged call, and on several threads also the same on one."""
+    if threads == 1:
+        return {"lnrnn": judged}
+    enter, leave = partial(lnrnn.set_num_threads, 1), partial(lnrnn.set_num_threads, threads)
+    one = Call(judged.call, answer=judged.answer, enter=enter, leave=leave)
+    return {"lnrnn": judged, "lnrnn 1 thread": one}
 
 
 def as_float64(value) -> np.ndarray:

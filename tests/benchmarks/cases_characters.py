@@ -51,22 +51,14 @@ def characters(threads, cell, batch, hidden, steps):
     ours = {"lnrnn": _contender(partial(_in_numpy, cell, normed), batches)}
     for name, engine in engines().items():
         ours[name] = _contender(partial(_in_torch, threads, _twin(cell, normed, engine), normed), batches)
+    loop = partial(_in_torch, threads, _loop(cell, normed), normed)
+    module = partial(_in_torch, threads, _plain(cell, plain), plain)
     peers = {
-        "torch": lambda: _contender(partial(_in_torch, threads, _loop(cell, normed), normed), batches),
-        "torch.nn plain": lambda: _contender(
-            partial(_in_torch, threads, _plain(cell, plain), plain),
-            batches,
-            _losses(cell, plain, batches, None),
-        ),
+        "torch": lambda: _contender(loop, batches),
+        "torch.nn plain": lambda: _contender(module, batches, _losses(cell, plain, batches, None)),
     }
-    return Case(
-        ours,
-        peers,
-        _losses(cell, normed, batches, "layer"),
-        (TOLERANCE,),
-        counted="updates",
-        other_work=("torch.nn plain",),
-    )
+    want = _losses(cell, normed, batches, "layer")
+    return Case(ours, peers, want, (TOLERANCE,), counted="updates", other_work=("torch.nn plain",))
 
 
 def _start(cell, hidden, norm) -> dict[str, np.ndarray]:
@@ -170,16 +162,14 @@ def _loop(cell, p):
     """The loop of peers_training.py."""
 
     def make(torch):
-        named = {
-            name: torch.tensor(v, requires_grad=True) for name, v in cell.for_peers(_recurrent(p)).items()
-        }
+        given = cell.for_peers(_recurrent(p))
+        named = {name: torch.tensor(v, requires_grad=True) for name, v in given.items()}
 
         def sequence(x):
             state = tuple(x.new_zeros(x.shape[1], p["weight_hh"].shape[1]) for _ in range(cell.STATES))
             ys = []
-            for projected in zip(
-                *(part.unbind() for part in cell.torch_project(torch, named, x)), strict=True
-            ):
+            parts = [part.unbind() for part in cell.torch_project(torch, named, x)]
+            for projected in zip(*parts, strict=True):
                 state = cell.torch_step(torch, named, projected, state)
                 ys.append(state[0])
             return torch.stack(ys)

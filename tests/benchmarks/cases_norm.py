@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 import lnrnn
-from case import Case, Unavailable, tolerances, traffic
+from case import Case, Unavailable, on_one_thread_too, tolerances, traffic
 from lnrnn import reference
 from peers_norm import EPS, builders
 from race import Call
@@ -41,16 +41,6 @@ def _moments(width):
     return _random(width, np.float32, 3), 1 + _random(width, np.float32, 4) ** 2
 
 
-def _ours(call, threads, **more) -> dict[str, Call]:
-    """Our contenders: the call itself, `more` ways to make it, and on several threads also on one."""
-    ours = {"lnrnn": Call(call), **{f"lnrnn {name}": Call(other) for name, other in more.items()}}
-    if threads > 1:
-        ours["lnrnn 1 thread"] = Call(
-            call, enter=lambda: lnrnn.set_num_threads(1), leave=lambda: lnrnn.set_num_threads(threads)
-        )
-    return ours
-
-
 def _need(*names):
     missing = [name for name in names if not hasattr(lnrnn, name)]
     if missing:
@@ -75,22 +65,35 @@ def _dtype(name):
     return np.dtype(name)
 
 
-def _both_ways(call, x, out, threads):
-    """With a fresh output and with out=; `out` says which of them is judged. None: both, the fresh one
-    judged."""
+def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
+    """The limit is a copy of x and `reads` times reading it. summed: the terms in a parameter's gradient."""
+    exact, loose = (UNITS, UNITS) if summed is None else _units_of_sum(summed)
+    ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
+    return Case(
+        ours, peers, want, tolerances(want, x.dtype, exact),
+        traffic(x.nbytes, threads, reads=reads) if limited else None,
+        peers_tolerance=tolerances(want, x.dtype, loose),
+    )  # fmt: skip
+
+
+def _written(call, found, want, x, out, threads) -> Case:
+    """A function that has out=. Peers with their output bound in advance race against out=, the others
+    against fresh outputs. out None: all of them race, and both of ours; the fresh output is judged."""
     bound = partial(call, out=np.empty_like(x))
+    ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:
-        return _ours(call, threads, **{"out=": bound})
-    return _ours(bound if out else call, threads)
+        ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn out=": Call(bound), **ours}
+    else:
+        other = "onnxruntime" if out else "onnxruntime bound"
+        found = {name: build for name, build in found.items() if name != other}
+    return _case(ours, found, want, x, threads)
 
 
-def _peers(found, out):
-    """Peers with their output bound in advance race against out=, the others against fresh outputs; or all of
-    them."""
-    if out is None:
-        return found
-    other = "onnxruntime" if out else "onnxruntime bound"
-    return {name: build for name, build in found.items() if name != other}
+def _layer(layer, function, found, want, x, threads) -> Case:
+    """The layer beside its function: what it adds to a short call."""
+    ours = on_one_thread_too(Call(partial(layer, x)), threads)
+    ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
+    return _case(ours, found, want, x, threads, limited=False)
 
 
 def layer_norm(threads, shape, out=None, dtype="float32"):
@@ -100,29 +103,17 @@ def layer_norm(threads, shape, out=None, dtype="float32"):
     _need_type(lnrnn.layer_norm, x[:1], shape)
     want = (reference.layer_norm(x, shape, weight, bias, EPS),)
     call = partial(lnrnn.layer_norm, x, shape, weight, bias, EPS)
-    found = builders("layer_norm", threads, x, weight, bias)
-    return Case(
-        _both_ways(call, x, out, threads),
-        _peers(found, out),
-        want,
-        tolerances(want, dtype, UNITS),
-        traffic(x.nbytes, threads),
-    )
+    return _written(call, builders("layer_norm", threads, x, weight, bias), want, x, out, threads)
 
 
 def layer_norm_layer(threads, shape):
-    """The layer beside its function: what it adds to a short call."""
     _need("LayerNorm")
     x, (weight, bias), width = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1]
     layer = lnrnn.LayerNorm(width, EPS)
     layer.weight, layer.bias = weight, bias
     want = (reference.layer_norm(x, (width,), weight, bias, EPS),)
-    return Case(
-        _ours(partial(layer, x), threads, function=partial(lnrnn.layer_norm, x, (width,), weight, bias, EPS)),
-        builders("layer_norm", threads, x, weight, bias),
-        want,
-        tolerances(want, x.dtype, UNITS),
-    )
+    function = partial(lnrnn.layer_norm, x, (width,), weight, bias, EPS)
+    return _layer(layer, function, builders("layer_norm", threads, x, weight, bias), want, x, threads)
 
 
 def rms_norm(threads, shape, out=None):
@@ -130,14 +121,7 @@ def rms_norm(threads, shape, out=None):
     x, (weight, _), shape = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1:]
     want = (reference.rms_norm(x, shape, weight, EPS),)
     call = partial(lnrnn.rms_norm, x, shape, weight, EPS)
-    found = builders("rms_norm", threads, x, weight)
-    return Case(
-        _both_ways(call, x, out, threads),
-        _peers(found, out),
-        want,
-        tolerances(want, x.dtype, UNITS),
-        traffic(x.nbytes, threads),
-    )
+    return _written(call, builders("rms_norm", threads, x, weight), want, x, out, threads)
 
 
 def layer_norm_backward(threads, shape):
@@ -146,54 +130,31 @@ def layer_norm_backward(threads, shape):
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
-    exact, loose = _units_of_sum(len(x))
     call = partial(lnrnn.layer_norm_backward, gy, x, shape, weight, bias, EPS)
-    return Case(
-        _ours(call, threads),
-        builders("layer_norm_backward", threads, gy, x, weight, bias),
-        want,
-        tolerances(want, x.dtype, exact),
-        traffic(x.nbytes, threads, reads=1),
-        peers_tolerance=tolerances(want, x.dtype, loose),
-    )
+    found = builders("layer_norm_backward", threads, gy, x, weight, bias)
+    return _case(call, found, want, x, threads, reads=1, summed=len(x))
 
 
 def batch_norm_inference(threads, shape, out=None):
     _need("batch_norm")
-    x, (weight, bias) = _random(shape, np.float32), _affine(shape[1], np.float32)
-    mean, var = _moments(shape[1])
-    want = reference.batch_norm(x, mean, var, weight, bias, eps=EPS)[:1]
-    call = partial(lnrnn.batch_norm, x, mean, var, weight, bias, False, 0.1, EPS)
-    found = builders("batch_norm_inference", threads, x, mean, var, weight, bias)
-    return Case(
-        _both_ways(call, x, out, threads),
-        _peers(found, out),
-        want,
-        tolerances(want, x.dtype, UNITS),
-        traffic(x.nbytes, threads),
-    )
+    x, given = _random(shape, np.float32), (*_moments(shape[1]), *_affine(shape[1], np.float32))
+    want = reference.batch_norm(x, *given, eps=EPS)[:1]
+    call = partial(lnrnn.batch_norm, x, *given, False, 0.1, EPS)
+    return _written(call, builders("batch_norm_inference", threads, x, *given), want, x, out, threads)
 
 
 def batch_norm_layer(threads, shape):
-    """The layer beside its function: what it adds to a short call."""
     _need("BatchNorm")
-    x, (weight, bias) = _random(shape, np.float32), _affine(shape[1], np.float32)
-    mean, var = _moments(shape[1])
+    x, given = _random(shape, np.float32), (*_moments(shape[1]), *_affine(shape[1], np.float32))
     layer = lnrnn.BatchNorm(shape[1], EPS).eval()
-    layer.weight, layer.bias, layer.running_mean, layer.running_var = weight, bias, mean, var
-    want = reference.batch_norm(x, mean, var, weight, bias, eps=EPS)[:1]
-    function = partial(lnrnn.batch_norm, x, mean, var, weight, bias, False, 0.1, EPS)
-    return Case(
-        _ours(partial(layer, x), threads, function=function),
-        builders("batch_norm_inference", threads, x, mean, var, weight, bias),
-        want,
-        tolerances(want, x.dtype, UNITS),
-    )
+    layer.running_mean, layer.running_var, layer.weight, layer.bias = given
+    want = reference.batch_norm(x, *given, eps=EPS)[:1]
+    function = partial(lnrnn.batch_norm, x, *given, False, 0.1, EPS)
+    return _layer(layer, function, builders("batch_norm_inference", threads, x, *given), want, x, threads)
 
 
 def batch_norm_training(threads, shape, out=None):
-    """Two passes at the least: statistics, then output. The running statistics, which move in place, are
-    results."""
+    """Two passes at the least: statistics, then output. The running statistics are results too."""
     _need("batch_norm")
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
@@ -207,18 +168,9 @@ def batch_norm_training(threads, shape, out=None):
         return call()
 
     mean, var = (m.copy() for m in moments)
-    ours = _ours(call, threads)
-    for contender in ours.values():
-        contender.answer = answer
-    exact, loose = _units_of_sum(x.size // shape[1])
-    return Case(
-        ours,
-        builders("batch_norm_training", threads, x, *moments, weight, bias),
-        want,
-        tolerances(want, x.dtype, exact),
-        traffic(x.nbytes, threads, reads=1),
-        peers_tolerance=tolerances(want, x.dtype, loose),
-    )
+    ours = on_one_thread_too(Call(call, answer=answer), threads)
+    found = builders("batch_norm_training", threads, x, *moments, weight, bias)
+    return _case(ours, found, want, x, threads, reads=1, summed=x.size // shape[1])
 
 
 def batch_norm_backward(threads, shape):
@@ -229,15 +181,7 @@ def batch_norm_backward(threads, shape):
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)
     call = partial(lnrnn.batch_norm_backward, gy, x, mean, var, weight, True, EPS)
     found = builders("batch_norm_backward", threads, gy, x, mean, var, weight, bias)
-    exact, loose = _units_of_sum(x.size // shape[1])
-    return Case(
-        _ours(call, threads),
-        found,
-        want,
-        tolerances(want, x.dtype, exact),
-        traffic(x.nbytes, threads, reads=3),
-        peers_tolerance=tolerances(want, x.dtype, loose),
-    )
+    return _case(call, found, want, x, threads, reads=3, summed=x.size // shape[1])
 
 
 def elementwise(threads, name, shape, out=None):
@@ -246,10 +190,5 @@ def elementwise(threads, name, shape, out=None):
     x = _random(shape, np.float32)
     truth = {"exp": np.exp, "tanh": np.tanh, "sigmoid": reference.sigmoid}[name]
     want = (truth(x.astype(np.float64)),)
-    return Case(
-        _both_ways(partial(getattr(lnrnn, name), x), x, out, threads),
-        _peers(builders("elementwise", threads, x, name), out),
-        want,
-        tolerances(want, x.dtype, UNITS),
-        traffic(x.nbytes, threads),
-    )
+    found = builders("elementwise", threads, x, name)
+    return _written(partial(getattr(lnrnn, name), x), found, want, x, out, threads)

@@ -11,7 +11,8 @@ from inspect import signature
 import numpy as np
 
 import lnrnn
-from case import Case, Limit, Unavailable
+import rounding
+from case import Case, Limit, Unavailable, on_one_thread_too
 from cells import CELLS
 from machine import READ, READ_AHEAD, Loop, fastest_unit
 from neighbours import busy_process
@@ -37,35 +38,8 @@ OURS_ROUND, PEERS_ROUND, MOST = 3, 10, 0.3
 TOLERANCE = 2e-5
 
 
-def _rounded_to_bfloat16(w):
-    """To 8 significant bits, to nearest even; finite values, float32."""
-    bits = w.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-
-
-def _rounded_to_int8(w):
-    """Whole numbers from -127 to 127 times one scale for each output."""
-    scale = np.abs(w).max(-1, keepdims=True) / 127
-    return np.rint(w / np.where(scale > 0, scale, 1)) * scale
-
-
-ROUNDED = {"bfloat16": _rounded_to_bfloat16, "int8": _rounded_to_int8}
-
-
 def _inputs(steps, batch, width):
     return np.random.default_rng(7).standard_normal((steps, batch, width), np.float32)
-
-
-def _plain_parameters(cell, hidden) -> dict[str, np.ndarray]:
-    """Of the cell without a norm, as torch initialises them."""
-    random, bound, rows = np.random.default_rng(0), hidden**-0.5, cell.GATES * hidden
-    shapes = {
-        "weight_ih": (rows, hidden),
-        "weight_hh": (rows, hidden),
-        "bias_ih": (rows,),
-        "bias_hh": (rows,),
-    }
-    return {name: random.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def _model(cell, p, norm="layer"):
@@ -87,11 +61,7 @@ def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) 
     peak = Loop(fastest_unit(dtype, threads), threads=threads)
     peak.turn(1)
     share = operations / peak.work.value
-    loops = {
-        "arithmetic": peak,
-        "read": Loop(READ, size, threads),
-        "read ahead": Loop(READ_AHEAD, size, threads),
-    }
+    reads = {"read": Loop(READ, size, threads), "read ahead": Loop(READ_AHEAD, size, threads)}
 
     def seconds(took):
         reading = np.minimum(took["read"], took["read ahead"]) * steps
@@ -99,20 +69,13 @@ def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) 
         limit.name = "weights" if np.median(reading) > np.median(computing) else "arithmetic"
         return np.maximum(reading, computing)
 
-    limit = Limit("", loops, seconds)
+    limit = Limit("", {"arithmetic": peak, **reads}, seconds)
     return limit
 
 
-def _ours(call, threads, answer=None, **more) -> dict[str, Call]:
-    ours = {"lnrnn": Call(call, answer=answer), **{f"lnrnn {name}": other for name, other in more.items()}}
-    if threads > 1:
-        ours["lnrnn 1 thread"] = Call(
-            call,
-            answer=answer,
-            enter=partial(lnrnn.set_num_threads, 1),
-            leave=partial(lnrnn.set_num_threads, threads),
-        )
-    return ours
+def _ours(judged: Call, threads, **more: Call) -> dict[str, Call]:
+    ours = on_one_thread_too(judged, threads)
+    return {"lnrnn": ours.pop("lnrnn"), **{f"lnrnn {name}": call for name, call in more.items()}, **ours}
 
 
 def _whole(model, x) -> Call:
@@ -123,16 +86,10 @@ def whole(threads, cell, batch, hidden, steps):
     """Whole sequences, float32."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
-    call = _whole(_model(cell, p), x)
+    ours = _ours(_whole(_model(cell, p), x), threads)
     peers = builders(WHOLE, cell, cell.for_peers(p), x, threads)
-    return Case(
-        _ours(call.call, threads, call.answer),
-        peers,
-        (cell.answer(p, x),),
-        (TOLERANCE,),
-        _work(cell, threads, batch, hidden, steps),
-        steps,
-    )
+    limit = _work(cell, threads, batch, hidden, steps)
+    return Case(ours, peers, (cell.answer(p, x),), (TOLERANCE,), limit, steps)
 
 
 def _narrow_models(model, dtype) -> dict[str, lnrnn.Network]:
@@ -148,28 +105,22 @@ def narrow(threads, cell, batch, hidden, steps, dtype, norm):
     """Whole sequences, weights in bfloat16 or int8, against peers in the same type and our own float32; norm
     "layer" or None. How wrong an answer may be is measured in what rounding the weights alone does to it."""
     cell = CELLS[cell]
-    p = cell.parameters(hidden, hidden) if norm else _plain_parameters(cell, hidden)
+    p = cell.parameters(hidden, hidden) if norm else cell.plain_parameters(hidden)
     x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
     answer = partial(cell.answer, norm=norm)
     want = answer(p, x)
-    rounded = {name: ROUNDED[dtype](v) if v.ndim == 2 else v for name, v in p.items()}
+    rounded = {name: getattr(rounding, dtype)(v) if v.ndim == 2 else v for name, v in p.items()}
     error = float(np.abs(answer(rounded, x) - want).max())
     (_, judged), *others = _narrow_models(full, dtype).items()
-    call, more = _whole(judged, x), {name: _whole(model, x) for name, model in others}
-    ours = _ours(call.call, threads, call.answer, **more, float32=_whole(full, x))
+    more = {name: _whole(model, x) for name, model in others}
+    ours = _ours(_whole(judged, x), threads, **more, float32=_whole(full, x))
     ours["lnrnn float32"].tolerance = (TOLERANCE,)
     peers = builders(NARROW[norm][dtype], cell, cell.for_peers(p) if norm else p, x, threads)
+    allowed, peers_allowed = min(OURS_ROUND * error, MOST), min(PEERS_ROUND * error, MOST)
     return Case(
-        ours,
-        peers,
-        (want,),
-        (min(OURS_ROUND * error, MOST),),
-        _work(cell, threads, batch, hidden, steps, dtype),
-        steps,
-        peers_tolerance=(min(PEERS_ROUND * error, MOST),),
-        also_judged=tuple(f"lnrnn {name}" for name in more),
-        tells_errors=True,
-    )
+        ours, peers, (want,), (allowed,), _work(cell, threads, batch, hidden, steps, dtype), steps,
+        (peers_allowed,), also_judged=tuple(f"lnrnn {name}" for name in more), tells_errors=True,
+    )  # fmt: skip
 
 
 def streamed(threads, cell, batch, hidden, steps):
@@ -190,14 +141,9 @@ def streamed(threads, cell, batch, hidden, steps):
         return np.stack([stream(x, out=y).copy() for x in xs])
 
     peers = builders(STREAMED, cell, cell.for_peers(p), x, threads)
-    return Case(
-        _ours(call, threads, answer, whole=_whole(model, x)),
-        peers,
-        (cell.answer(p, x),),
-        (TOLERANCE,),
-        _work(cell, threads, batch, hidden, steps, streamed=True),
-        steps,
-    )
+    ours = _ours(Call(call, answer=answer), threads, whole=_whole(model, x))
+    limit = _work(cell, threads, batch, hidden, steps, streamed=True)
+    return Case(ours, peers, (cell.answer(p, x),), (TOLERANCE,), limit, steps)
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
@@ -209,35 +155,27 @@ def batch_norm(threads, cell, batch, hidden, steps):
     statistics = tuple(np.array(s) for s in (model.running_mean_l0, model.running_var_l0))
     plain = _whole(_model(cell, p), x)
     plain.tolerance = (np.inf,)  # another model: checked by `whole`
-    call = _whole(model, x)
-    return Case(
-        _ours(call.call, threads, call.answer, LN=plain),
-        {},
-        (cell.answer(p, x, norm="batch", statistics=statistics),),
-        (TOLERANCE,),
-        _work(cell, threads, batch, hidden, steps),
-        steps,
-    )
+    want = cell.answer(p, x, norm="batch", statistics=statistics)
+    limit = _work(cell, threads, batch, hidden, steps)
+    return Case(_ours(_whole(model, x), threads, LN=plain), {}, (want,), (TOLERANCE,), limit, steps)
 
 
 def plain(threads, cell, batch, hidden, steps):
     """The cell without a norm, against torch.nn and the libraries' own operators; and what our norm costs."""
     cell = CELLS[cell]
-    p = _plain_parameters(cell, hidden)
-    x = _inputs(steps, batch, hidden)
-    call = _whole(_model(cell, p, norm=None), x)
+    p, x = cell.plain_parameters(hidden), _inputs(steps, batch, hidden)
     normed = _whole(_model(cell, cell.parameters(hidden, hidden)), x)
     normed.tolerance = (np.inf,)  # another model: checked by `whole`
-    return Case(
-        _ours(call.call, threads, call.answer, layer=normed),
+    ours, peers = (
+        _ours(_whole(_model(cell, p, norm=None), x), threads, layer=normed),
         builders(PLAIN, cell, p, x, threads),
-        (cell.answer(p, x, norm=None),),
-        (TOLERANCE,),
-        _work(cell, threads, batch, hidden, steps),
-        steps,
-        also_judged=("lnrnn layer",),
-        bounds={"lnrnn layer": NORM_COSTS} if hidden >= NORM_FROM else {},
     )
+    limit = _work(cell, threads, batch, hidden, steps)
+    bounds = {"lnrnn layer": NORM_COSTS} if hidden >= NORM_FROM else {}
+    return Case(
+        ours, peers, (cell.answer(p, x, norm=None),), (TOLERANCE,), limit, steps, bounds=bounds,
+        also_judged=("lnrnn layer",),
+    )  # fmt: skip
 
 
 def ragged(threads, cell, batch, hidden, steps):
@@ -246,20 +184,13 @@ def ragged(threads, cell, batch, hidden, steps):
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model, lengths = _model(cell, p), np.random.default_rng(3).integers(1, steps + 1, batch)
     alive = (np.arange(steps)[:, None] < lengths)[:, :, None]
-    return Case(
-        {
-            "lnrnn padded": Call(partial(model, x), answer=lambda: model(x)[0] * alive),
-            "lnrnn ragged": Call(
-                partial(model, x, lengths=lengths), answer=lambda: model(x, lengths=lengths)[0]
-            ),
-        },
-        {},
-        (cell.answer(p, x, lengths=lengths),),
-        (TOLERANCE,),
-        None,
-        steps,
-        bounds={"lnrnn ragged": RAGGED},
-    )
+    short = partial(model, x, lengths=lengths)
+    ours = {
+        "lnrnn padded": Call(partial(model, x), answer=lambda: model(x)[0] * alive),
+        "lnrnn ragged": Call(short, answer=lambda: short()[0]),
+    }
+    want, bounds = (cell.answer(p, x, lengths=lengths),), {"lnrnn ragged": RAGGED}
+    return Case(ours, {}, want, (TOLERANCE,), None, steps, bounds=bounds)
 
 
 def neighbour(threads, cell, batch, hidden, steps):
@@ -268,21 +199,7 @@ def neighbour(threads, cell, batch, hidden, steps):
         raise Unavailable("one thread on one core only takes turns with a neighbour")
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
-    several = _whole(_model(cell, p), x)
-    one = Call(
-        several.call,
-        answer=several.answer,
-        enter=partial(lnrnn.set_num_threads, 1),
-        leave=partial(lnrnn.set_num_threads, threads),
-    )
-    name = f"lnrnn {threads} threads"
-    return Case(
-        {"lnrnn 1 thread": one, name: several},
-        {},
-        (cell.answer(p, x),),
-        (TOLERANCE,),
-        None,
-        steps,
-        bounds={name: BESIDE},
-        beside=busy_process,
-    )
+    name, ours = f"lnrnn {threads} threads", on_one_thread_too(_whole(_model(cell, p), x), threads)
+    ours = {"lnrnn 1 thread": ours["lnrnn 1 thread"], name: ours["lnrnn"]}
+    want, bounds = (cell.answer(p, x),), {name: BESIDE}
+    return Case(ours, {}, want, (TOLERANCE,), None, steps, bounds=bounds, beside=busy_process)

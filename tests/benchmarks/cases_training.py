@@ -86,20 +86,13 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
     answer = problem.answer()
     limit, without = gemm(problem, threads)
     return Case(
-        ours,
-        peers or {},
-        answer,
-        tolerances(answer, np.float32, UNITS),
-        limit,
-        len(problem.x),
-        left_out=without | (left_out or {}),
-        **more,
-    )
+        ours, peers or {}, answer, tolerances(answer, np.float32, UNITS), limit, len(problem.x),
+        left_out=without | (left_out or {}), **more,
+    )  # fmt: skip
 
 
 def _beside_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """torch.nn's plain cell, which does less work than a normalised one: checked against an answer of its
-    own."""
+    """torch.nn's plain cell, which does less work: checked against an answer of its own."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)
@@ -120,14 +113,9 @@ def normalised(threads, cell, batch, hidden, steps, ragged=False, compiled=False
     if ragged:
         ours["lnrnn padded"] = _step(task, model, padded=True)
     peers = SAME_CELL | ({"torch.compile": torch_compiled} if compiled else {})
-    return _case(
-        task,
-        threads,
-        ours,
-        builders(peers, task, threads) | _beside_plain(cell, batch, hidden, steps, threads, ragged),
-        other_work=("torch.nn plain",),
-        left_out={} if compiled else {"torch.compile": NOT_COMPILED},
-    )
+    found = builders(peers, task, threads) | _beside_plain(cell, batch, hidden, steps, threads, ragged)
+    left_out = {} if compiled else {"torch.compile": NOT_COMPILED}
+    return _case(task, threads, ours, found, left_out, other_work=("torch.nn plain",))
 
 
 def plain(threads, cell, batch, hidden, steps, ragged=False):

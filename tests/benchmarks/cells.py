@@ -62,13 +62,19 @@ class Cell:
             p[f"bias{side}"] = np.float32(0.1) * normal(n)
         return p
 
+    def plain_parameters(self, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Of the cell without a norm, as torch initialises them; as many inputs as units."""
+        random, bound, rows = np.random.default_rng(seed), hidden**-0.5, self.GATES * hidden
+        widths = {"weight_ih": (hidden,), "weight_hh": (hidden,), "bias_ih": (), "bias_hh": ()}
+        drawn = {name: random.uniform(-bound, bound, (rows, *width)) for name, width in widths.items()}
+        return {name: value.astype(np.float32) for name, value in drawn.items()}
+
     def for_peers(self, p):
         """The parameters in the order and the parts that the loops below take."""
         return p
 
     def forward(self, p, x, states=(), **options):
-        """y (T, B, H) in float64 from these states on, and the tape; norm=None for the cell without a
-        norm."""
+        """y (T, B, H) in float64 from these states on, and the tape. norm=None: the cell without a norm."""
         function = getattr(reference, self.NAME.lower())
         initial = dict(zip(("h0", "c0"), states, strict=False))
         y, _, tape = function(x, p, eps=EPS, **initial, **options)
@@ -110,13 +116,11 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in units of
-        H."""
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ...; their widths in units of H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
-        """From states s0, s1 ... and projections p0, p1 ... of a step to states n0, n1 ...; n0 is the
-        output."""
+        """From states s0, s1 ... and projections p0, p1 ... to states n0, n1 ...; n0 is the output."""
         return [
             ("MatMul", ["s0", "weight_hh"], ["product"], {}),
             ("Add", ["product", "p0"], ["a"], {}),

@@ -58,13 +58,10 @@ def check_apart(other: ModuleType) -> None:
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
     for module, value in ((one, value) for one in own for value in vars(one).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
-        compiled = (
-            home is lnrnn._core and value is not home
-        )  # the functions of either build name it as theirs
+        # The functions of either build name the compiled module as theirs.
+        compiled = home is lnrnn._core and value is not home
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
-            raise SystemExit(
-                f"{module.__name__} uses {value} of this build: it imports lnrnn by its full name"
-            )
+            raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
 
 
 # --- what is timed ------------------------------------------------------------------------------------------
@@ -183,19 +180,16 @@ def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
     pace = Pace(rounds=10**9, turn=LONG_TURN if threads > 1 else TURN, limit=seconds)
     contender = after_rest if threads > 1 else Call
     samples, _ = race({"this": contender(ours), "other": contender(theirs)}, pace)
-    least, quartile = (
-        [1e6 * float(np.quantile(samples[who], q)) for who in ("this", "other")] for q in (0, 0.25)
-    )
     row = f"{name:28s}"
-    for this, other in (least, quartile):
+    for q in (0, 0.25):
+        this, other = (1e6 * float(np.quantile(samples[who], q)) for who in ("this", "other"))
         row += f" {this:10.2f} {other:10.2f} {this / other:7.3f}"
     return row + (f"   answers differ by {apart:.1g}" if apart else "")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("other", type=Path, help="the package folder of the other build")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row (default: 2)")
     parser.add_argument("--pattern", default="", help="only rows whose name has it")
@@ -205,9 +199,7 @@ def main() -> None:
     for build in (lnrnn, other):
         build.set_num_threads(options.threads)
     print(f"this   {lnrnn._core.__file__}\nother  {other._core.__file__}\n")
-    print(
-        f"{'':28s} {'least':>10s} {'other':>10s} {'ratio':>7s} {'quartile':>10s} {'other':>10s} {'ratio':>7s}"
-    )
+    print(" " * 28, *(f"{least:>10s} {'other':>10s} {'ratio':>7s}" for least in ("least", "quartile")))
     for name, make in cases():
         if options.pattern in name:
             print(compare(name, make(lnrnn), make(other), options.seconds, options.threads), flush=True)

@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 
 import lnrnn
+from compare_builds import REST, difference
 
-REST = 0.06
 APART = 0.005
 CALLS = {"close": 12, "apart": 4}
 
@@ -34,15 +34,10 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
     for rows, n in ((256, 256), (1024, 1024), (8192, 1024)):
         x = normal(rows, n)
         yield f"layer_norm {rows}x{n}", partial(lnrnn.layer_norm, x, n, out=np.empty_like(x))
-    for cell, steps, batch, units in (
-        ("RNN", 100, 1, 512),
-        ("RNN", 100, 1, 1024),
-        ("LSTM", 100, 1, 512),
-        ("LSTM", 100, 8, 256),
-        ("GRU", 100, 64, 256),
-    ):
+    sizes = ("RNN", 1, 512), ("RNN", 1, 1024), ("LSTM", 1, 512), ("LSTM", 8, 256), ("GRU", 64, 256)
+    for cell, batch, units in sizes:
         model = getattr(lnrnn, cell)(units, units, seed=0)
-        yield f"{cell} T{steps} B{batch} H{units}", partial(model, normal(steps, batch, units))
+        yield f"{cell} T100 B{batch} H{units}", partial(model, normal(100, batch, units))
     stream = lnrnn.RNN(1024, 1024, seed=0).stream()
     yield "RNN stream H1024", partial(stream, normal(1, 1024))
     x = normal(20, 64, 256)
@@ -53,12 +48,6 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
         return model.backward(tape, y)[0], y
 
     yield "LSTM T20 B64 H256 training", train
-
-
-def equal(a: object, b: object) -> bool:
-    if isinstance(a, tuple):
-        return all(map(equal, a, b))
-    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def turn(call: Callable[[], object], how: str) -> list[float]:
@@ -74,9 +63,8 @@ def turn(call: Callable[[], object], how: str) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--pattern", default="", help="only rows whose name has it")
@@ -85,9 +73,7 @@ def main() -> None:
     if sorted(teams) != ["openmp", "pthread"]:
         raise SystemExit(f"this build has {', '.join(teams) or 'no threads'} alone")
     lnrnn.set_num_threads(options.threads)
-    print(
-        f"{'':34s} {'openmp':>9s} {'pthread':>9s} {'ratio':>6s} {'openmp':>9s} {'pthread':>9s} {'ratio':>6s}"
-    )
+    print(" " * 34, *[f"{'openmp':>9s} {'pthread':>9s} {'ratio':>6s}"] * 2)
     for name, call in cases():
         if options.pattern not in name:
             continue
@@ -96,7 +82,7 @@ def main() -> None:
             lnrnn._core.use_team(team)
             if "stream" not in name:
                 answers.append(call())
-        if answers and not equal(*answers):
+        if answers and difference(*answers):
             raise SystemExit(f"{name}: the answers differ")
         for how in CALLS:
             found: dict[str, list[float]] = {team: [] for team in teams}

@@ -21,19 +21,10 @@ from worker import Worker  # noqa: E402
 def pytest_addoption(parser):
     group = parser.getgroup("lnrnn benchmarks")
     group.addoption("--bench-threads", default="1,2", help="numbers of threads to race on (default 1,2)")
-    group.addoption(
-        "--bench-cpus",
-        default=None,
-        help="CPUs to use, most wanted first (default: those allowed, from the last to the "
-        "first, where the system's own work often is)",
-    )
-    group.addoption(
-        "--bench-wait",
-        type=float,
-        default=Pace.patience,
-        metavar="SECONDS",
-        help="how long to wait for calm before a disturbed race is run again",
-    )
+    cpus = "CPUs to use, most wanted first (default: from the last, as the system often uses the first)"
+    group.addoption("--bench-cpus", default=None, help=cpus)
+    wait = "seconds to wait for calm before a disturbed race is run again"
+    group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS", help=wait)
     group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
     group.addoption("--bench-results", default="benchmarks-results", help="folder of the records")
 
@@ -46,14 +37,6 @@ def pytest_generate_tests(metafunc):
     if "threads" in metafunc.fixturenames:
         counts = [int(n) for n in metafunc.config.getoption("bench_threads").split(",")]
         metafunc.parametrize("threads", counts, ids=[f"{n}t" for n in counts])
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "compete" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.benchmark(timer=race_clock))
-            # A race that fails leaves no times behind; its failure says enough.
-            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
 class Suite:
@@ -98,24 +81,11 @@ class Suite:
 
 SUITE = pytest.StashKey[Suite]()
 
-_now = 0.0
-
-
-def race_clock() -> float:
-    """The clock that pytest-benchmark reads. It stands still but for `_replay`, which moves it by a measured
-    time: so the samples of a race, taken in another process, become a benchmark's statistics."""
-    return _now
-
-
-def _replay(samples):
-    global _now
-    _now += next(samples)
-
 
 @pytest.fixture
-def compete(request, benchmark):
+def compete(request):
     """compete(case, table, size, threads, **arguments): races a case of cases_*.py in the worker of that many
-    threads, and adds the result to the record. pytest-benchmark's JSON has the same under extra_info."""
+    threads, and adds the result to the record."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
@@ -129,19 +99,10 @@ def compete(request, benchmark):
             pytest.skip(outcome["unavailable"])
         if "failed" in outcome:
             pytest.fail(outcome["failed"], pytrace=False)
-        facts = {"subject": subject, "table": table, "size": size, "threads": threads, **outcome}
-        suite.races.append(facts)
-        benchmark.group = f"{table}, {threads}t"
-        benchmark.extra_info.update(facts)
-        samples = [took * facts["steps"] for took in facts["times"][facts["ours"][0]]]
-        benchmark.pedantic(_replay, args=(iter(samples),), rounds=len(samples))
+        facts = {"subject": subject, "table": table, "size": size, "threads": threads}
+        suite.races.append({**facts, **outcome})
 
     return run
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_benchmark_update_json(config, benchmarks, output_json):
-    output_json["workers"] = config.stash[SUITE].about
 
 
 def pytest_sessionfinish(session):

@@ -67,32 +67,13 @@ def ours(dtype: str, rows: bool):
 
 def operator(rnn, batch: int):
     """ONNX Runtime's LSTM of one step, states in and out, on one thread: f(x, h, c) -> h, c."""
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
+    from cells import CELLS
+    from peers_norm import onnx_session
+    from peers_plain import onnx_model
 
-    hidden, inputs = rnn.hidden_size, rnn.input_size
-    p = rnn.parameters()
-    order = [0, 3, 1, 2]  # ONNX's i, o, f, c of torch's i, f, g, o
-    turned = {k: np.concatenate([np.split(v, 4)[g] for g in order])[None] for k, v in p.items()}
-    constants = {
-        "w": turned["weight_ih_l0"], "r": turned["weight_hh_l0"],
-        "b": np.concatenate([turned["bias_ih_l0"], turned["bias_hh_l0"]], 1),
-    }  # fmt: skip
-
-    def value(name, *shape):
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-    node = helper.make_node("LSTM", ["x", "w", "r", "b", "", "h", "c"], ["", "hn", "cn"], hidden_size=hidden)
-    state = 1, batch, hidden
-    graph = helper.make_graph(
-        [node], "step", [value("x", 1, batch, inputs), value("h", *state), value("c", *state)],
-        [value("hn", *state), value("cn", *state)],
-        [numpy_helper.from_array(v, name) for name, v in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    p = {name.removesuffix("_l0"): value for name, value in rnn.parameters().items()}
+    model = onnx_model(CELLS["lstm"], p, np.empty((1, batch, rnn.input_size), np.float32), states=True)
+    made = onnx_session(model, 1)
     return lambda x, h, c: made.run(["hn", "cn"], {"x": x, "h": h, "c": c})
 
 
@@ -225,9 +206,8 @@ def lock(hidden: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("what", choices=("sessions", "step", "lock"))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--frame", type=float, default=32.0, help="milliseconds")

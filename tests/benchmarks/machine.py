@@ -50,14 +50,9 @@ def _library():
         library = ctypes.CDLL(str(target))  # stays mapped after the file is gone
     library.machine_time.restype = ctypes.c_double
     library.machine_time.argtypes = [
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_long,
-        ctypes.c_int,
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long, ctypes.c_int,
         ctypes.POINTER(ctypes.c_double),
-    ]
+    ]  # fmt: skip
     return library
 
 
@@ -96,8 +91,7 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """The best of some tries of `budget` seconds each: operations or bytes a second, 0 if the CPU
-        cannot."""
+        """The best of some tries of `budget` seconds: operations or bytes a second; 0 if the CPU cannot."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:
@@ -123,8 +117,7 @@ def cache_sizes() -> dict[str, int]:
 
 
 def limits(threads: int) -> dict[str, float]:
-    """Peak rates with `threads` threads: operations a second ("f32 FMA" ...) and bytes a second ("read L1"
-    ...)."""
+    """Peak rates by name: operations a second ("f32 FMA" ...) and bytes a second ("read L1" ...)."""
     found = {name: Loop(kind, threads=threads).rate() for name, kind in ARITHMETIC.items()}
     caches = cache_sizes()
     private = [level for level in caches if level in ("L1", "L2")]

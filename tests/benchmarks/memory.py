@@ -92,47 +92,38 @@ def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int
     return model.tape_bytes(steps, batch), arguments + results, grown + arguments
 
 
-def _calls(pool) -> str:
-    line = "{:<5} {:<9} {:>3} {:>5} {:>6} {:>8}  {:>8} {:>8} {:>8} {:>8}  {}"
-    print(line.format("cell", "weights", "B", "H", "T", "threads", "MiB", "packed", "call", "allowed", ""))
+def table(columns: str, rows) -> float:
+    """Prints a row for each (cells, bytes measured ..., bytes allowed). -> the largest part that was used."""
+    widths = [max(8, len(name)) for name in columns.split()]
+    print(*map(str.rjust, columns.split(), widths))
     worst = 0.0
-    for cell in CELLS:
-        narrow = [(1, 1024, 100, dtype, 1) for dtype in ("bfloat16", "int8")]
-        for case in [(*size, "float32", threads) for size in SIZES for threads in (1, 2)] + narrow:
-            weights, packed, first = pool.apply(measure, (cell, *case))
-            batch, hidden, steps, dtype, threads = case
-            allowed = bound(weights)
-            worst = max(worst, first / allowed)
-            sizes = [f"{n / MIB:.2f}" for n in (weights, packed, first, allowed)]
-            verdict = "" if first <= allowed else "TOO MUCH"
-            print(line.format(cell, dtype, batch, hidden, steps, threads, *sizes, verdict), flush=True)
-    return (
-        f"packed weights + workspace should take at most 1.1 x the weights + 2 MiB: "
-        f"{'they do' if worst <= 1 else 'THEY DO NOT'}, at most {worst:.2f} of that"
-    )
+    for cells, *measured, allowed in rows:
+        worst = max(worst, measured[-1] / allowed)
+        shown = [*map(str, cells), *(f"{n / MIB:.2f}" for n in (*measured, allowed))]
+        print(*map(str.rjust, shown, widths), "TOO MUCH" * (measured[-1] > allowed), flush=True)
+    return worst
 
 
-def _training(pool) -> str:
-    line = "{:<8} {:>3} {:>5} {:>6} {:>8}  {:>8} {:>8} {:>8} {:>8}  {}"
-    print(line.format("training", "B", "H", "T", "threads", "tape", "args+res", "peak", "allowed", "MiB"))
-    worst = 0.0
-    for cell in CELLS:
-        for case in [(*size, threads) for size in TRAINED for threads in (1, 2)]:
-            tape, given, peak = pool.apply(measure_training, (cell, *case))
-            allowed = TRAINING * (tape + given)
-            worst = max(worst, peak / (tape + given))
-            sizes = [f"{n / MIB:.1f}" for n in (tape, given, peak, allowed)]
-            print(line.format(cell, *case, *sizes, "" if peak <= allowed else "TOO MUCH"), flush=True)
-    return (
-        f"a training step should take at most {TRAINING} x its tape, arguments and results: "
-        f"{'it does' if worst <= TRAINING else 'IT DOES NOT'}, at most {worst:.2f} x"
-    )
+def calls(pool):
+    narrow = [(1, 1024, 100, dtype, 1) for dtype in ("bfloat16", "int8")]
+    every = [(*size, "float32", threads) for size in SIZES for threads in (1, 2)]
+    for case in [(cell, *case) for cell in CELLS for case in every + narrow]:
+        weights, packed, first = pool.apply(measure, case)
+        yield case, weights, packed, first, bound(weights)
+
+
+def steps(pool):
+    for case in [(cell, *size, threads) for cell in CELLS for size in TRAINED for threads in (1, 2)]:
+        tape, given, peak = pool.apply(measure_training, case)
+        yield case, tape, given, peak, TRAINING * (tape + given)
 
 
 def main():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        verdicts = [_calls(pool), _training(pool)]
-    print(*verdicts, sep="\n")
+        of_calls = table("cell B H T weights threads MiB packed call allowed", calls(pool))
+        of_steps = table("training B H T threads tape args+res peak allowed", steps(pool))
+    print(f"packed weights + workspace, of 1.1 x the weights + 2 MiB: {of_calls:.2f} at most")
+    print(f"a training step, of {TRAINING} x its tape, arguments and results: {of_steps:.2f} at most")
 
 
 if __name__ == "__main__":

@@ -62,8 +62,7 @@ INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # what its quantisation puts
 
 
 def _quantized(model: bytes, name: str) -> bytes:
-    """The model after quantize_dynamic: int8 with a scale for each output, activations in 8 bits with a scale
-    for each product."""
+    """The model after quantize_dynamic: int8, a scale for each output; activations of 8 bits, one scale."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -89,9 +88,8 @@ def onnxruntime_scan(cell, p, x, threads) -> Call:
 
 
 def onnxruntime_operator(cell, p, x, threads) -> Call:
-    run = partial(
-        onnx_session(_quantized(peers_plain.onnx_model(cell, p, x), cell.NAME), threads).run, ["y"], {"x": x}
-    )
+    session = onnx_session(_quantized(peers_plain.onnx_model(cell, p, x), cell.NAME), threads)
+    run = partial(session.run, ["y"], {"x": x})
     return Call(run, answer=lambda: run()[0][:, 0])
 
 
@@ -128,26 +126,21 @@ def openvino_quantized_scan(cell, p, x, threads) -> Call:
 
     model = onnx.load_from_string(peers_rnn.onnx_model(cell, p, x, whole=True))
     _int8_matrices(model.graph)
-    infer = openvino_infer(
-        model.SerializeToString(), x, threads, more={"DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP}
-    )
+    more = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP}
+    infer = openvino_infer(model.SerializeToString(), x, threads, more=more)
     return Call(infer, answer=lambda: infer()[0].copy())
 
 
 # {what norm the cell has: {the weights' type: {name: builder}}}
 NARROW = {
     "layer": {
-        "bfloat16": {
-            "openvino bf16": partial(peers_rnn.openvino_scan, precision="bf16"),
-            "torch.jit bf16": torch_loop,
-        },
+        "bfloat16": {"openvino bf16": partial(peers_rnn.openvino_scan, precision="bf16"),
+                     "torch.jit bf16": torch_loop},
         "int8": {"openvino int8": openvino_quantized_scan, "onnxruntime int8": onnxruntime_scan},
     },
     None: {
-        "bfloat16": {
-            "openvino bf16": partial(peers_plain.openvino_operator, precision="bf16"),
-            "torch bf16": torch_module,
-        },
+        "bfloat16": {"openvino bf16": partial(peers_plain.openvino_operator, precision="bf16"),
+                     "torch bf16": torch_module},
         "int8": {"onnxruntime int8": onnxruntime_operator, "torch int8": torch_quantized},
     },
-}
+}  # fmt: skip

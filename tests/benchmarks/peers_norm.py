@@ -58,8 +58,7 @@ class Torch:
         return Call(partial(function, x, shape, weight, EPS))
 
     def layer_norm_backward(self, gy, x, weight, bias):
-        """The kernel that autograd would call, with the statistics that its forward kept: autograd itself
-        adds to it."""
+        """The kernel that autograd would call, with its forward's statistics: autograd itself adds to it."""
         gy, x, weight, bias = self._tensors(gy, x, weight, bias)
         shape = x.shape[-1:]
         _, mean, rstd = self.torch.native_layer_norm(x, shape, weight, bias, EPS)
@@ -99,12 +98,10 @@ class OnnxRuntime:
         helper, numpy_helper = self.onnx.helper, self.onnx.numpy_helper
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
         names = [f"c{k}" for k in range(len(constants))]
+        node = helper.make_node(operator, ["x", *names], ["y"], **attributes)
+        ins, outs = ([helper.make_tensor_value_info(name, kind, x.shape)] for name in "xy")
         graph = helper.make_graph(
-            [helper.make_node(operator, ["x", *names], ["y"], **attributes)],
-            "norm",
-            [helper.make_tensor_value_info("x", kind, x.shape)],
-            [helper.make_tensor_value_info("y", kind, x.shape)],
-            [numpy_helper.from_array(c, name) for c, name in zip(constants, names, strict=True)],
+            [node], "norm", ins, outs, list(map(numpy_helper.from_array, constants, names))
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         session = onnx_session(model.SerializeToString(), self.threads)
@@ -135,8 +132,7 @@ class OnnxRuntime:
 
 
 class OnnxRuntimeBound(OnnxRuntime):
-    """Input and output bound in advance, which spares the output's allocation and most of the call's
-    overhead."""
+    """Input and output bound in advance: no output is allocated, and a call has less overhead."""
 
     bound = True
 
@@ -232,12 +228,9 @@ def _batch_axes(x):
 
 
 LIBRARIES = {
-    "numpy": NumPy,
-    "torch": Torch,
-    "onnxruntime": OnnxRuntime,
-    "onnxruntime bound": OnnxRuntimeBound,
+    "numpy": NumPy, "torch": Torch, "onnxruntime": OnnxRuntime, "onnxruntime bound": OnnxRuntimeBound,
     "jax": Jax,
-}
+}  # fmt: skip
 
 
 def builders(operation: str, threads: int, *arrays) -> dict:

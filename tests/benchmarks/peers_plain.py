@@ -12,6 +12,8 @@ from peers_norm import onnx_session
 from peers_rnn import openvino_infer, torch_on
 from race import Call
 
+PARAMETERS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+
 
 def torch_layer(torch, cell, p):
     """torch.nn.RNN, LSTM or GRU with these parameters."""
@@ -26,32 +28,27 @@ def torch_module(cell, p, x, threads) -> Call:
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
 
-def onnx_model(cell, p, x) -> bytes:
-    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, whose gates have an order of their own."""
+def onnx_model(cell, p, x, states=False) -> bytes:
+    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, whose gates have an order of their own. states: of an
+    LSTM h and c come in too, and only hn and cn go out."""
     from onnx import TensorProto, helper, numpy_helper
 
     hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
-    reordered = {
-        name: np.concatenate([np.split(v, cell.GATES)[k] for k in cell.ONNX_GATES])[None]
-        for name, v in p.items()
-    }
-    constants = {
-        "w": reordered["weight_ih"],
-        "r": reordered["weight_hh"],
-        "b": np.concatenate([reordered["bias_ih"], reordered["bias_hh"]], 1),
-    }
+    parts = {name: np.split(v, cell.GATES) for name, v in p.items()}
+    w, r, *b = (np.concatenate([v[k] for k in cell.ONNX_GATES])[None] for v in map(parts.get, PARAMETERS))
+    constants = {"w": w, "r": r, "b": np.concatenate(b, 1)}
 
     def value(name, *shape):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
-    node = helper.make_node(cell.NAME, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **cell.ONNX_OPTIONS)
-    graph = helper.make_graph(
-        [node],
-        "sequence",
-        [value("x", steps, batch, inputs)],
-        [value("y", steps, 1, batch, hidden)],
-        [numpy_helper.from_array(v, name) for name, v in constants.items()],
-    )
+    given, made, state = ["x", "w", "r", "b"], ["y"], (1, batch, hidden)
+    ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, 1, batch, hidden)]
+    if states:
+        given, made = [*given, "", "h", "c"], ["", "hn", "cn"]
+        ins, outs = [*ins, value("h", *state), value("c", *state)], [value(n, *state) for n in made[1:]]
+    node = helper.make_node(cell.NAME, given, made, hidden_size=hidden, **cell.ONNX_OPTIONS)
+    kept = [numpy_helper.from_array(v, name) for name, v in constants.items()]
+    graph = helper.make_graph([node], "sequence", ins, outs, kept)
     opset = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
 

@@ -113,38 +113,21 @@ def onnx_model(cell, p, x, whole: bool) -> bytes:
     constants = {name: np.ascontiguousarray(v.T) for name, v in p.items()}
 
     def used(nodes):
-        return [
-            numpy_helper.from_array(v, name)
-            for name, v in constants.items()
-            if any(name in n.input for n in nodes)
-        ]
+        taken = {name for node in nodes for name in node.input}
+        return [numpy_helper.from_array(v, name) for name, v in constants.items() if name in taken]
 
     states = [value(f"s{k}", batch, hidden) for k in range(cell.STATES)]
     news = [value(f"n{k}", batch, hidden) for k in range(cell.STATES)]
     if whole:
         parts = [value(f"p{k}", batch, w * hidden) for k, w in enumerate(widths)]
-        body = helper.make_graph(
-            [*step, node("Identity", ["n0"], ["out"], {})],
-            "step",
-            [*states, *parts],
-            [*news, value("out", batch, hidden)],
-            used(step),
-        )
-        zeros = numpy_helper.from_array(zeros, "zeros")
-        ends = [f"last{k}" for k in range(cell.STATES)]
-        scan = node(
-            "Scan",
-            ["zeros"] * cell.STATES + [part.name for part in parts],
-            [*ends, "y"],
-            {"num_scan_inputs": len(parts), "body": body},
-        )
-        graph = helper.make_graph(
-            [*projection, scan],
-            "sequence",
-            [value("x", steps, batch, inputs)],
-            [value("y", steps, batch, hidden)],
-            [*used(projection), zeros],
-        )
+        inner, outs = [*step, node("Identity", ["n0"], ["out"], {})], [*news, value("out", batch, hidden)]
+        body = helper.make_graph(inner, "step", [*states, *parts], outs, used(step))
+        given = ["zeros"] * cell.STATES + [part.name for part in parts]
+        made = [*(f"last{k}" for k in range(cell.STATES)), "y"]
+        scan = node("Scan", given, made, {"num_scan_inputs": len(parts), "body": body})
+        ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, batch, hidden)]
+        kept = [*used(projection), numpy_helper.from_array(zeros, "zeros")]
+        graph = helper.make_graph([*projection, scan], "sequence", ins, outs, kept)
     else:
         nodes = [*projection, *step]
         graph = helper.make_graph(nodes, "step", [value("x", batch, inputs), *states], news, used(nodes))
@@ -191,11 +174,9 @@ def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise Unavailable("would compute in float32: it uses no bfloat16 on this CPU")
     options = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": precision,
-        **(more or {}),
-    }
+        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": precision, **(more or {}),
+    }  # fmt: skip
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     return partial(compiled.create_infer_request().infer, {0: x})
 

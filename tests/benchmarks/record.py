@@ -139,8 +139,7 @@ class Table:
         return [["error: largest, mean", *self.contenders], *rows] if rows else []
 
     def means(self) -> dict[str, str]:
-        """Geometric means over the rows, of the ratios and of the limit's part; and the lowest ratio to the
-        best peer."""
+        """Geometric means over the rows of ratios and the limit's part; the lowest ratio to the best peer."""
         means = {}
         for name in (*self.compared, *self.peers):
             ratios = [r.ratio(name) for r in self.races if name in r.times]

@@ -12,28 +12,16 @@ COMPILED = (32, 256)
 # table: (case, cells, (batch, units), more arguments)
 RACES = {
     "LN-{}, training, whole batches": ("training.normalised", CELLS, GRID, {}),
-    "LN-{}, training, lengths uniform in 1..T": (
-        "training.normalised",
-        CELLS,
-        [(32, 256), (64, 512)],
-        {"ragged": True},
-    ),
+    "LN-{}, training, lengths uniform in 1..T":
+        ("training.normalised", CELLS, [(32, 256), (64, 512)], {"ragged": True}),
     "plain {}, training, whole batches": ("training.plain", CELLS, [(8, 256), (32, 256), (64, 512)], {}),
     "plain {}, training, lengths uniform in 1..T": ("training.plain", CELLS, [(32, 256)], {"ragged": True}),
-    "LN-{}, training, parameters set before each step": (
-        "training.repacking",
-        ["lstm"],
-        [(8, 256)],
-        {"steps": 20},
-    ),
+    "LN-{}, training, parameters set before each step":
+        ("training.repacking", ["lstm"], [(8, 256)], {"steps": 20}),
     "LN-{}, training with lnrnn.torch": ("training.torch_modules", CELLS, [(8, 256), (64, 512)], {}),
-    "LN-{}, training a model of characters": (
-        "characters.characters",
-        ["lstm"],
-        [(32, 128), (32, 256)],
-        {"steps": 100},
-    ),
-}
+    "LN-{}, training a model of characters":
+        ("characters.characters", ["lstm"], [(32, 128), (32, 256)], {"steps": 100}),
+}  # fmt: skip
 
 
 def steps(batch, hidden):

@@ -94,17 +94,9 @@ class Packed:
 
 
 def problem(cell, batch, hidden, steps, *, ragged=False, plain=False) -> Problem:
-    """I = H, random numbers. Without a norm the parameters are what torch starts with."""
+    """I = H, random numbers."""
     random = np.random.default_rng(7)
-    if plain:
-        bound = hidden**-0.5
-        widths = {"weight_ih": (hidden,), "weight_hh": (hidden,), "bias_ih": (), "bias_hh": ()}
-        p = {
-            name: random.uniform(-bound, bound, (cell.GATES * hidden, *width)).astype(np.float32)
-            for name, width in widths.items()
-        }
-    else:
-        p = cell.parameters(hidden, hidden)
+    p = cell.plain_parameters(hidden) if plain else cell.parameters(hidden, hidden)
     x, gy = (random.standard_normal((steps, batch, hidden), np.float32) for _ in range(2))
     half = np.float32(0.5)
     states = tuple(half * random.standard_normal((batch, hidden), np.float32) for _ in range(cell.STATES))

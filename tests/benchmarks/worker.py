@@ -21,8 +21,7 @@ from pathlib import Path
 
 
 class Worker:
-    """The parent's end: `run(...)` races one case in the process and gives its outcome, a dict (see
-    `_race`)."""
+    """The parent's end: `run(...)` races one case in the process and gives its outcome (see `_race`)."""
 
     def __init__(self, threads: int, cpus: list[int]):
         ours, theirs = Pipe()

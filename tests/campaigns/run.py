@@ -53,9 +53,7 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=30, help="for each part without an end of its own")
     parser.add_argument("--quick", action="store_true", help="a sample that takes seconds")
     parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
-    parser.add_argument(
-        "--pytest", type=shlex.split, default=[], help="more arguments of pytest, in one word"
-    )
+    parser.add_argument("--pytest", type=shlex.split, default=[], help="arguments of pytest, in one word")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/campaigns" / name)
     parser.add_argument("--skip-missing", action="store_true", help="pass over parts without their tools")
     parser.add_argument("--keep", action="store_true", help=f"write results/{name}.json")

@@ -25,9 +25,6 @@ HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 
 
-# --- headers ------------------------------------------------------------------------------------------------
-
-
 def compilers(*names: str) -> list[str]:
     """The last name is that of any compiler, for systems without the others."""
     found = [name for name in names if shutil.which(name)]
@@ -77,8 +74,7 @@ RELEASED = {
 
 
 def test_the_table_only_grows():
-    """A new function comes last in the list, and into a new minor here. A removed or changed one is a new
-    major."""
+    """A new function comes last in the list, with a new minor. A removed or changed one is a new major."""
     assert (table().major, table().minor) == (3, max(RELEASED)), "a new major has a list of its own"
     released = " ".join(RELEASED[minor] for minor in sorted(RELEASED)).split()
     assert listed() == [f"lnrnn_{name}" for name in released]
@@ -87,9 +83,7 @@ def test_the_table_only_grows():
 def declarations(text: str) -> dict[str, str]:
     """Functions by name: their types, as C has them, without comments."""
     text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.finditer(
-        r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(([^()]*)\)(?: except \S+)?;?$", text, re.MULTILINE
-    )
+    found = re.finditer(r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(([^()]*)\)(?: except \S+)?;?$", text, re.M)
     return {
         name: " ".join(f"{kind}({arguments})".split()).replace("(void)", "()")
         for kind, name, arguments in (match.groups() for match in found)
@@ -122,9 +116,6 @@ def test_the_pxd_says_what_the_headers_say():
     assert {name: " ".join(text.split()) for name, text in said.items()} == {n: wanted[n] for n in listed()}
 
 
-# --- modules of several units -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def units(tmp_path_factory):
     """One imports the table, the other uses it. The layouts of structs are asserted as they are compiled."""
@@ -134,9 +125,6 @@ def units(tmp_path_factory):
 
 def test_every_function_is_there(units):
     assert units.names() == [(name, 1) for name in listed()]
-
-
-# --- versions -----------------------------------------------------------------------------------------------
 
 
 def imported_anew(units, folder: Path):
@@ -174,9 +162,6 @@ def test_no_lnrnn_at_all(units, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lnrnn", None)
     with pytest.raises(ImportError, match="lnrnn"):
         imported_anew(units, tmp_path)
-
-
-# --- examples -----------------------------------------------------------------------------------------------
 
 
 def demo(folder: Path) -> str:
@@ -239,9 +224,6 @@ def test_the_page_names_every_code_and_version():
     assert len(codes) == 4
     for name, code in codes.items():
         assert re.search(rf"`{name}`.*{code}\b", page), name
-
-
-# --- what is installed --------------------------------------------------------------------------------------
 
 
 def test_headers_and_pxd_are_installed(tmp_path):

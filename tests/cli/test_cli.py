@@ -263,8 +263,7 @@ sys.exit({code})
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """A clone of studies in the current folder, which has a space in its name; the package has none beside
-    it."""
+    """A clone of studies in the current folder, whose name has a space; the package has no studies."""
     folder = tmp_path / "a clone" / studies.WHERE
     folder.mkdir(parents=True)
     for name in ("common", "nets", "plots"):

@@ -135,9 +135,7 @@ def test_what_is_printed_fits_the_terminal_or_none(already_trained, monkeypatch,
     live = sys.stdout.getvalue()
     shown = [re.split("\r", line)[-1].rstrip() for line in live.split("\n")]
     timeless = re.compile("Trained in .*")
-    assert [timeless.sub("", line) for line in shown] == [
-        timeless.sub("", line) for line in plain.split("\n")
-    ]
+    assert [timeless.sub("", line) for line in shown] == [timeless.sub("", row) for row in plain.split("\n")]
     monkeypatch.setattr(sys, "stdout", None)  # a process without one
     demo.run()
 

@@ -150,9 +150,6 @@ def test_the_cross_entropy_of_large_logits():
     np.testing.assert_allclose(gradients, [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]], rtol=1e-6)
 
 
-# --- networks of speakers -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def vowels():
     return japanese_vowels()
@@ -195,9 +192,6 @@ def test_every_policy_is_the_network_s_own(vowels):
     rnn.calibrate([pad_sequence(heard, max_steps=10)])
     for name, value in rnn.state_dict().items():  # statistics are those of a calibration
         np.testing.assert_allclose(learnt[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-# --- several networks at a time -----------------------------------------------------------------------------
 
 
 @pytest.fixture

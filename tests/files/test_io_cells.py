@@ -17,8 +17,6 @@ pytest.importorskip("safetensors", reason="models are saved by the safetensors p
 
 from test_io import T, equal, pack, parts, refused  # noqa: E402
 
-# --- files of version 0.1 -----------------------------------------------------------------------------------
-
 OLD = {
     "rnn_layer_schema1": lambda: lnrnn.RNN(2, 3, 2, "relu", bidirectional=True, batch_first=True, bias=False),
     "rnn_spec_schema1": lambda: lnrnn.RNN(2, 3, norm=lnrnn.LayerNormSpec("joint", None, 1e-3)).to_dtype(
@@ -44,9 +42,6 @@ def test_files_from_before_there_were_other_cells(tmp_path, name):
     equal(old, rnn)
     old.save(tmp_path / "m")  # and what is written now loads
     equal(lnrnn.load(tmp_path / "m"), rnn)
-
-
-# --- every cell ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", VARIANTS)

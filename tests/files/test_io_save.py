@@ -49,8 +49,7 @@ each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
 def failing(write, path, number):
-    """write(path) raises OSError with this errno and the path that was given, and leaves no file of its
-    own."""
+    """write(path) raises OSError with this errno and the given path, and leaves no file of its own."""
     folder = os.path.dirname(path)
     before = names(folder) if os.path.isdir(folder) else None
     with pytest.raises(OSError) as caught:

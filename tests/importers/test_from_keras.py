@@ -123,9 +123,6 @@ def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
     np.testing.assert_allclose(c, [[[-1, 1]], [[-1, 1]]], rtol=1e-5)
 
 
-# --- what does not fit --------------------------------------------------------------------------------------
-
-
 def test_reset_after_false_is_another_equation(rng):
     for p in (drawn(rng, shapes(3, (3 * H,))), drawn(rng, shapes(3))):
         with pytest.raises(ValueError, match="reset_after=False multiplies r into h before the matrix"):

@@ -87,9 +87,7 @@ def test_stacks(rng):
     model = lnrnn.from_keras([first, second])
     agree(model, x, y, [])
     np.testing.assert_allclose(model(x)[1][0][1], states[0], atol=SINGLE, rtol=0)
-    stacked = layers.RNN(
-        layers.StackedRNNCells([layers.GRUCell(H), layers.GRUCell(H)]), return_sequences=True
-    )
+    stacked = layers.RNN(layers.StackedRNNCells([layers.GRUCell(H) for _ in "ab"]), return_sequences=True)
     stacked(x)
     stacked.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in stacked.get_weights()])
     agree(lnrnn.from_keras(stacked), x, ops.convert_to_numpy(stacked(x)), [])

@@ -1,5 +1,4 @@
-"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch, as people have
-them."""
+"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch."""
 
 from __future__ import annotations
 
@@ -20,11 +19,6 @@ T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the docume
 SINGLE = 5e-6  # both are float32
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def numbers(state):
     return tuple(s.detach().numpy() for s in state) if isinstance(state, tuple) else state.detach().numpy()
 
@@ -33,9 +27,6 @@ def assert_same(got, want):
     got, want = (v if isinstance(v, tuple) else (v,) for v in (got, numbers(want)))
     for a, b in zip(got, want, strict=True):
         assert absolute_error(a, b) < SINGLE
-
-
-# --- torch.nn -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("num_layers", "bidirectional"), [(1, False), (2, True)])
@@ -122,9 +113,6 @@ def test_the_prefix_of_a_module_is_its_part():
     with pytest.raises(ValueError, match=r"known: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
         lnrnn.from_torch(deep)
     assert lnrnn.from_torch(model["rnn"]).hidden_size == H
-
-
-# --- cells of other projects --------------------------------------------------------------------------------
 
 
 def test_fastrnns_stacks():

@@ -41,11 +41,6 @@ OUT = lnrnn.LayerNormSpec("split", "out")
 OTHER = "forward is another"
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 each_way = pytest.mark.parametrize("way", WAYS)
 
 

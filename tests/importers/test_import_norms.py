@@ -1,5 +1,4 @@
-"""from_torch with norm=: the same parameters under a norm that stands elsewhere than the system's, where they
-fit it."""
+"""from_torch with norm=: the same parameters under a norm at another place than the system's."""
 
 from __future__ import annotations
 

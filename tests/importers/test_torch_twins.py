@@ -1,5 +1,4 @@
-"""lnrnn.torch: the twins against the reference in float64 and against lnrnn's classes in float32, and as
-torch modules."""
+"""lnrnn.torch: the twins against the reference in float64, lnrnn's classes in float32, and as modules."""
 
 from __future__ import annotations
 
@@ -33,14 +32,6 @@ from torch_twins import (  # noqa: E402
 )  # fmt: skip
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
-
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
-# --- results ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True}, {"bias": False}], ids=str)
@@ -115,9 +106,6 @@ def test_what_lies_past_a_length_is_not_read(rng, cell):
         assert all(torch.isfinite(p.grad).all() for p in module.parameters())
 
 
-# --- batch norm ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("cell", CELLS)
 def test_training_uses_the_batch_and_learns_from_it(rng, cell, momentum):
@@ -181,9 +169,6 @@ def test_evaluation_learns_nothing():
     before = copy.deepcopy(module.state_dict())
     module(torch.randn(3, B, I))
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
-
-
-# --- as modules ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,23 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TEXT = {
-    ".c",
-    ".h",
-    ".md",
-    ".pxd",
-    ".pxi",
-    ".py",
-    ".pyi",
-    ".pyx",
-    ".rst",
-    ".sh",
-    ".toml",
-    ".txt",
-    ".yaml",
-    ".yml",
-    ".cff",
-    "",
-}
+    ".c", ".h", ".md", ".pxd", ".pxi", ".py", ".pyi", ".pyx", ".rst", ".sh", ".toml", ".txt", ".yaml", ".yml",
+    ".cff", "",
+}  # fmt: skip
 PRODUCT = ("include", "lnrnn", "pyx")
 
 

@@ -80,9 +80,6 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
     assert absolute_error(gbias, want[2]) < scale * np.abs(gy).sum(axes).max(), x.shape
 
 
-# --- lengths ------------------------------------------------------------------------------------------------
-
-
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
@@ -111,8 +108,7 @@ def test_backward_at_every_length(family, dtype, training, affine):
 @each_dtype
 @each_mode
 def test_rows_of_whole_pages(family, dtype, training):
-    """Such rows are summed by four, all others by eight, and the sums of 64 go on in double. A task has 128
-    rows of 2048 channels."""
+    """Such rows are summed by four, others by eight; sums of 64 go on in double. A task has 128 such rows."""
     rng = np.random.default_rng(9)
     page = 4096 // np.dtype(dtype).itemsize
     for shape in ((4, page), (7, page), (8, 2 * page), (600, page), (5, 5 * page), (9, page, 1)):
@@ -120,9 +116,6 @@ def test_rows_of_whole_pages(family, dtype, training):
         weight, bias = normal(rng, (2, shape[1]), dtype)
         check_forward(x, *statistics(rng, shape[1], dtype), weight, bias, training)
         check_backward(gy, x, *statistics(rng, shape[1], dtype), weight, training)
-
-
-# --- precision ----------------------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -170,9 +163,6 @@ def test_first_values_far_from_the_others(family, dtype):
         _, want_mean, want_var = ref.batch_norm(*wide(x, mean, var), training=True, momentum=1)
         assert relative_error(mean, want_mean) < FORWARD * SCALE[dtype]
         assert relative_error(var, want_var) < FORWARD * SCALE[dtype]
-
-
-# --- what depends on what -----------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -250,9 +240,6 @@ def test_many_values_in_a_channel(family):
     for a, g in ((x, gy), (x.swapaxes(1, 2).reshape(-1, 2), gy.swapaxes(1, 2).reshape(-1, 2))):
         check_forward(a, np.zeros(2, np.float32), np.ones(2, np.float32), None, None, True)
         check_backward(g, a, None, None, np.ones(2, np.float32), True)
-
-
-# --- running statistics -------------------------------------------------------------------------------------
 
 
 @each_dtype

@@ -87,8 +87,7 @@ def test_gradients_of_an_empty_batch(dtype):
 
 @each_half
 def test_every_number_comes_and_goes(family, dtype):
-    """All 65,536 of them in, by a norm that changes nothing; what float32 gives out is rounded to nearest
-    even."""
+    """All 65,536 of them in, by a norm that changes nothing; out they are rounded to nearest even."""
     x = np.arange(65536, dtype=np.uint16).view(dtype).reshape(-1, 16)
     same = partial(lnrnn.batch_norm, running_mean=np.zeros(16), running_var=np.ones(16), eps=0.0)
     np.testing.assert_array_equal(same(x).astype(np.float32), x.astype(np.float32))

@@ -37,9 +37,6 @@ def true_layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     return ref.layer_norm(x, shape, weight, bias, eps)
 
 
-# --- lengths ------------------------------------------------------------------------------------------------
-
-
 @each_dtype
 @pytest.mark.parametrize("affine", ["", "weight", "bias", "weight bias"])
 def test_forward_at_every_length(family, dtype, affine):
@@ -97,9 +94,6 @@ def test_backward_of_many_rows(family, dtype):
             assert relative_error(got, right) < FORWARD * SCALE[dtype], (rows, n)
 
 
-# --- precision ----------------------------------------------------------------------------------------------
-
-
 @each_dtype
 def test_mean_far_from_zero(family, dtype):
     """Rows of mean 1e4 and standard deviation 1; float32 holds them to 5e-4; that is what counts."""
@@ -147,9 +141,6 @@ def test_powers_of_two_change_no_bit(family, dtype):
     y = lnrnn.layer_norm(x, 37, eps=0)
     for k in (-40, -3, 1, 50):
         np.testing.assert_array_equal(lnrnn.layer_norm(np.ldexp(x, k), 37, eps=0), y)
-
-
-# --- rows are alone -----------------------------------------------------------------------------------------
 
 
 @each_dtype

@@ -1,5 +1,4 @@
-"""Norms of values whose squares overflow or underflow: every magnitude that a dtype holds, against the
-reference."""
+"""Norms of values whose squares overflow or underflow: every magnitude of a dtype, by the reference."""
 
 from __future__ import annotations
 
@@ -55,9 +54,6 @@ def extremes(rng, n, dtype):
 def rows_agree(got, want, most):
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         assert relative_error(g, w) < most, k
-
-
-# --- layer norm and RMS norm --------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -127,8 +123,7 @@ def test_outputs_larger_than_the_cache(family, dtype):
 
 @each_dtype
 def test_constant_rows_and_a_tiny_eps(family, dtype):
-    """A row of equal values has no variance, whatever they are: the bias comes out, or with eps 0 NaN, as 0 /
-    0 is."""
+    """A row of equal values has no variance: the bias comes out, or with eps 0 NaN, as 0 / 0 is."""
     eps = 1e-40 if dtype is np.float32 else 1e-320
     info = np.finfo(dtype)
     values = [0, -0.0, 1e-40, 1e-30, 0.1, -1 / 3, 1, 1e4 + 0.1, 16777217, -1e30, 3e38, info.max, info.tiny]
@@ -242,9 +237,6 @@ def test_any_magnitude(data):
         near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
 
 
-# --- batch norm ---------------------------------------------------------------------------------------------
-
-
 @each_dtype
 def test_batch_norm_in_training(family, dtype):
     rng = np.random.default_rng(7)
@@ -282,13 +274,9 @@ def test_batch_norm_in_training(family, dtype):
             assert absolute_error(got[1], slopes[1]) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(axes).max()
 
 
-# --- inside the cells ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
 def test_layer_norm_inside_a_cell(family, name):
-    """Right as long as sums of products stay within 1e38, in the docstring of lnrnn.RNN; infinities among
-    them give NaN."""
+    """Right while sums of products stay within 1e38 (docstring of lnrnn.RNN); infinities give NaN."""
     rng = np.random.default_rng(8)
     rnn = calm(5, 33, **VARIANTS[name])
     for size in (1e20, 1e30, 1e37):

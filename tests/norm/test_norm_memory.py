@@ -133,9 +133,7 @@ ALIGNED = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize(
-    "norm, shape", [(norm, shape) for norm, shapes in ALIGNED.items() for shape in shapes]
-)
+@pytest.mark.parametrize("norm, shape", [(n, shape) for n, shapes in ALIGNED.items() for shape in shapes])
 def test_alignment(family, norm, dtype, shape, rng):
     a = drawn(rng, norm, shape, dtype)
     y, slopes = forward(norm, a), backward(norm, a)

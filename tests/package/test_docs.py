@@ -119,9 +119,6 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
     assert pages.run(page) == ""
 
 
-# --- what pages say of other files --------------------------------------------------------------------------
-
-
 def test_records_are_shown_and_complete(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import record

@@ -1,5 +1,4 @@
-"""Torch tensors as arguments: as `out` they are written to and come back; packed sequences are refused with
-the way out."""
+"""Torch tensors as arguments: `out` is written and comes back; packed sequences are refused."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ from helpers import absolute_error, onnx_cases
 from lnrnn import reference as ref
 from reference_cells import assert_gradients, draw
 
-# --- by hand ------------------------------------------------------------------------------------------------
-
 
 def test_layer_norm_by_hand():
     # mean 4, variance 5, and 5 + 4 = 3 squared
@@ -119,9 +117,6 @@ def test_step_statistics_update_by_hand():
     np.testing.assert_array_equal(var, [[10], [9]])  # (4 + 8) / 2 within, 2^2 between
 
 
-# --- properties ---------------------------------------------------------------------------------------------
-
-
 def test_a_sequence_is_turned_round_within_its_own_length():
     x = np.array([[1.0, 4.0, 6.0], [2.0, 5.0, 7.0], [3.0, 0.0, 8.0]])
     want = [[3, 5, 0], [2, 4, 0], [1, 0, 0]]
@@ -148,9 +143,6 @@ def test_cumulative_statistics_are_those_of_all_sequences():
     np.testing.assert_allclose(old[0][0], rows.mean(0), rtol=0, atol=1e-15)
     np.testing.assert_allclose(old[1][0], rows.var(0), rtol=0, atol=1e-15)
     assert old[2].tolist() == [10]
-
-
-# --- central differences ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape, over", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))])
@@ -206,9 +198,6 @@ def test_rnn_gradients(norm, nonlinearity, reverse):
         return dict(x=gx, h0=gh0, **grads)
 
     assert_gradients(rng, run, back, values)
-
-
-# --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
 
 
 def ids(cases):

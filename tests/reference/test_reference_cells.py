@@ -294,9 +294,7 @@ def test_calibration_does_not_depend_on_the_batches(name):
 
 
 @pytest.mark.parametrize("reverse, ragged", [(False, False), (True, True)])
-@pytest.mark.parametrize(
-    "name", [*CELLS, *(f"{n} {kind}" for n in PER_STEP for kind in ("given", "overrun"))]
-)
+@pytest.mark.parametrize("name", [*CELLS, *(f"{n} {how}" for n in PER_STEP for how in ("given", "overrun"))])
 def test_gradients(name, reverse, ragged):
     name, _, kind = name.partition(" batch ")
     name += " batch" if kind else ""

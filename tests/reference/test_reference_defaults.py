@@ -22,9 +22,7 @@ def same(found, want, least):
     assert {name: found[name] for name in both} == {name: want[name] for name in both}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ref.__all__ if inspect.isfunction(getattr(lnrnn, name, None))]
-)
+@pytest.mark.parametrize("name", [n for n in ref.__all__ if inspect.isfunction(getattr(lnrnn, n, None))])
 def test_functions(name):
     least = {"rms_norm": {"weight", "eps"}, "sigmoid": set()}.get(name, {"weight", "eps"})
     least = least | ({"momentum", "training", "bias"} if name == "batch_norm" else set())

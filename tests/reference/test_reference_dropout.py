@@ -1,5 +1,4 @@
-"""Masks of the states and zoneout in the reference: by hand, against loops of their equations, and by central
-differences."""
+"""Masks of states and zoneout in the reference: by hand, by loops, and by central differences."""
 
 from __future__ import annotations
 

@@ -61,9 +61,6 @@ def test_a_generator_draws_what_its_seed_draws_and_goes_on(cell):
     same(twin.weight_hh_l0.detach().numpy(), by_seed.weight_hh_l0)
 
 
-# --- dropout ------------------------------------------------------------------------------------------------
-
-
 @each_cell
 def test_dropout_is_drawn_in_training_alone_as_the_argument_of_forward_train_draws_it(cell):
     make = getattr(lnrnn, cell)
@@ -113,9 +110,6 @@ def test_dropout_of_a_twin_and_of_torchs_own_module_arrives(cell):
         assert lnrnn.from_torch(one).dropout == 0
 
 
-# --- torch's names ------------------------------------------------------------------------------------------
-
-
 @each_cell
 def test_the_initial_state_under_torchs_name_is_told_ours(cell):
     rnn = getattr(lnrnn, cell)(3, 4)
@@ -139,9 +133,6 @@ def test_a_projection_is_refused_by_name():
         for cell in ("RNN", "GRU"):  # as in torch.nn, an LSTM alone has it
             with pytest.raises(TypeError, match="proj_size"):
                 getattr(module, cell)(3, 4, proj_size=0)
-
-
-# --- what a network says of itself --------------------------------------------------------------------------
 
 
 @each_cell

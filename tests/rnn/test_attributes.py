@@ -1,5 +1,4 @@
-"""A misspelt attribute is an error that names the nearest one: networks, streams, layers and specs; and what
-subclasses may."""
+"""A misspelt attribute of a network, stream, layer or spec is an error that names the nearest one."""
 
 from __future__ import annotations
 
@@ -100,12 +99,8 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
     same(rnn(x)[0], want)
 
 
-# --- subclasses ---------------------------------------------------------------------------------------------
-
-
 class WithHead(lnrnn.LSTM):
-    """A user's network: attributes before and after those of the base, a method, and a name of a parameter's
-    form."""
+    """A user's network: own attributes, a method, and a name of a parameter's form."""
 
     scale_l0 = 1.0
 
@@ -169,8 +164,6 @@ def test_subclasses_of_layers():
     same(layer(x), 2 * lnrnn.layer_norm(x, 4))
     same(copy.deepcopy(layer)(x), layer(x))
 
-
-# --- what is assigned to a layer ----------------------------------------------------------------------------
 
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 

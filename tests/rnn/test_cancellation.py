@@ -14,8 +14,7 @@ each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
 def test_the_slope_of_a_saturated_tanh(family):
-    """1 - y^2 from y itself, which may be as near to 1 as float32 allows: of a difference of squares nothing
-    is lost."""
+    """1 - y^2 from y itself, as near to 1 as float32 allows: a difference of squares loses nothing."""
     units = 37
     rnn = lnrnn.RNN(1, units, norm=None, seed=0)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))

@@ -1,5 +1,4 @@
-"""Making a network: its numbers, its memory, its parameters, and arguments that are refused before memory is
-taken."""
+"""Making a network: its numbers, memory and parameters, and arguments refused before memory is taken."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def test_the_largest_weights(cell, inputs, hidden):
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize("room", [4, 10**6, 2**31 - 1])
 def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
-    """max_steps of the configuration is compared with the tensors before statistics of that length are
-    made."""
+    """max_steps is compared with the tensors before statistics of that length are made."""
     pytest.importorskip("safetensors")
     path = tmp_path / "m.safetensors"
     network(3, 5, norm="batch", trained=known).save(path)
@@ -107,14 +105,9 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
     assert peak(load)[1] < 300_000
 
 
-# --- parameters and options ---------------------------------------------------------------------------------
-
-
 T = 7
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 
-
-# --- parameters ---------------------------------------------------------------------------------------------
 
 VECTORS = {
     "none": "bias_ih bias_hh",
@@ -211,8 +204,6 @@ def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
     with pytest.raises(TypeError, match="nonlinearity"):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
 
-
-# --- bad input ----------------------------------------------------------------------------------------------
 
 X = np.ones((T, 4, 3), np.float32)
 

@@ -109,16 +109,8 @@ np.save({str(tmp_path / "y.npy")!r}, [stream(row) for row in np.load({str(tmp_pa
 
 
 FIELDS = (
-    "norm",
-    "overrun",
-    "known_steps",
-    "bias",
-    "batch_first",
-    "num_layers",
-    "dtype",
-    "dropout",
-    "zoneout",
-)
+    "norm", "overrun", "known_steps", "bias", "batch_first", "num_layers", "dtype", "dropout", "zoneout",
+)  # fmt: skip
 
 
 def loaded(rnn):

@@ -41,9 +41,6 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
     return rnn.forward_train(np.zeros((T, B, D)), dropout=dropout, seed=seed, **more)[2].masks
 
 
-# --- how many -----------------------------------------------------------------------------------------------
-
-
 def within(dropped, rate):
     """Is that many of them dropped as chance lets once in 10**6? (Chernoff's bound of a binomial tail.)"""
     n, found = dropped.size, dropped.mean()
@@ -69,9 +66,6 @@ def test_as_many_as_the_rate_says(rate):
     assert within(~masks.between[1], rate) and masks.scale == 1 / (1 - rate)
     for h, c in masks.zoneout:
         assert within(h, rate) and within(c, 1 - rate)
-
-
-# --- the seed -----------------------------------------------------------------------------------------------
 
 
 def test_the_streams_are_those_of_philox():
@@ -131,9 +125,6 @@ def test_padding_does_not_matter(rng, variant):
     same(alone[: lengths[3], 3], y[: lengths[3], 3])
 
 
-# --- layouts, and nothing dropped ---------------------------------------------------------------------------
-
-
 @each_cell
 def test_the_caller_s_order_of_axes(rng, cell):
     rnn, turned = (deep(cell, batch_first=first) for first in (False, True))
@@ -191,9 +182,6 @@ def test_one_layer_has_nothing_between():
     with pytest.warns(UserWarning, match="dropout between layers has no effect: RNN has one layer") as caught:
         tape = rnn.forward_train(np.zeros((T, B, D)), dropout=0.5)[2]
     assert caught[0].filename == __file__ and tape.masks is None
-
-
-# --- the spec and wrong arguments ---------------------------------------------------------------------------
 
 
 def test_a_spec_is_a_value():

@@ -81,9 +81,6 @@ def trained(rnn, x, h0, ends, gy, gh, spec, seed=5):
     return y, h, named_gradients(rnn, rnn.backward(tape, gy, gh))
 
 
-# --- precision ----------------------------------------------------------------------------------------------
-
-
 # The slope of relu and its like is taken from h, which zoneout may have kept from a step before.
 ALL = WITH_INNER_BIASES | {
     f"RNN {name}": dict(cell="RNN", nonlinearity=name) for name in ("relu", "sigmoid", "identity")
@@ -153,9 +150,6 @@ def test_layers_and_directions(
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
 
-# --- the same bits ------------------------------------------------------------------------------------------
-
-
 @each_cell
 @each_norm
 def test_threads_and_parts_do_not_matter(cell, norm):
@@ -189,9 +183,6 @@ def test_gradients_added_and_gx_not_wanted(cell):
     for name, g in grads.items():
         same(found[name], g)
         assert absolute_error(out[name], g.astype(float) + 1) < 1e-5 * max(1, np.abs(g).max())
-
-
-# --- resets -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["layer", None])
@@ -234,9 +225,6 @@ def part_of(masks, steps, sequences):
         tuple(cut(m, sequences) for m in masks.states),
         tuple(tuple(cut(m, (steps, sequences)) for m in pair) for pair in masks.zoneout),
     )
-
-
-# --- batch norm ---------------------------------------------------------------------------------------------
 
 
 @each_cell

@@ -58,8 +58,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 def made(model, inputs, hidden, k=0, **options):
-    """Such a network. LSTM and GRU take turns with the types of weights; an RNN's are in
-    test_weight_dtypes.py."""
+    """Such a network. LSTM and GRU take turns with types of weights; test_weight_dtypes.py has an RNN's."""
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 
@@ -166,8 +165,7 @@ def test_threads_within_a_step(family, rng, model, hidden):
 )
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
 def test_one_call_or_several(family, rng, model, batch, hidden):
-    """A sequence in pieces, each from where the last one ended. All its steps are more than are projected at
-    once."""
+    """A sequence in pieces, each from where the last one ended: more steps than are projected at once."""
     rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
     steps = max(24, 60_000 // (batch * len(rnn.weight_hh_l0)))
     x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)

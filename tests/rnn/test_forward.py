@@ -55,9 +55,6 @@ def with_inner_bias(options):
     return options | {"norm": replace(norm, inner_bias=True)}
 
 
-# --- precision ----------------------------------------------------------------------------------------------
-
-
 def step_error(rnn, x, h0, y):
     """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of
     terms.
@@ -112,8 +109,7 @@ def test_each_step_within_a_few_roundings(family, norm, nonlinearity):
 
 
 def test_layer_norm_of_rows_far_from_zero(family):
-    """Sums of mean 1e4 and standard deviation 1, exact in float32: only the norm can lose them.
-    Measured at most: 5e-7."""
+    """Sums of mean 1e4 and deviation 1, exact in float32: only the norm can lose them. At most: 5e-7."""
     rng = np.random.default_rng(3)
     for hidden in SIZES[2:]:
         rnn = calm(1, hidden, nonlinearity="identity")
@@ -156,8 +152,6 @@ def test_every_size(variant):
         for got in on_every_family(partial(rnn, x, h0)).values():
             close(rnn, got, want)
 
-
-# --- everything at once -------------------------------------------------------------------------------------
 
 OPTIONS = dict(num_layers=2, bidirectional=True, bias=True)
 
@@ -238,9 +232,6 @@ def test_without_a_norm_it_is_torchs(rng, cell, options, layers, both, batch_fir
         y, h = other(packed, start)
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first)
         close(rnn, rnn(x, h0, torch.tensor(ends)), (y, h))
-
-
-# --- input --------------------------------------------------------------------------------------------------
 
 
 @each_cell

@@ -131,9 +131,7 @@ def test_the_state_of_another_network_is_refused(rng):
     stream = rnn.stream(3)
     stream(normal(rng, 3, D))
     state = stream.get_state([1])
-    others = [
-        network(D, H, cell="GRU", **more) for more in (dict(seed=1), dict(norm=None), dict(num_layers=2))
-    ]
+    others = [network(D, H, cell="GRU", **o) for o in (dict(seed=1), dict(norm=None), dict(num_layers=2))]
     changed, zoned = copy.copy(rnn), copy.copy(rnn)
     changed.weight_hh_l0 = np.nextafter(changed.weight_hh_l0, np.float32(1))
     zoned.zoneout = 0.1

@@ -62,8 +62,7 @@ def test_weights_of_every_size(isa, rng, dtype):
 
 
 def test_panels_in_parts(isa, rng):
-    """Panels of which L2 does not hold two: rows that fill several tiles go through some of the inputs, then
-    through the next."""
+    """Panels of which L2 does not hold two: several tiles of rows go through some inputs, then the next."""
     for outputs, inputs in ((64, 1001), (113, 700), (48, 257)):
         for l2 in (4 << 10, 32 << 10, 100 << 10):
             with using_caches((4096, l2, l2)):

@@ -19,16 +19,9 @@ LEFT_OUT = {
 ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
 CASES = [case for op in ORDERS for case in onnx_cases(op)]
 KINDS = {
-    "LayerNormalization": 19,
-    "RMSNormalization": 19,
-    "BatchNormalization": 4,
-    "RNN": 4,
-    "LSTM": 3,
-    "GRU": 3,
-    "Exp": 2,
-    "Tanh": 2,
-    "Sigmoid": 2,
-}
+    "LayerNormalization": 19, "RMSNormalization": 19, "BatchNormalization": 4, "RNN": 4, "LSTM": 3, "GRU": 3,
+    "Exp": 2, "Tanh": 2, "Sigmoid": 2,
+}  # fmt: skip
 
 
 def test_which_there_are():
@@ -40,8 +33,7 @@ def test_which_there_are():
 
 @pytest.mark.parametrize("case", CASES, ids=[c["name"].removeprefix("test_") for c in CASES])
 def test_onnx(family, case):
-    """ONNX's GRU resets before the product by default: the same here, where h0 = 0, there is one step, no
-    bias_hh."""
+    """ONNX's GRU resets before the product: the same here, where h0 = 0, with one step and no bias_hh."""
     cell, inputs, batch_first = case["op"], case["inputs"], bool(case["attributes"].get("layout", 0))
     order, (_, rows, width) = ORDERS[cell], inputs["R"].shape
 

@@ -1,5 +1,4 @@
-"""What threads divide: the cost model's choice on paper, for machines with 2 to 64 cores, and the same bits
-for every choice."""
+"""What threads divide: the cost model's choice for machines with 2 to 64 cores, and the same bits for all."""
 
 from __future__ import annotations
 
@@ -26,9 +25,6 @@ each_machine = pytest.mark.parametrize("machine", MACHINES)
 # Gates, and the rows of G*H that the cell reads.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
-
-
-# --- on paper -----------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -107,18 +103,11 @@ def test_a_share_that_l2_holds_is_read_from_there():
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
-# --- bits ---------------------------------------------------------------------------------------------------
-
 # Groups of sequences, threads to each, whether these divide the rows; and how many threads a call may have.
 GRIDS = [
-    ((1, 2, False), 2),
-    ((1, 2, True), 2),
-    ((2, 1, False), 2),
-    ((1, 3, True), 3),
-    ((2, 2, False), 4),
-    ((2, 2, True), 4),
-    ((3, 2, True), 6),
-]
+    ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
+    ((2, 2, True), 4), ((3, 2, True), 6),
+]  # fmt: skip
 NETWORKS = {
     "RNN": dict(cell="RNN"),
     "RNN none": dict(cell="RNN", norm=None),

@@ -249,9 +249,6 @@ def test_wrong_resets_are_refused(error, words, resets):
             call()
 
 
-# --- ragged -------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_ragged_gives_the_bits_of_a_padded_call(data):

@@ -199,9 +199,6 @@ def test_on_one_core_and_in_a_fork(kind):
     assert said(APART, LNRNN_TEAM=kind) == "True 0 True"
 
 
-# --- which way ----------------------------------------------------------------------------------------------
-
-
 @needs_threads
 @pytest.mark.parametrize(
     "cell, hidden, layers, both, B, T, beside",

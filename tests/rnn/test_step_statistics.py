@@ -1,5 +1,4 @@
-"""Batch norm by time step: whose statistics they are, how they are kept, and what happens past the last known
-step."""
+"""Batch norm by time step: whose statistics they are, how they are kept, what comes past the last step."""
 
 from __future__ import annotations
 
@@ -118,8 +117,7 @@ def test_of_the_living_only(family, rng, hidden, inputs, batch, padding, room):
 
 
 def test_a_step_that_one_sequence_reached(rng):
-    """Its variance is 0: there the output is the bias, and at inference what 1 / sqrt(eps) makes of a
-    difference."""
+    """Its variance is 0: the output is the bias, at inference a difference times 1 / sqrt(eps)."""
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -390,8 +388,7 @@ def test_statistics_that_cannot_be(rng, cell):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_beyond_float32(rng, cell):
-    """They are doubles, of any size: what overflows on the way to the kernels shows in its unit, and nothing
-    warns."""
+    """They are doubles of any size: what overflows in the kernels shows in its unit, and nothing warns."""
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
     for name, value in (
@@ -460,8 +457,7 @@ def test_counts_beyond_the_bound_are_refused(count):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("before, after", [(MOST, MOST), (MOST - 6, MOST), (MOST - 7, MOST - 1)])
 def test_counting_ends_at_the_bound(rng, tmp_path, before, after, momentum):
-    """What training then saves loads again; statistics, of which a new batch is no part any more, stay
-    finite."""
+    """What training then saves loads again; statistics stay finite, though new batches add nothing."""
     pytest.importorskip("safetensors")
     rnn = with_counts(before, momentum=momentum)
     rnn.forward_train(normal(rng, T, 6, 3))

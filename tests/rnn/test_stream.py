@@ -1,5 +1,4 @@
-"""One step a call: the bits of whole sequences, a state that can be set, no allocation, many threads, and
-`out` in any layout."""
+"""One step a call: the bits of whole sequences, states, no allocation, threads, `out` in any layout."""
 
 from __future__ import annotations
 
@@ -210,9 +209,6 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
             most.append(peak - before)
     assert min(kept) <= 128
     assert min(most) < 512
-
-
-# --- out ----------------------------------------------------------------------------------------------------
 
 
 @each_norm

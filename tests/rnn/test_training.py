@@ -1,5 +1,4 @@
-"""forward_train and backward of every cell and norm against back-propagation through time in the reference;
-what a tape keeps."""
+"""forward_train and backward of every cell and norm against the reference; what a tape keeps."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def some_lengths(rng, norm, steps, batch):
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
-    """By how much roundings of all that is given move each gradient of the reference: {name: relative
-    change}."""
+    """By how much roundings of all that is given move each gradient of the reference: {name: change}."""
     rng = np.random.default_rng(0)
     want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
     for _ in range(draws):
@@ -230,8 +228,7 @@ STATISTICS = 2e-6
 @each_cell
 @pytest.mark.parametrize("momentum, room", [(0.1, None), (0.25, T), (None, None)])
 def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
-    """What a batch gives and what is kept over three, with more sequences than a tile has rows, and with
-    one."""
+    """What a batch gives and what three leave: one has more sequences than a tile, and one has one."""
     rng = np.random.default_rng(3)
     data = [
         (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
@@ -252,9 +249,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
             for suffix, tape in tapes.items():
                 for side in sides(rnn):
                     mean, var = (tape.mean, tape.var) if cell == "RNN" else tape.statistics[side]
-                    old = kept.get(
-                        (side, suffix), (np.zeros((0, mean.shape[1])),) * 2 + (np.zeros(0, np.int64),)
-                    )
+                    old = kept.get((side, suffix), (*np.zeros((2, 0, mean.shape[1])), np.zeros(0, np.int64)))
                     new = kept[side, suffix] = ref.update_step_statistics(
                         old, (mean, var, tape.count), momentum
                     )

@@ -39,8 +39,6 @@ FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
 
 
-# --- precision ----------------------------------------------------------------------------------------------
-
 # Relative to the largest entry of each gradient. Measured at most: 1.3e-6.
 GRADIENT = 3e-6
 
@@ -51,8 +49,6 @@ def close(got, want, note="", allowed=GRADIENT):
         assert g.dtype == np.float32
         assert relative_error(g, want[name]) < allowed, (name, note)
 
-
-# --- batches, and steps of several rounds -------------------------------------------------------------------
 
 # The lengths of a batch. 4 rows, or 8 of more than 256, have sums of their own; a tile has 64; a round has
 # 256, or those of one step, and goes into products 128 at a time.
@@ -109,9 +105,6 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
         assert relative_error(want[name], g) < 1e-6, name
 
 
-# --- threads, and parts of calls ----------------------------------------------------------------------------
-
-
 @a_few
 def test_threads(variant):
     """The same bits, whoever computes, and whoever had computed the tape."""
@@ -155,9 +148,6 @@ def test_parts_of_calls(variant, ends):
             with using_threads(threads), in_parts_of(size):
                 for got, array in zip(compute(), want, strict=True):
                     same(got, array, err_msg=f"{threads} threads, parts of {size}")
-
-
-# --- grad_x and out -----------------------------------------------------------------------------------------
 
 
 @a_few

@@ -29,9 +29,6 @@ def with_unit(request):
         yield request.param
 
 
-# --- the manuals' order, in NumPy ---------------------------------------------------------------------------
-
-
 def add_product(a, b, c):
     """c + a*b of arrays that broadcast, as a unit rounds it: 0 where 24 bits hold less than TINY, also where
     float32, which has fewer there, would round up to it."""
@@ -86,9 +83,7 @@ def test_the_order_of_sums(with_unit, rng, inputs):
     same(product(x, w), as_the_manual_says(with_unit, x, w))
 
 
-@pytest.mark.parametrize(
-    "exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "overflow", "any"]
-)
+@pytest.mark.parametrize("exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "large", "any"])
 def test_the_ends_of_the_range(with_unit, rng, exponents):
     """Products and sums that are subnormal, and that overflow: those that the manual gives 0 and infinity."""
     low, high = exponents
@@ -140,9 +135,6 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
             )
     for a, b in zip(*found, strict=True):
         same(a, b)
-
-
-# --- equal bits ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])

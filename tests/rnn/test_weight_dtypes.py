@@ -124,8 +124,7 @@ def sized(rows, largest):
 
 @each_dtype
 def test_tiny_and_huge_rows(isa, rng, dtype):
-    """Of weights and of inputs, as the definition says. int8 takes a row below 2^-100 for 0: 1 / scale would
-    overflow."""
+    """Of weights and of inputs. int8 takes a row below 2^-100 for 0: 1 / scale would overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[3:9] = sized(w[3:9], [0, 1e-39, 1e-31, 1e-29, 1e30, 1e37])

@@ -42,13 +42,9 @@ def zoned(rnn, **which):
     return rnn
 
 
-# --- the equation -------------------------------------------------------------------------------------------
-
-
 @each_variant
 def test_calls_take_the_expectation(variant):
-    """Sizes around the widths of vectors, and several groups of sequences. Of an LSTM also h or c
-    alone."""
+    """Sizes around the widths of vectors, several groups of sequences; of an LSTM also h or c alone."""
     rng = np.random.default_rng(1)
     for hidden, inputs, batch in ((15, 7, 3), (33, 5, 70), (65, 17, 2), (130, 16, 13)):
         only = {33: dict(c=0.0), 65: dict(h=0.0)}.get(hidden, {}) if "LSTM" in variant else {}
@@ -60,9 +56,6 @@ def test_calls_take_the_expectation(variant):
             assert absolute_error(got_y, y) < WHOLE
             for a, b in zip(parts(rnn, got_h), parts(rnn, h), strict=True):
                 assert absolute_error(a, b) < WHOLE
-
-
-# --- the same bits ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -92,9 +85,6 @@ def test_none_is_no_change(rng, variant):
     assert rnn.stream().get_state().fingerprint == print_before
 
 
-# --- batch norm ---------------------------------------------------------------------------------------------
-
-
 @each_cell
 def test_calibrate_takes_the_expectation(rng, cell):
     """The statistics are of a network as calls have it: a call with them is the call that gave them."""
@@ -104,9 +94,6 @@ def test_calibrate_takes_the_expectation(rng, cell):
     rnn.calibrate([x])
     assert absolute_error(rnn(x)[0], before) < WHOLE
     assert absolute_error(rnn(x)[0], reference_forward(rnn, x)[0]) < WHOLE
-
-
-# --- where it is kept ---------------------------------------------------------------------------------------
 
 
 def configuration(path):
@@ -132,9 +119,6 @@ def test_files_with_another_zoneout_are_refused(tmp_path, value):
     path.write_bytes(safetensors.numpy.save(rnn.state_dict(), metadata))
     with pytest.raises(ValueError, match="cannot load .*zoneout"):
         lnrnn.load(path)
-
-
-# --- what may be set ----------------------------------------------------------------------------------------
 
 
 def test_what_is_set_is_what_is_there():

@@ -213,8 +213,7 @@ def test_a_tape_is_read_only(cell, norm):
 
 
 def force_tapes():
-    """Each array of a tape made writeable again, and filled with what leads out of bounds if it is
-    believed."""
+    """Each array of a tape made writeable, and filled with what leads out of bounds if it is believed."""
     for cell in CELLS:
         for norm in NORMS:
             rnn, tape, gy = taped(cell, norm)
@@ -338,8 +337,7 @@ def test_copies_of_a_tape():
 
 
 def test_a_checked_array_has_a_shape_of_its_own():
-    """What is checked is a view: where the caller's array is given another shape, it keeps the one that was
-    checked."""
+    """A view is checked: where the caller's array gets another shape, the view keeps its own."""
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

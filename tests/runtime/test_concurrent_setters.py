@@ -86,8 +86,7 @@ def test_load_state_dict_is_one_step(tmp_path, way, norm):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
 def test_what_is_set_between_two_layers(monkeypatch, way, norm):
-    """A moment that threads seldom meet, made on purpose: one layer is packed, and then another model is
-    loaded."""
+    """A moment that threads seldom meet: one layer is packed, and then another model is loaded."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Layer

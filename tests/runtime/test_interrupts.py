@@ -58,8 +58,7 @@ def drawn(variant, shape, ragged, **options):
 
 
 def on_threads(compute, want, had=None):
-    """compute() gives the arrays of `want` in parts of every size, on one thread and on two. had: what
-    becomes of two."""
+    """compute() gives `want` in parts of every size, on one thread and on two. had: the team of two."""
     for threads in (1, 2):
         for size in SIZES:
             with several_threads(threads, "either", had and min(had, threads)), in_parts_of(size):
@@ -138,9 +137,6 @@ def test_inference_and_training(variant, shape, ragged):
         with using_threads(1), in_parts_of(WHOLE):
             want = compute()
         on_threads(compute, want)
-
-
-# --- interrupts ---------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -101,8 +101,6 @@ def test_norms_go_by_it(rng):
         np.testing.assert_array_equal(lnrnn.layer_norm(x, 200), want)
 
 
-# --- threadpoolctl: OpenMP's threads, and by a controller the library's own ---------------------------------
-
 controlled = pytest.mark.skipif(not find_spec("threadpoolctl"), reason="needs threadpoolctl")
 
 LIMITS = """

@@ -1,5 +1,4 @@
-"""Memory of large results: kept for the next one, never while anybody holds it, bounded, and lent by nobody
-else's rules."""
+"""Memory of large results: kept for the next one, never while anybody holds it, and bounded."""
 
 from __future__ import annotations
 

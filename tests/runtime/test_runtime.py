@@ -28,9 +28,6 @@ def refused(**environment):
     return last
 
 
-# --- the environment ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_lnrnn_isa_chooses(name):
     """The kernels too, not the name alone: the bits are those of that instruction set."""
@@ -194,9 +191,6 @@ print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
         assert hashlib.sha256(compute()).hexdigest() == plenty
 
 
-# --- forks --------------------------------------------------------------------------------------------------
-
-
 def with_three_threads():
     """What is computed by three threads, whatever the machine."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
@@ -239,9 +233,6 @@ def pools():
 @pytest.mark.parametrize("kind", lnrnn._core.team_list())
 def test_a_fork_after_threads_were_used_does_not_hang(kind, way):
     run_apart(way, LNRNN_TEAM=kind)
-
-
-# --- the rest of the process --------------------------------------------------------------------------------
 
 
 def test_the_import_is_small():

@@ -75,8 +75,7 @@ def cores(tmp_path):
     ("", 8),
 ])  # fmt: skip
 def test_a_quota_of_version_2(cores, text, allowed):
-    """Quota and period in microseconds; fractions of a core are rounded up; what is malformed says
-    nothing."""
+    """Quota and period in microseconds; fractions of a core are rounded up; malformed text says nothing."""
     assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
 
 
@@ -302,8 +301,7 @@ assert max(lnrnn._core.teams_had()) == {threads}
 @openmp
 @linux
 def test_larger_and_smaller_teams_in_turn_under_a_limit():
-    """OpenMP starts threads anew for the larger ones, before those that the smaller ones had no use for are
-    gone."""
+    """For larger teams OpenMP starts threads anew, before unused ones of smaller teams are gone."""
     more = """
 for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
     lnrnn.set_num_threads(n)

@@ -57,9 +57,6 @@ def died_at_three(error):
     return compute
 
 
-# --- Dask ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def distributed(monkeypatch):
     """Its clusters have threads for processes. `asked` lists what they were asked for."""
@@ -102,9 +99,6 @@ def test_dask_maps_partitions(files):
     got = given.map_partitions(scorer, meta=scorer(frame.iloc[:0])).compute(scheduler="sync")
     assert pa.array(got["x_last"]).to_pylist() == want["x_last"].to_pylist()
     assert got["id"].tolist() == frame["id"].tolist()
-
-
-# --- Ray ----------------------------------------------------------------------------------------------------
 
 
 class Ray:
@@ -179,9 +173,6 @@ def test_ray_names_a_row_group_that_kills(files, tmp_path, ray, monkeypatch, cap
     assert ray.attempts == TRIES and ray.started == [("mine", {})]  # which is not ended
 
 
-# --- others -------------------------------------------------------------------------------------------------
-
-
 def test_joblib(files):
     joblib = pytest.importorskip("joblib")
     model, source, want = files
@@ -189,9 +180,6 @@ def test_joblib(files):
     call = joblib.delayed(lnrnn.Scorer(model, "x"))
     got = joblib.Parallel(n_jobs=2, backend="threading")(call(batch) for batch in batches)
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
-
-
-# --- docs/scoring.md ----------------------------------------------------------------------------------------
 
 
 def test_what_the_page_shows(tmp_path, distributed, monkeypatch):

@@ -1,5 +1,4 @@
-"""NEON, where a cross compiler and an emulator are installed: the C is compiled for aarch64 and run without
-Python."""
+"""NEON by a cross compiler and an emulator: the C is compiled for aarch64 and run without Python."""
 
 import subprocess
 
@@ -142,9 +141,6 @@ def test_rnn_with_short_weights(driver, dtype, B):
         np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
-# --- bits ---------------------------------------------------------------------------------------------------
-
-
 def parameters_of(cell, D, H):
     """What the driver reads of a layer, beside x, and the network that has it."""
     rnn = getattr(lnrnn, cell)(D, H, seed=1)
@@ -198,8 +194,7 @@ def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H
 
 
 def test_bfmmla_has_the_bits_of_bfdot_at_the_ends_of_the_range(driver):
-    """Values of any size, of which sums are subnormal, overflow, or are no numbers: a row beside others and
-    alone."""
+    """Values whose sums are subnormal, overflow, or are no numbers: a row among others and alone."""
     T, B, D, H = 1, 8, 11, 29
     _, arrays = parameters_of("RNN", D, H)
     rng = np.random.default_rng(4)

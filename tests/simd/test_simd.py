@@ -1,5 +1,4 @@
-"""The vocabulary of include/lnrnn/simd/simd.h: every operation on every instruction set, held to plain
-NumPy."""
+"""The vocabulary of include/lnrnn/simd/simd.h: each operation on each instruction set, against NumPy."""
 
 from __future__ import annotations
 

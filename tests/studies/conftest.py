@@ -5,12 +5,4 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "studies"))
-
-
-@pytest.fixture(autouse=True)
-def eighty_columns(monkeypatch):
-    """Text is as wide as the terminal: here 80 columns, wherever the tests run."""
-    monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""What the studies share: intervals, verdicts, tables, and a run that loses nothing."""
+"""What the studies share: intervals, verdicts, and a run that loses nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import sys
 import common
 import numpy as np
 import pytest
-from common import Check, Clause, Study, interval, points, table
+from common import Check, Clause, Study, interval
 
 import lnrnn
 from lnrnn.files import replacing
 
 pytest.importorskip("scipy")
 pytest.importorskip("tqdm")
+
+
+needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
 
 # --- intervals and verdicts ---------------------------------------------------------------------------------
@@ -28,10 +31,7 @@ def test_the_interval_of_five_differences():
     assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx((3 - half, 3 + half), rel=1e-6)
     assert interval(np.full(3, 0.5)) == (0.5, 0.5)
     assert interval(np.array([0.3])) == (-np.inf, np.inf)
-
-
-def test_several_intervals_hold_together():
-    """Bonferroni's correction, for ten: the 0.9975 quantile of Student's t with four degrees is 5.5976."""
+    # Bonferroni's correction, for ten: the 0.9975 quantile of Student's t with four degrees is 5.5976.
     half = 5.59757 * math.sqrt(2.5 / 5)
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
@@ -66,38 +66,6 @@ def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
     assert clause.row()[0] == "it is so" and clause.row()[3:] == [verdict, at_zero]
 
 
-def test_a_row_has_mean_interval_and_margin():
-    assert Clause("a", NARROW, 0.02).row()[1:3] == ["+3 [+2.75, +3.25] points", "+2"]
-    assert Clause("a", 10 + NARROW, 0.5, "bits").row()[1:3] == ["+10 [+10, +10] bits", "+0.5"]
-    assert Check("b", True).row()[3] == "holds" and Check("b", False).row()[3] == "does not hold"
-    assert points(NARROW) == "+3.0 [+2.8, +3.2]"
-
-
-# --- text ---------------------------------------------------------------------------------------------------
-
-
-def test_a_table():
-    text = table(["name", "a"], [["x", "1.5"], ["longer", ""]])
-    assert text.splitlines() == ["name      a", "-----------", "x       1.5", "longer"]
-    assert table(["name"], [["x"]]).splitlines() == ["name", "----", "x"]
-
-
-def test_a_table_that_is_too_wide_is_cut(monkeypatch):
-    header, rows = ["name", *"abcd"], [["x", *("0123456789" * 2 for _ in "abcd")]]
-    for columns, parts in (("92", [5]), ("91", [4, 2]), ("60", [3, 3])):
-        monkeypatch.setenv("COLUMNS", columns)
-        found = table(header, rows).split("\n\n")
-        assert [len(part.splitlines()[0].split()) for part in found] == parts
-        assert all(len(line) <= int(columns) for part in found for line in part.splitlines())
-    assert "z" * 200 in table(["name", "a"], [["x", "z" * 200]])
-
-
-@pytest.mark.parametrize("columns, expected", [(10, 60), (60, 60), (97, 97), (120, 120), (400, 120)])
-def test_text_is_as_wide_as_the_terminal_within_limits(columns, expected, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert common.columns() == expected
-
-
 # --- a study's run ------------------------------------------------------------------------------------------
 
 
@@ -105,10 +73,9 @@ class Counted:
     """A study that measures nothing, and counts how often."""
 
     def __init__(self):
-        self.tuned, self.measured = [], []
-        self.study = Study(
-            "made_up", self.measure, self.clauses, self.tables, self.draw, self.tune, options=("rnn", "gru")
-        )
+        self.tuned, self.measured, cells = [], [], ("rnn", "gru")
+        parts = self.measure, self.clauses, self.tables, self.draw, self.tune
+        self.study = Study("made_up", *parts, options=cells)
 
     def tune(self, seeds, quick, option):
         self.tuned.append((list(seeds), option))
@@ -164,7 +131,7 @@ def test_a_run_tunes_measures_and_keeps(counted, capsys):
     with open("a b/c/made_up.png", "rb") as file:
         assert file.read(4) == b"\x89PNG"
     told = capsys.readouterr().out
-    assert "confirmed" in told and "Figure: " in told and max(map(len, told.splitlines()[1:-3])) <= 80
+    assert "confirmed" in told and "Figure: " in told
     assert sorted(os.listdir("a b/c")) == ["made_up.json", "made_up.png"]
 
 
@@ -196,12 +163,9 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
     (tmp_path / "studies/results").mkdir(parents=True)
     whole = {"lnrnn": "0", "isa": "", "quick": False, "seeds": [5], "settings": {"rate": 1}, "clauses": []}
     whole["results"] = {"share": {"LN": [1.0, 2.0]}}
-    for text in (
-        "{", "[1]", '{"lnrnn": "0.1.0"}', *(
-            json.dumps({**whole, **change})
-            for change in ({"results": {}}, {"results": [1]}, {"settings": {}}, {"clauses": [["a"]]})
-        ),
-    ):  # fmt: skip
+    changes = {"results": {}}, {"results": [1]}, {"settings": {}}, {"clauses": [["a"]]}
+    damaged = [json.dumps({**whole, **change}) for change in changes]
+    for text in ("{", "[1]", '{"lnrnn": "0.1.0"}', *damaged):
         (tmp_path / "studies/results/made_up.json").write_text(text)
         for words in ("--quick", "--kept"):
             assert counted.run(words) == 2
@@ -310,16 +274,22 @@ def test_kept_results_are_printed_without_what_a_run_needs(counted, monkeypatch,
     assert "the shares are" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--quick"], ["--tune"], ["--seeds", "3"]])
-def test_kept_results_are_not_those_of_another_run(counted, capsys, words):
-    assert counted.run("--kept", *words) == 2 and not counted.measured
-    assert "--kept measures nothing" in capsys.readouterr().err
+BAD_WORDS = (
+    "--seeds 0",
+    "--seeds x",
+    "--cell lstm",
+    "--fast",
+    "--kept --quick",
+    "--kept --tune",
+    "--kept --seeds 3",
+)
 
 
-@pytest.mark.parametrize("words", [["--seeds", "0"], ["--seeds", "x"], ["--cell", "lstm"], ["--fast"]])
+@pytest.mark.parametrize("words", BAD_WORDS)
 def test_bad_words(counted, words, capsys):
-    assert counted.run(*words) == 2 and not counted.measured
-    assert "made_up.py: error: " in capsys.readouterr().err
+    assert counted.run(*words.split()) == 2 and not counted.measured
+    error = "--kept measures nothing" if "--kept" in words else "made_up.py: error: "
+    assert error in capsys.readouterr().err
 
 
 def test_a_page_shows_what_is_kept(counted, monkeypatch, capsys):
@@ -385,37 +355,20 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["scripted.py"]
 
 
-def test_whoever_stops_reading_loses_no_results(tmp_path):
+@pytest.mark.parametrize("full", [False, pytest.param(True, marks=needs_dev_full)])
+def test_a_reader_that_goes_away_and_a_terminal_that_is_a_full_disk_lose_no_results(tmp_path, full):
     read, write = os.pipe()
-    process = script(tmp_path, stdout=write)
     os.close(read)
-    os.close(write)
+    with open(write, "w") as pipe, open("/dev/full" if full else os.devnull, "w") as disk:
+        process = script(tmp_path, stdout=disk if full else pipe)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (141, "")
+    if full:
+        assert process.returncode == 2 and error.count("\n") == 1 and "No space left" in error
+    else:
+        assert (process.returncode, error) == (141, "")
     assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_terminal_that_is_a_full_disk(tmp_path):
-    with open("/dev/full", "w") as full:
-        process = script(tmp_path, stdout=full)
-        _, error = process.communicate(timeout=60)
-    assert process.returncode == 2 and error.count("\n") == 1 and "No space left" in error
-    assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
-
-
-# --- many at a time -----------------------------------------------------------------------------------------
-
-
-def test_side_by_side_is_in_order():
+def test_side_by_side_is_in_order_and_the_first_of_equal_settings_is_best():
     assert common.side_by_side(lambda n: n**2, range(20), "squares") == [n**2 for n in range(20)]
-
-
-def test_the_first_of_equal_settings_is_best():
     assert common.best(("a", "b", "c"), [0.1, 0.3, 0.3]) == "b"
-
-
-def test_a_kept_file_has_a_line_for_each_entry(tmp_path):
-    common.write(tmp_path / "a.json", {"lnrnn": "1", "results": {"x": np.arange(3), "y": {"z": 1.123456789}}})
-    text = (tmp_path / "a.json").read_text()
-    assert '  "x": [0, 1, 2],\n  "y": {"z": 1.123457}\n' in text and '\n "lnrnn": "1",\n' in text

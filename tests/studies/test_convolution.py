@@ -130,25 +130,10 @@ def test_the_border_is_the_outermost_ring():
 
 def test_what_the_page_says():
     results = convolution.STUDY.results()
-    by_text = {clause.text: clause for clause in convolution.clauses(results)}
-    verdicts = {text: (clause.verdict(), clause.verdict(0.0)) for text, clause in by_text.items()}
-    assert verdicts == {
-        "LN learns faster than no norm": ("unclear", "confirmed"),
-        "LN ends better than no norm": ("confirmed", "confirmed"),
-        "BN learns faster than LN": ("unclear", "confirmed"),
-        "BN ends better than LN": ("refuted", "unclear"),
-        "LN: units at the border are on less": ("unclear", "unclear"),
-        "posts: LN does not converge": ("refuted", "refuted"),
-        "posts: LN converges at fewer rates": ("refuted", "refuted"),
-    }
     assert results["accuracy"]["LN"].min() > convolution.CONVERGED
     assert round(100 * results["accuracy"]["LN"].mean(), 1) == 97.0
     held_out = results["held_out"]
     converged = {name: round(100 * np.mean(held_out[name] >= convolution.CONVERGED)) for name in held_out}
     assert converged == {"no norm": 79, "LN": 93, "BN": 99}
     apart = {name: np.abs(results["inside"][name] - results["border"][name]).mean() for name in NORMS}
-    assert {name: round(100 * share, 1) for name, share in apart.items()} == {
-        "no norm": 3.8,
-        "LN": 8.5,
-        "BN": 5.1,
-    }
+    assert [round(100 * apart[name], 1) for name in ("no norm", "LN", "BN")] == [3.8, 8.5, 5.1]

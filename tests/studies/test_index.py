@@ -12,12 +12,8 @@ import numpy as np
 import pytest
 from common import FOLDER
 
-ROWS = [
-    row.partition("\n\n")[0].split("\n     - ")
-    for row in re.split(
-        r"\n   \* - ", (FOLDER / "README.rst").read_text("utf-8").partition("Two claims that")[0]
-    )[2:]
-]
+CLAIMS = (FOLDER / "README.rst").read_text("utf-8").partition("Two claims that")[0]
+ROWS = [row.split(" | ") for row in re.findall(r"^   (.*\|.*)$", CLAIMS, re.MULTILINE)[2:]]
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 

@@ -55,10 +55,6 @@ def test_updates_are_counted_to_the_first_that_reaches(monkeypatch):
 def test_what_the_page_says():
     results = initialisation.STUDY.results()
     layer, batch, sensitive, sgd, adam = initialisation.clauses(results)
-    assert [c.verdict() for c in (layer, batch, sensitive, sgd, adam)] == [
-        "confirmed", "confirmed", "refuted", "refuted", "unclear",
-    ]  # fmt: skip
-    assert (sgd.verdict(0), adam.verdict(0)) == ("unclear", "confirmed")
     shares = {name: 100 * initialisation.share_of_grid(results, name).mean() for name in initialisation.NORMS}
     assert {name: round(share) for name, share in shares.items()} == {"no norm": 9, "LN": 44, "BN": 54}
     assert [round(100 * c.values.mean()) for c in (layer, batch, sensitive)] == [36, 45, -9]

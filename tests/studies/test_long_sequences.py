@@ -10,9 +10,7 @@ from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.speakers import CELLS, one_thread
 
-SETTINGS = {
-    training: {norm: [0.01, 0.3] for norm in study.NORMS} for training in (*study.TRAININGS, "fastest")
-}
+SETTINGS = {how: {norm: [0.01, 0.3] for norm in study.NORMS} for how in (*study.TRAININGS, "fastest")}
 SEED = 7
 
 
@@ -134,51 +132,12 @@ def test_kept_settings_are_of_the_grid_and_those_of_the_demo(cell):
         assert demo.SETTINGS[cell, norm] == tuple(settings[study.WHOLE][name])
 
 
-def test_the_figure_has_bands_for_several_seeds_and_keeps_its_text_within(results):
-    pytest.importorskip("matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    one = {method: right[0] / results["sequences"] for method, right in results["right_by_step"].items()}
-    for bands, draw in (
-        (0, lambda figure: demo.draw_cliff(one, 26, figure)),
-        (4, lambda figure: study.draw(results, figure)),
-    ):
-        figure = Figure(figsize=study.STUDY.size, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
-        draw(figure)
-        canvas.draw()
-        assert len(figure.axes[0].collections) == bands
-        for text in filter(lambda text: text.get_text(), figure.findobj(Text)):
-            box = text.get_window_extent()
-            assert (
-                box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height
-            )
-            assert text.get_fontsize() * 830 / figure.bbox.width * figure.dpi / 72 >= 9
-
-
-def verdicts(cell):
-    clauses = study.clauses(study.STUDY.results(cell))
-    return {clause.text: clause.holds if hasattr(clause, "holds") else clause.verdict() for clause in clauses}
-
-
 def change(cell, training, method):
     return round(100 * study.change(study.STUDY.results(cell), training, method).mean(), 1)
 
 
 def test_what_the_page_says_of_the_rnn():
-    results, found = study.STUDY.results("rnn"), verdicts("rnn")
-    for text in ("LN keeps accuracy, 10 steps", "LN keeps accuracy, whole utterances"):
-        assert found[text] == "confirmed"
-    for text in ("BN last loses, whole utterances", "BN mean loses, whole utterances"):
-        assert found[text] == "confirmed"
-    for text in (
-        "BN last loses, 10 steps", "BN mean loses, 10 steps", "LN is above BN at equal length",
-        "LN saves epochs, fastest settings", "LN saves epochs, tuned settings",
-    ):  # fmt: skip
-        assert found[text] == "refuted"
-    assert found["BN refuses all, 10 steps"] and found["BN refuses all, whole utterances"]
+    results = study.STUDY.results("rnn")
     assert results["known"] == 26 and round(results["steps"][-1]) == 2610 and results["counts"][-1] == 170
     whole = [change("rnn", study.WHOLE, method) for method in ("LN", "BN mean", "no norm")]
     assert whole == [-0.1, -7.1, 1.0]
@@ -189,8 +148,7 @@ def test_what_the_page_says_of_the_rnn():
     assert [round(ends["LN"][0], 1), *np.round(ends["BN last"][[0, -1]], 1)] == [98.2, 98.2, 14.2]
     shown = {name: 100 * found.mean(axis=0) / 370 for name, found in results["right_by_step"].items()}
     assert shown["last"][30:].max() < 25 and shown["layer norm"][26:].min() > 70
-    lengths = japanese_vowels().train.lengths
-    assert [np.sum(lengths >= steps) for steps in (10, 20, 26)] == [267, 43, 1]
+    assert np.sum(japanese_vowels().train.lengths >= 26) == 1
 
 
 @pytest.mark.parametrize(
@@ -198,14 +156,10 @@ def test_what_the_page_says_of_the_rnn():
     [("rnn", -0.1, -84.0, -7.1, -7), ("lstm", -1.1, -73.3, -1.2, -22), ("gru", -1.4, -55.7, -2.0, 13)],
 )
 def test_what_the_page_says_of_every_cell(cell, layer, last, mean, epochs):
-    results, found = study.STUDY.results(cell), verdicts(cell)
-    assert found["LN keeps accuracy, 10 steps"] == found["LN keeps accuracy, whole utterances"] == "confirmed"
-    assert found["BN last loses, whole utterances"] == "confirmed"
-    assert found["LN is above BN at equal length"] == "refuted"
+    results = study.STUDY.results(cell)
     changes = [change(cell, study.WHOLE, method) for method in ("LN", "BN last", "BN mean")]
     assert changes == [layer, last, mean]
     assert round(100 * study.saved(results, ", fastest").mean()) == epochs
     assert max(epochs.max() for epochs in results["epochs"].values()) < study.EPOCHS // 2
-    assert cell != "lstm" or change(cell, "10 steps", "no norm") == -9.7
     fastest = {name: results["epochs"][f"{name}, fastest"].mean() for name in study.NORMS}
     assert cell != "rnn" or [round(mean, 1) for mean in fastest.values()] == [6.9, 19.1, 6.6]

@@ -188,9 +188,6 @@ def test_training_learns_and_repeats_itself(norm):
     np.testing.assert_array_equal(told, again[1])
 
 
-# --- a class per step ---------------------------------------------------------------------------------------
-
-
 def step_model(cell, norm):
     return StepClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, np.random.default_rng(5))
 
@@ -218,9 +215,6 @@ def test_the_loss_of_steps_is_the_mean_over_all_that_live():
     # What lies past a length does not count.
     other, same = model.loss_and_gradients(x, np.array([6, 1, 3]), np.where(alive, labels, 0))
     assert other == loss and all(np.array_equal(same[name], gradients[name]) for name in same)
-
-
-# --- the digits ---------------------------------------------------------------------------------------------
 
 
 def test_the_split_of_the_digits():

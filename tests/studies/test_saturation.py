@@ -144,34 +144,8 @@ def test_passes_are_counted_from_chance_and_interpolated():
 
 def test_what_the_page_says():
     results = saturation.STUDY.results()
-    clauses = saturation.clauses(results)
-    verdict = {clause.text: clause.verdict() for clause in clauses if hasattr(clause, "verdict")}
-    assert verdict["deep, BN: trains faster"] == "confirmed"
-    assert verdict["RNN, BN: trains faster"] == verdict["deep, LN: trains faster"] == "unclear"
-    assert verdict["RNN, LN: trains faster"] == "refuted"
-    for net in ("deep", "RNN"):
-        for name in ("LN", "BN"):
-            assert verdict[f"{net}, {name}: trains faster at usual scale (at least)"] == "confirmed"
-            assert verdict[f"{net}, {name}: gradients reach further"] == "refuted"
-            saturates = "refuted" if (net, name) == ("deep", "LN") else "confirmed"
-            assert verdict[f"{net}, {name}: saturates less"] == saturates
-        assert verdict[f"{net}, BN: inputs drift less"] == "confirmed"
-        assert verdict[f"{net}, LN: inputs drift less"] == "refuted"
-    zero = {clause.text: clause.verdict(0.0) for clause in clauses if hasattr(clause, "verdict")}
-    assert zero["RNN, LN: trains faster"] == zero["RNN, LN: inputs drift less"] == "refuted"
-    assert zero["deep, no norm: deeper drifts more"] == "confirmed"
-    assert verdict["LN helps drift more with ReLU"] == "unclear"
-    assert zero["LN helps drift more with ReLU"] == "confirmed"
-    assert verdict["LN helps speed more with ReLU"] == verdict["ReLU, LN: trains faster"] == "refuted"
-    assert zero["ReLU, LN: inputs drift less"] == "unclear"
-    assert verdict["deep, LN: spread over images lost"] == "confirmed"
-    assert zero["deep: BN ends better than LN"] == "confirmed"
     saturated = [round(100 * results[f"deep, {name}"]["saturated"].mean()) for name in ("LN", "no norm")]
     assert saturated == [43, 35]
-    assert zero["ReLU, no norm: deeper drifts more"] == "confirmed"
-    assert verdict["deep, BN: W h drifts less"] == "confirmed"
-    ends = [verdict[f"{net}: BN ends better than LN"] for net in ("deep", "RNN", "ReLU")]
-    assert ends == ["unclear"] * 3 and zero["RNN: BN ends better than LN"] == "unclear"
     for name, vanished in (("no norm", 1600), ("LN", 560), ("BN", 0.58)):
         start = results[f"deep, {name}, usual"]["start gradient"][:, 0].mean()
         assert float(f"{10**-start:.2g}") == vanished
@@ -180,9 +154,5 @@ def test_what_the_page_says():
     best = {net: results[f"{net}, no norm, usual"]["accuracy"].max(axis=1) for net in ("deep", "RNN")}
     assert [int((right < saturation.REACHED).sum()) for right in best.values()] == [20, 3]
     factors = {case: setting[0] for case, setting in saturation.STUDY.kept()["settings"].items()}
-    assert [factors[f"{net}, {name}"] for net in ("deep", "RNN") for name in ("no norm", "LN")] == [
-        4,
-        4,
-        8,
-        2,
-    ]
+    chosen = [factors[f"{net}, {name}"] for net in ("deep", "RNN") for name in ("no norm", "LN")]
+    assert chosen == [4, 4, 8, 2]

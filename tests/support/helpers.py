@@ -67,9 +67,7 @@ def rounds_bfloat16_rows() -> bool:
 def isa_options(doc: str | None) -> argparse.ArgumentParser:
     """The parser of a program that goes through instruction sets: --isa, which says through which."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--isa", action="append", help="only this instruction set; may be given several times"
-    )
+    parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
     return parser
 
 
@@ -88,22 +86,18 @@ def using_isa(name: str):
         _core.use_isa(before)
 
 
-def on_every_isa(compute) -> dict[str, object]:
+def on_every_isa(compute, names=None) -> dict[str, object]:
     """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
-    return _on_each(tested_isas(), compute)
+    results = {}
+    for name in tested_isas() if names is None else names:
+        with using_isa(name):
+            results[name] = compute()
+    return results
 
 
 def on_every_family(compute) -> dict[str, object]:
     """As on_every_isa, for what is never shorter than float32."""
-    return _on_each(isa_families(), compute)
-
-
-def _on_each(names, compute):
-    results = {}
-    for name in names:
-        with using_isa(name):
-            results[name] = compute()
-    return results
+    return on_every_isa(compute, isa_families())
 
 
 @contextmanager
@@ -170,41 +164,31 @@ def on_machine(name: str):
 
 
 @contextmanager
+def _setting(setter: str, values: tuple, usual: tuple):
+    """Run the body after _core.setter(*values)."""
+    from lnrnn import _core
+
+    getattr(_core, setter)(*values)
+    try:
+        yield
+    finally:
+        getattr(_core, setter)(*usual)
+
+
 def using_partition(groups: int, units: int = 1, rows: bool = False):
     """Run the body with so many groups of sequences at a time and so many threads to each, which divide the
     units of a step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
-    from lnrnn import _core
-
-    _core.set_partition(groups, units, rows)
-    try:
-        yield
-    finally:
-        _core.set_partition()
+    return _setting("set_partition", (groups, units, rows), ())
 
 
-@contextmanager
 def in_parts_of(size: float):
     """Run the body with long calls done in parts of so many multiply-adds, 1 being a step of a group."""
-    from lnrnn import _core
-
-    _core.set_part(size)
-    try:
-        yield
-    finally:
-        _core.set_part(0)
+    return _setting("set_part", (size,), (0,))
 
 
-@contextmanager
 def using_network_way(way: str):
-    """Run the body with layers and directions computed "in turn", "side by side" wherever that can be, or the
-    "fastest" way."""
-    from lnrnn import _core
-
-    _core.set_network_way(way)
-    try:
-        yield
-    finally:
-        _core.set_network_way("fastest")
+    """Run the body with layers and directions "in turn", "side by side" where that can be, or "fastest"."""
+    return _setting("set_network_way", (way,), ("fastest",))
 
 
 @contextmanager
@@ -233,8 +217,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
 
 
 def together(work, callers: int, patience: float = 60) -> None:
-    """work(k) for k in range(callers), each in a thread of its own, all begun at once; raises what one of
-    them raises."""
+    """work(k) for k in range(callers), each in its own thread, all begun at once; raises what one raises."""
     begin, failures = threading.Barrier(callers), []
 
     def run(k):
@@ -311,15 +294,6 @@ def relative_error(got, want) -> float:
     got, want = _finite_pairs(got, want)
     error, scale = np.abs(got - want).max(initial=0), np.abs(want).max(initial=0)
     return float(error if error == 0 else error / scale if scale else np.inf)
-
-
-def elementwise_error(got, want) -> float:
-    """max (|got - want| / |want|) over the elements; 0 / 0 is 0."""
-    got, want = _finite_pairs(got, want)
-    error, scale = np.abs(got - want), np.abs(want)
-    wrong = error > 0
-    with np.errstate(divide="ignore"):
-        return float((error[wrong] / scale[wrong]).max(initial=0))
 
 
 def ulp_error(got, want) -> float:
@@ -421,17 +395,9 @@ class Anything:
 
 
 NOT_REAL = [
-    np.zeros((3, 4), complex),
-    np.zeros((3, 4), object),
-    np.full((3, 4), "a"),
-    "abcd",
-    Anything(),
-    {},
-    None,
-    np.zeros((3, 4), "M8[s]"),
-    [[1, 2], [3]],
-    np.zeros((3, 4), [("a", "f4")]),
-]
+    np.zeros((3, 4), complex), np.zeros((3, 4), object), np.full((3, 4), "a"), "abcd", Anything(), {}, None,
+    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]),
+]  # fmt: skip
 
 
 def bad_outs(x):

@@ -1,5 +1,4 @@
-"""A model with recurrent modules of torch.nn inside, and such modules beside accelerated copies. Needs
-torch."""
+"""A model with modules of torch.nn inside, and such modules beside accelerated copies. Needs torch."""
 
 from __future__ import annotations
 

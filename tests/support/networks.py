@@ -62,8 +62,7 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """An RNN, LSTM or GRU whose gains and biases are drawn too; batch norm has seen a batch of that many
-    steps."""
+    """A network whose gains and biases are drawn too; batch norm has seen a batch of `trained` steps."""
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -184,8 +183,7 @@ def dropped_input(masks, layer, a):
 
 
 def dropping(rnn, masks, k):
-    """What the reference drops of the k-th layer and direction: its arguments. masks: of a training run, or
-    None for a call."""
+    """The reference's arguments for dropout of the k-th layer and direction. masks: None for a call."""
     found = parts(rnn, rnn.zoneout)
     if masks is not None:
         found = [0 if d is None else d for d in masks.zoneout[k][: len(found)]]
@@ -304,8 +302,7 @@ FREE = dict.fromkeys([
 
 
 def said(code, **environment):
-    """What code prints in a process of its own, whose environment says nothing of threads and kernels but
-    this."""
+    """What code prints in a process of its own, whose environment has of threads and kernels only this."""
     done = run_python(code, **{**FREE, **environment})
     assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
     return done.stdout.strip()

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 
-__all__ = ["Missing", "Wrong", "done", "needs", "restart_with"]
+__all__ = ["Missing", "Wrong", "done", "needs", "restart_with", "run_pytest", "until"]
 
 
 class Missing(Exception):
@@ -30,6 +32,17 @@ def done(command: list[str], **options) -> str:
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode} of {' '.join(map(str, command))}\n{ran.stdout[-3000:]}")
     return ran.stdout
+
+
+def run_pytest(program: str, more: list[str]) -> str:
+    """Runs a file of tests, with more arguments. -> the end of what pytest prints."""
+    return done([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program, *more])[-200:]
+
+
+def until(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
 
 
 def restart_with(environment: dict[str, str], *before: str) -> None:

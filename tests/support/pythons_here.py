@@ -13,8 +13,7 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:
-    """The path of a Python of that version that runs, of pyenv or on the path. "3.14t": without the
-    interpreter's lock."""
+    """The path of such a Python that runs, of pyenv or on the path. "3.14t": without a global lock."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
     found = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]

@@ -105,8 +105,7 @@ def mapped(statistics, f):
 
 
 def numeric_slope(loss, x, direction, h=1e-4):
-    """d loss(x + a direction) / da at a = 0 by the five-point central difference; `loss` takes an array like
-    x."""
+    """d loss(x + a direction) / da at a = 0 by five-point central differences; x may be any array."""
     near, far = (loss(x + a * direction) - loss(x - a * direction) for a in (h, 2 * h))
     return (8 * near - far) / (12 * h)
 

@@ -1,5 +1,4 @@
-"""What the tests of `lnrnn score` share: Parquet files of sequences, and the command in a process of its
-own."""
+"""For tests of `lnrnn score`: Parquet files of sequences, and the command as a process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the operations of include/lnrnn/simd/simd.h mean in plain NumPy, and the numbers they are tried
-with."""
+"""What the operations of include/lnrnn/simd/simd.h mean in plain NumPy, and numbers to try them with."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ def from_bf16(h):
 
 
 def to_bf16(x):
-    """The nearer of the two neighbours, the even one at the same distance. Infinity is where the next
-    number would be."""
+    """The nearer of the two neighbours, else the even one. Infinity stands for the next number."""
     low = (x.view(U32) >> 16).astype(U16)
     high = low + U16(1)
 

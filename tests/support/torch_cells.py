@@ -192,8 +192,7 @@ class Pair(nn.Module):
 
 
 class WithState(nn.Module):
-    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or none where None is
-    allowed."""
+    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or None if allowed."""
 
     def __init__(self, cell, allow_none=False, reverse=False):
         super().__init__()
@@ -251,9 +250,7 @@ class TorchLike(nn.Module):
         return {"output": y, "state": (h[None], c[None])}
 
     def state_dict(self, *args, **kwargs):
-        return {
-            name.replace("cell.cell", "cell"): p for name, p in super().state_dict(*args, **kwargs).items()
-        }
+        return {n.replace("cell.cell", "cell"): p for n, p in super().state_dict(*args, **kwargs).items()}
 
 
 class BatchFirst(nn.Module):

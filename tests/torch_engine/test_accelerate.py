@@ -25,14 +25,6 @@ MODULES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
-# --- a call -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
 def test_calls_are_torchs(name, options, training):
@@ -119,9 +111,6 @@ def test_dropout_is_looked_at_in_each_call():
     assert_same(module(x), plain(x))
 
 
-# --- training -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
 def test_gradients_are_torchs(name, options, packed):
@@ -172,9 +161,6 @@ def test_a_model_trains_as_its_twin_and_its_optimiser_goes_on():
     assert {name: id(p) for name, p in model.named_parameters()} == {n: id(p) for n, p in before.items()}
     model.eval(), twin.eval()
     assert absolute_error(model(words).detach().numpy(), twin(words).detach().numpy()) < 1e-4
-
-
-# --- which engine -------------------------------------------------------------------------------------------
 
 
 def test_which_engine():

@@ -44,11 +44,6 @@ SEQUENCES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def structure(value):
     """Types all the way down, with the shapes of tensors."""
     if isinstance(value, torch.Tensor):

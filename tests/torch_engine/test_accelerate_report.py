@@ -21,12 +21,6 @@ import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 # --- it stays what it was -----------------------------------------------------------------------------------
 
 

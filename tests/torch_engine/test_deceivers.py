@@ -22,11 +22,6 @@ torch.set_num_threads(1)  # operations this small take longer on several, and mu
 T, B, I, H = 40, 3, 5, 8  # noqa: E741 - the letters of the shapes in the documentation
 
 
-@pytest.fixture(autouse=True)
-def the_same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def inputs(deceit):
     """x that shows what the module does, and its states."""
     x = 20 * torch.randn(T, B, I)

@@ -42,22 +42,13 @@ pytestmark = [
 ]
 RATE = 0.4
 NETWORKS = [
-    ("RNN", "layer"),
-    ("RNN", None),
-    ("LSTM", Layer("joint", "carry")),
-    ("GRU", Layer("gate")),
-    ("LSTM", Batch(T)),
-    ("GRU", "batch"),
-]
+    ("RNN", "layer"), ("RNN", None), ("LSTM", Layer("joint", "carry")), ("GRU", Layer("gate")),
+    ("LSTM", Batch(T)), ("GRU", "batch"),
+]  # fmt: skip
 OPTIONS = [
     {"num_layers": 2, "batch_first": True, "bias": False},
     {"num_layers": 3, "bidirectional": True},
 ]
-
-
-@pytest.fixture(autouse=True)
-def same_numbers_in_every_run():
-    torch.manual_seed(0)
 
 
 each_network = pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
@@ -112,9 +103,6 @@ class Stack:
         return x.transpose(0, 1) if self.batch_first else x, end
 
 
-# --- what is computed ---------------------------------------------------------------------------------------
-
-
 @each_option
 @each_network
 def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
@@ -156,9 +144,6 @@ def test_the_masks_are_those_of_torchs_modules(cell, options, engine):
     compare(*found, 1e-5)
 
 
-# --- where nothing is dropped -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("engine", [None, "torch"])
 @each_network
 def test_evaluation_drops_nothing(rng, cell, norm, engine):
@@ -185,9 +170,6 @@ def test_served_by_lnrnn():
     assert module.training and module.dropout == RATE
 
 
-# --- inputs -------------------------------------------------------------------------------------------------
-
-
 def test_one_sequence_and_nothing():
     for engine in (None, "torch"):
         module = dropping("GRU", num_layers=2, batch_first=True, engine=engine)
@@ -203,9 +185,6 @@ def test_one_sequence_and_nothing():
             if engine is None:  # of no steps, the plain engine's y depends on nothing
                 y.sum().backward()
                 assert all(not p.grad.any() for p in module.parameters())
-
-
-# --- as a module --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -266,9 +245,6 @@ def test_monte_carlo_without_gradients():
     assert not torch.equal(found[0][0], want[0])
     compare(found[0], found[1], 1e-30)
     compare(found[0], found[2], 1e-30)
-
-
-# --- traced -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

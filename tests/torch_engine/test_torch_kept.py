@@ -18,14 +18,6 @@ from lnrnn.rnn import functional  # noqa: E402
 from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def drawn():
-    """Torch's numbers are this file's own, and other tests go on with theirs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def served(module, x):
     """In evaluation, and what a network made anew of the module gives."""
     with torch.no_grad():
@@ -67,8 +59,7 @@ def slopes(module, y):
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
-    """Of two modules, of two inputs and of other lengths, all of the same shapes, in every order: the tapes
-    look alike."""
+    """Of two modules, two inputs and other lengths, all of the same shapes: their tapes look alike."""
     one, other = (twin(cell, norm, seed=seed, num_layers=2).train() for seed in (0, 1))
     a, b = torch.randn(2, T, B, I)
     calls = [(one, a, None), (other, a, None), (one, b, LENGTHS)]

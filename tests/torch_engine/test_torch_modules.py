@@ -16,8 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import lnrnn.torch  # noqa: E402
 from torch_twins import CELLS, B, Batch, H, I, T, compare, twin  # noqa: E402
 
-# --- which engine -------------------------------------------------------------------------------------------
-
 
 def test_which_engine():
     module = twin("LSTM")
@@ -103,9 +101,6 @@ def test_a_failing_call_learns_and_draws_nothing(dropout):
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
-# --- inputs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_autocast_computes_in_float32(cell):
     module = twin(cell, num_layers=2)
@@ -118,9 +113,7 @@ def test_autocast_computes_in_float32(cell):
         y, _ = module(head(x), tuple(s.bfloat16() for s in end) if cell == "LSTM" else end.bfloat16())
     y.sum().backward()
     assert head.weight.grad.dtype == torch.float32 and bool((head.weight.grad != 0).any())
-    with pytest.raises(
-        TypeError, match="x must be of the parameters' dtype and device, torch.float32 on cpu"
-    ):
+    with pytest.raises(TypeError, match="x must be of the parameters' dtype and device, torch.float32 on"):
         module(x.bfloat16())
     with pytest.raises(TypeError, match="h0 must be of the parameters' dtype and device"):
         state = torch.zeros(2, B, H, dtype=torch.float64)
@@ -153,9 +146,6 @@ def test_packed_sequences(cell, batch_first, engine):
     got[0].data.sum().backward()
     with pytest.raises(ValueError, match="lengths must be None with a PackedSequence"):
         module(packed, None, [1] * 4)
-
-
-# --- copies -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch", None])

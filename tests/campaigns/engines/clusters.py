@@ -165,9 +165,7 @@ def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys,
 @pytest.fixture(scope="module")
 def ray():
     ray = pytest.importorskip("ray")
-    ray.init(
-        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20
-    )
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
     yield ray
     ray.shutdown()
 

@@ -1,16 +1,8 @@
 """Clusters of Dask and Ray give the bits of one process, even if a worker is killed."""
 
-import sys
 from pathlib import Path
 
-from outcome import done
+from outcome import run_pytest
 
-
-def clusters(options):
-    tests = Path(__file__).with_name("clusters.py")
-    return done(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), *options.pytest]
-    )[-200:]
-
-
-PARTS = {"clusters": clusters}
+PROGRAM = str(Path(__file__).with_name("clusters.py"))
+PARTS = {"clusters": lambda options: run_pytest(PROGRAM, options.pytest)}

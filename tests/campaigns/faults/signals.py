@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,14 +24,9 @@ from operations import Operation, bits, operations
 
 import lnrnn
 from networks import network, normal
+from outcome import until
 
 PART = ".lnrnn-"
-
-
-def until(seconds: float) -> Iterator[None]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
 
 
 def parts_left(folder: Path) -> list[Path]:

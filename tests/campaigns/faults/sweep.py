@@ -186,8 +186,7 @@ def hear(told: Any) -> None:
 
 
 def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
-    """Every operation, or those whose names contain options.only; each options.every-th request, or the one
-    options.at alone."""
+    """Operations whose names contain options.only; each options.every-th request, or that of options.at."""
     find_functions()
     import safetensors.numpy  # noqa: F401
 

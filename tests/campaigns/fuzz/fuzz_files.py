@@ -18,25 +18,9 @@ from fuzz_judge import alike
 
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz-hostile{os.getpid()}.safetensors")
 NUMBERS = (
-    0,
-    1,
-    -1,
-    2,
-    3,
-    7,
-    8,
-    255,
-    2**31 - 1,
-    2**31,
-    2**32,
-    2**53,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-    2**64,
-    10**30,
+    0, 1, -1, 2, 3, 7, 8, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30,
     1.5,
-)
+)  # fmt: skip
 VALUES = (
     *NUMBERS, None, True, False, "", "abc", "layer", "batch", "tanh", "LSTM", [], [1], {}, {"kind": "batch"},
     "a" * 5000, [[[[]]]], 1e308, -0.0,

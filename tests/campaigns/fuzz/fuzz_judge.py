@@ -8,8 +8,7 @@ import numpy as np
 
 
 class Judge:
-    """counts: executions by kind. nearest: by kind of bound, the largest error met so far as a share of what
-    was allowed."""
+    """counts: executions by kind. nearest: by kind of bound, the largest share of what was allowed."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

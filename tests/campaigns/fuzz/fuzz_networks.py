@@ -18,22 +18,13 @@ from helpers import rounds_bfloat16_rows, using_caches
 from networks import drawn_state, parts, taken, whole
 
 KNOWN = 4
+SAID = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 
 def described(rnn) -> str:
-    names = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "norm",
-        "bias",
-        "batch_first",
-        "bidirectional",
-        "dtype",
-    )
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
-    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in names)
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in SAID)
 
 
 def equal(judge, kind, rnn, got, want, what) -> None:
@@ -48,9 +39,7 @@ def case(rng, judge) -> None:
     batch_norm = isinstance(rnn.norm, lnrnn.BatchNormSpec)
     dtype = pick(rng, ("float32",) * 3 + ("bfloat16", "int8"))
     single, rnn = rnn, rnn.to_dtype(dtype, pick(rng, (None, 14, 8)) if dtype == "int8" else None)
-    steps = (
-        int(rng.integers(0, KNOWN + 1)) if batch_norm and rnn.overrun == "raise" else int(rng.integers(0, 9))
-    )
+    steps = int(rng.integers(0, KNOWN + 1 if batch_norm and rnn.overrun == "raise" else 9))
     batch = int(rng.integers(0, 8)) if chance(rng, 0.93) else int(rng.integers(8, 70))
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0 = drawn_state(rng, rnn, batch) if chance(rng, 0.6) else None
@@ -89,23 +78,16 @@ def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
                 judge.counts["call"] += 1
                 for k, (g, w) in enumerate(zip(found, want, strict=True)):
                     size = np.abs(w).max(initial=1)
-                    judge.within(
-                        g, w, 3e-6 * size, f"{what}, {rnn.dtype} step, result {k}", f"{rnn.dtype} step"
-                    )
+                    where = f"{what}, {rnn.dtype} step, result {k}"
+                    judge.within(g, w, 3e-6 * size, where, f"{rnn.dtype} step")
                 state = parts(rnn, there[1])
         return
     if rnn.dtype == "bfloat16":
         single = rounded(single)
         xs = x.swapaxes(0, 1) if rnn.batch_first else x
         y, h = single(xs, h0, ends)
-        equal(
-            judge,
-            "call",
-            rnn,
-            got,
-            (y.swapaxes(0, 1) if rnn.batch_first else y, h),
-            f"{what}, rounded weights",
-        )
+        y = y.swapaxes(0, 1) if rnn.batch_first else y
+        equal(judge, "call", rnn, got, (y, h), f"{what}, rounded weights")
     compare(judge, "call", forward(ends), found, single, (x, *parts(rnn, h0)), what)
 
 
@@ -158,9 +140,8 @@ def company(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
         start = None if h0 is None else whole(rnn, [s[:, b] for s in parts(rnn, h0)])
         got_y, got_h = rnn(x[:, b], start, None if ends is None else int(ends[b]))
         want = whole(rnn, [s[:, b] for s in parts(rnn, h)])
-        equal(
-            judge, "call", rnn, (got_y, got_h), (y[:, b], want), f"{what}, sequence {b} without a batch axis"
-        )
+        alone = f"{what}, sequence {b} without a batch axis"
+        equal(judge, "call", rnn, (got_y, got_h), (y[:, b], want), alone)
 
 
 def some(rnn, state, who):
@@ -190,11 +171,7 @@ def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
     elif at < 0.7:
         name, other = "pickle", pickle.loads(pickle.dumps(rnn))
     elif at < 0.85:
-        name, other = "state dict", type(rnn)(seed=5, **{n: getattr(rnn, n) for n in arguments(rnn)})
-        other.load_state_dict(rnn.state_dict())
-        if rnn.overrun:
-            other.overrun = rnn.overrun
-        other = other.to_dtype(rnn.dtype, rnn.activation_bits)
+        name, other = "state dict", anew(rnn)
     else:
         name, path = "file", FILE
         rnn.save(path)
@@ -203,6 +180,11 @@ def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
     equal(judge, name, rnn, other(x, h0, ends), first, f"{what}, {name}")
 
 
-def arguments(rnn):
-    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"]
-    return names + ["nonlinearity"] * isinstance(rnn, lnrnn.RNN)
+def anew(rnn):
+    """A new network of the same arguments, with the state of this one."""
+    names = [*SAID[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
+    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
+    other.load_state_dict(rnn.state_dict())
+    if rnn.overrun:
+        other.overrun = rnn.overrun
+    return other.to_dtype(rnn.dtype, rnn.activation_bits)

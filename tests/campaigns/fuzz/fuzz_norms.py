@@ -145,9 +145,8 @@ def batch(rng, judge) -> None:
         shape = (2, *shape[1:])
     x, gy = values(rng, shape, dtype, style), values(rng, shape, dtype, "normal")
     single = np.float64 if dtype is np.float64 else np.float32
-    weight, bias = (
-        rng.standard_normal(channels).astype(single) if chance(rng, 0.6) else None for _ in range(2)
-    )
+    drawn = (rng.standard_normal(channels).astype(single) if chance(rng, 0.6) else None for _ in range(2))
+    weight, bias = drawn
     size_of_x = max(float(np.abs(x.astype(float)).max(initial=0)), 1e-30)
     mean = (rng.standard_normal(channels) * size_of_x).astype(single)
     var = (rng.uniform(0.5, 2, channels) * size_of_x**2).astype(single)
@@ -195,14 +194,8 @@ def batch(rng, judge) -> None:
             judge.same(kind, call(x[k : k + 1]), y[k : k + 1], f"{what}, sample {k} alone")
     kind = "batch_norm_backward"
     what = kind + what[10:]
-    back = partial(
-        lnrnn.batch_norm_backward,
-        running_mean=mean,
-        running_var=var,
-        weight=weight,
-        training=training,
-        eps=eps,
-    )
+    given = dict(running_mean=mean, running_var=var, weight=weight, training=training, eps=eps)
+    back = partial(lnrnn.batch_norm_backward, **given)
     got = back(gy, x)
     own = got if dtype in SCALE else back(sg, sx)
     want = ref.batch_norm_backward(*wide(sg, sx, mean, var, weight), training, e)

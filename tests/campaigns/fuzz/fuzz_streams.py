@@ -12,15 +12,14 @@ import numpy as np
 import lnrnn
 from fuzz_draw import arranged, chance, network, parameters, pick, size
 from fuzz_judge import alike
-from fuzz_networks import FILE, described, equal
+from fuzz_networks import FILE, anew, described, equal
 from networks import normal, parts, whole
 
 KNOWN = 6
 
 
 class Follower:
-    """A stream, the network as it was when it was made, and all that it has been fed since its state was
-    set."""
+    """A stream, the network as it was when it was made, and the input since its state was set."""
 
     def __init__(self, rnn, batch: int) -> None:
         self.twin = type(rnn).__new__(type(rnn))
@@ -48,10 +47,6 @@ def taken(stream) -> int:
     steps = stream.step
     assert (steps == steps[0]).all()
     return int(steps[0])
-
-
-def steps_left(rnn, follower) -> bool:
-    return rnn.overrun != "raise" or taken(follower.stream) < KNOWN
 
 
 def case(rng, judge) -> None:
@@ -178,18 +173,9 @@ def change(rng, judge, rnn, what: str) -> None:
         rnn.load_state_dict(rnn.state_dict() | drawn)
     else:
         rnn.overrun = pick(rng, ("raise", "last", "mean", "batch"))
-    fresh = type(rnn)(seed=1, **{n: getattr(rnn, n) for n in names(rnn)})
-    fresh.load_state_dict(rnn.state_dict())
-    if rnn.overrun:
-        fresh.overrun = rnn.overrun
-    fresh = fresh.to_dtype(rnn.dtype)
+    fresh = anew(rnn)
     x = normal(rng, 3, 3, rnn.input_size)
     equal(judge, "setter", rnn, rnn(x), fresh(x), f"{what}, after a setter")
-
-
-def names(rnn):
-    found = ["input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"]
-    return found + ["nonlinearity"] * isinstance(rnn, lnrnn.RNN)
 
 
 def follow(rng, judge, alive: Follower, rnn, what: str) -> Follower:

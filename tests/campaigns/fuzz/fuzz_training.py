@@ -55,13 +55,11 @@ def case(rng, judge) -> None:
     true_y, true_h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     if per_step or masks is not None:
         found, true = [swapped(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
-        compare(
-            judge, "forward_train", outcome(ends, masks), found, rnn, (x, *parts(rnn, h0)), what, want=true
-        )
+        given = x, *parts(rnn, h0)
+        compare(judge, "forward_train", outcome(ends, masks), found, rnn, given, what, want=true)
     else:
-        equal(
-            judge, "forward_train", rnn, (y, h), rnn(swapped(x), h0, ends), f"{what}, training and inference"
-        )
+        want = rnn(swapped(x), h0, ends)
+        equal(judge, "forward_train", rnn, (y, h), want, f"{what}, training and inference")
     got = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh))
     # relu's slope jumps at 0
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
@@ -85,12 +83,8 @@ def case(rng, judge) -> None:
         lnrnn.set_num_threads(threads)
         other = rnn.forward_train(swapped(x), h0, ends, **drops)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
-        agree(
-            judge,
-            got,
-            named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh)),
-            f"{what}, {threads} threads",
-        )
+        again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
+        agree(judge, got, again, f"{what}, {threads} threads")
     lnrnn.set_num_threads(1)
     if ends is not None:
         past = np.arange(steps)[:, None] >= ends
@@ -136,9 +130,8 @@ def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
     states = [name for name in ("x", "h0", "c0") if name in got and (wanted or name != "x")]
     agree(judge, {n: got[n] for n in states}, {n: found[n] for n in states}, f"{what}, states beside out")
     if exact:  # 0 + -0 is 0
-        agree(
-            judge, {n: got[n] + 0 for n in total}, {n: g + 0 for n, g in total.items()}, f"{what}, on zeros"
-        )
+        sums = {n: g + 0 for n, g in total.items()}
+        agree(judge, {n: got[n] + 0 for n in total}, sums, f"{what}, on zeros")
         return
     roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
     for name, start in before.items():

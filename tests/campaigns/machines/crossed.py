@@ -18,8 +18,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """The results, which have to be the same with one thread and with two; and two there must have been, for
-    tasks and for units."""
+    """The results, the same with one thread and with two; and there were two, for tasks and for units."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):
@@ -33,9 +32,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 def neon_quick(folder: Path) -> str:
     """By gcc; two threads on NEON beside one on plain C, whose bits must not be the same."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
-    vectors, scalar = (
-        results([QEMU, str(program)], isa, n, folder) for isa, n in (("neon", 2), ("scalar", 1))
-    )
+    vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
     try:
         same(vectors, scalar, "neon and scalar")

@@ -221,8 +221,6 @@ class Source:
 
 def sources(root: Path) -> dict[str, Source]:
     """Of the whole product."""
-    paths = sorted(
-        path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES
-    )
+    paths = sorted(path for name in FOLDERS for path in (root / name).rglob("*") if path.suffix in SUFFIXES)
     names = [str(path.relative_to(root)) for path in paths]
     return {name: Source(name, (root / name).read_text()) for name in names if name not in GENERATED}

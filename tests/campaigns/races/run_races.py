@@ -36,16 +36,11 @@ import numpy as np
 import lnrnn
 from helpers import at_once, available_isas, using_isa
 from networks import VARIANTS, drawn_state, network, normal, run_python
+from outcome import until
 
 CAN_HANG = True
 T, B, D, H = 6, 4, 5, 9
 PATIENCE = 30  # seconds until a child counts as hanging
-
-
-def until(seconds: float) -> Iterator[None]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
 
 
 def bits(found: Any) -> bytes:
@@ -162,9 +157,8 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
             try:
                 reads = race(sets[what], ways[way], wanted, 0.15)
             except Mixed as error:
-                raise Mixed(
-                    f"{variant}, {layers} layers, bidirectional={both}: {way} beside {what}: {error}"
-                ) from None
+                where = f"{variant}, {layers} layers, bidirectional={both}: {way} beside {what}"
+                raise Mixed(f"{where}: {error}") from None
             seen["pairs of a reader and a setter"] += 1
             seen["reads"] += reads
     return seen
@@ -185,8 +179,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads; with `changing` a ninth sets the number of threads, and each model has another
-    instruction set."""
+    """Eight threads. changing: a ninth sets the number of threads, and models have other instruction sets."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -383,10 +376,6 @@ def ends(options: argparse.Namespace) -> Counter[str]:
 
 
 PARTS = {
-    "readers": read_and_set,
-    "callers": call_together,
-    "settings": partial(call_together, changing=True),
-    "fork": fork,
-    "pools": pools,
-    "exit": ends,
-}
+    "readers": read_and_set, "callers": call_together, "settings": partial(call_together, changing=True),
+    "fork": fork, "pools": pools, "exit": ends,
+}  # fmt: skip

@@ -79,9 +79,7 @@ def resident() -> tuple[int, int, int] | None:
     rest = inside = space = 0
     with open("/proc/self/smaps") as f:
         for mapping in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", f.read())[1:]:
-            size, rss = (
-                int(re.search(rf"(?m)^{key}: +(\d+) kB", mapping)[1]) << 10 for key in ("Size", "Rss")
-            )
+            size, rss = (int(re.search(rf"(?m)^{k}: +(\d+) kB", mapping)[1]) << 10 for k in ("Size", "Rss"))
             if re.search(r"(?m)^VmFlags:.* hg\b", mapping) and "[heap]" not in mapping.partition("\n")[0]:
                 inside, space = inside + rss, space + size
             else:

@@ -36,8 +36,7 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e
 
 
 def tables():
-    """torch's tables of operations and modules. Their module imports expecttest for a class that is not
-    needed here."""
+    """torch's tables of operations and modules. Their module imports expecttest for an unneeded class."""
     import sys
     import types
     import unittest

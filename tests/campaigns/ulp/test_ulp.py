@@ -1,5 +1,4 @@
-"""exp, tanh and sigmoid of some of all floats; whether the judge of the campaign is right, and sees planted
-faults."""
+"""exp, tanh and sigmoid of some of all floats; the campaign's judge is right, and sees planted faults."""
 
 from __future__ import annotations
 
@@ -23,9 +22,6 @@ def one_thread():
 
 def bits(x):
     return int(np.array(x, np.float32).view(np.uint32))
-
-
-# --- the library --------------------------------------------------------------------------------------------
 
 
 @each_function
@@ -62,9 +58,6 @@ def test_all_inputs_that_are_no_numbers(function):
         found = ulp.sweep(function, sets, 61, first=sign + 0x7F800000, last=sign + (1 << 31))
         assert not ulp.broken(function, found)
         assert all((v.inputs, v.nans) == (1, -(-(1 << 23) // 61) - 1) for v in found.verdicts.values())
-
-
-# --- the judge ----------------------------------------------------------------------------------------------
 
 
 def in_decimal(function, x):

@@ -1,5 +1,4 @@
-"""What a wheel has to be and to do. As a program: the tests of a wheel that is installed in the Python that
-runs it."""
+"""What a wheel has to be and to do. As a program: the tests of the wheel that is installed."""
 
 from __future__ import annotations
 

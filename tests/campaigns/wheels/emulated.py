@@ -47,8 +47,7 @@ class Emulated:
             done(["dpkg-deb", "-x", str(package), str(self.root)])
 
     def _replace(self) -> None:
-        """The interpreter by a script that runs it in the emulator, so that what it starts as sys.executable
-        does so too."""
+        """The interpreter by a script that runs it in the emulator, also as the sys.executable of a test."""
         program = self.python.with_suffix(".aarch64")
         self.python.rename(program)
         command = f'exec qemu-aarch64 -L "{self.root}" -0 "{self.python}" "{program}" "$@"'
