@@ -39,6 +39,14 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("threads", counts, ids=[f"{n}t" for n in counts])
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "compete" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.benchmark(timer=race_clock))
+            # A race that fails leaves no times behind; its failure says enough.
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
+
+
 class Suite:
     """The state of a whole run: the workers by number of threads, the races, the reasons of those not run."""
 
@@ -81,11 +89,24 @@ class Suite:
 
 SUITE = pytest.StashKey[Suite]()
 
+_now = 0.0
+
+
+def race_clock() -> float:
+    """The clock that pytest-benchmark reads. It stands still but for `_replay`, which moves it by a measured
+    time: so the samples of a race, taken in another process, become a benchmark's statistics."""
+    return _now
+
+
+def _replay(samples):
+    global _now
+    _now += next(samples)
+
 
 @pytest.fixture
-def compete(request):
+def compete(request, benchmark):
     """compete(case, table, size, threads, **arguments): races a case of cases_*.py in the worker of that many
-    threads, and adds the result to the record."""
+    threads, and adds the result to the record. pytest-benchmark's JSON has the same under extra_info."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
@@ -99,10 +120,19 @@ def compete(request):
             pytest.skip(outcome["unavailable"])
         if "failed" in outcome:
             pytest.fail(outcome["failed"], pytrace=False)
-        facts = {"subject": subject, "table": table, "size": size, "threads": threads}
-        suite.races.append({**facts, **outcome})
+        facts = {"subject": subject, "table": table, "size": size, "threads": threads, **outcome}
+        suite.races.append(facts)
+        benchmark.group = f"{table}, {threads}t"
+        benchmark.extra_info.update(facts)
+        samples = [took * facts["steps"] for took in facts["times"][facts["ours"][0]]]
+        benchmark.pedantic(_replay, args=(iter(samples),), rounds=len(samples))
 
     return run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config, benchmarks, output_json):
+    output_json["workers"] = config.stash[SUITE].about
 
 
 def pytest_sessionfinish(session):
