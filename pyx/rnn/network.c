@@ -23,6 +23,7 @@
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
+#include "runtime/thread_policy.h"
 #include "runtime/threads.h"
 
 typedef struct {
@@ -166,7 +167,7 @@ static int by_halves(lnrnn_network *n, int threads)
 int lnrnn_network_forward(lnrnn_network *n)
 {
     LNRNN_DEFAULT_FLOATS;
-    const int threads = n->brief && lnrnn_oversubscribed() ? 1 : n->threads;
+    const int threads = lnrnn_free_threads(n->threads, n->brief);
     if (n->halves)
         return by_halves(n, threads);
     network_job j = {.n = n, .run = runs_at(n->scratch + (size_t)n->threads * n->worker)};
