@@ -1,11 +1,10 @@
-/* result_memory.c: memory for large outputs, kept for the next one.
+/* Memory for large results, which stays mapped for later results.
  *
- * A fresh array of some MiB, or what malloc has given back in between, is new to the process: the kernel clears each
- * page of it when it is first touched, which takes longer than the norm itself. So some blocks that were given back stay mapped,
- * LNRNN_CACHED_BLOCKS of them and LNRNN_CACHED_BYTES at the most; the large ones are marked as free (MADV_FREE), so that
- * the kernel takes their pages when memory is short. Contents are lost. All this is safe in any thread and
- * after a fork.
- */
+ * An array of some MiB is usually new to the process: malloc has returned the memory of the last one to the
+ * system. The kernel clears each page at its first touch, which takes longer than a norm. So some freed
+ * blocks stay mapped, at most LNRNN_CACHED_BLOCKS with LNRNN_CACHED_BYTES. Large blocks are marked as free
+ * (MADV_FREE), so that the kernel can take their pages when memory is short. The contents of a freed block
+ * are lost. All functions are safe in any thread and after a fork. */
 #ifndef LNRNN_RESULT_MEMORY_H
 #define LNRNN_RESULT_MEMORY_H
 
@@ -13,11 +12,11 @@
 
 #include "lnrnn/tuning.h"
 
-/* Does this system have what it takes? If not, the functions below are malloc's own. */
+/* Does this system keep blocks? If not, the functions below are malloc's own. */
 int lnrnn_keeps_result_memory(void);
-/* -> at least `size` bytes at a multiple of 64, of any contents; NULL if there is no memory. */
+/* -> at least `size` bytes at a multiple of 64, not cleared; NULL if there is no memory. */
 void *lnrnn_result_malloc(size_t size);
-/* -> the same values at what may be another place, as realloc does. */
+/* -> the same contents, possibly at another address, as realloc. */
 void *lnrnn_result_realloc(void *block, size_t size);
 /* NULL is allowed. */
 void lnrnn_result_free(void *block);
