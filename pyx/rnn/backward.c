@@ -42,7 +42,7 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     const size_t words = sizeof(size_t) / sizeof(float), state = r->B * j.narrow;
     size_t at = 0;
     j.blocks = r->B ? (r->B + j.sum_rows - 1) / j.sum_rows : 1;
-    j.worker = (through > after ? through : after) | LINE;
+    j.worker = ((through > after ? through : after) + LINE - 1) / LINE * LINE | LINE;
     j.chunk = lnrnn_carve(work, &at, sizeof(backward_chunk) / sizeof(float));
     j.sums = lnrnn_carve(work, &at, 2 * j.blocks * lnrnn_sums(c));
     j.partial = lnrnn_carve(work, &at, j.blocks * lnrnn_sums(c));

@@ -3,8 +3,7 @@
 #ifndef LNRNN_BACKWARD_H
 #define LNRNN_BACKWARD_H
 
-#include "lnrnn/kernels/table.h"
-#include "rnn/layer.h"
+#include "rnn/step.h"
 
 /* Some steps of all rows, packed as in the tape: step after step, only the active rows. */
 typedef struct {
@@ -63,14 +62,6 @@ struct backward_step {
     float *batch;           /* batch norm: two doubles and six floats for each value of the widest site */
     const float **x, **h, **state_prev; /* (group) pointers: x, h_prev as W_hh took it, c_prev or h_prev */
 };
-
-/* Takes n floats, in whole cache lines, from base + *at; *at moves on. base NULL: only counts. */
-static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
-{
-    float *place = base ? base + *at : NULL;
-    *at += (n + 15) / 16 * 16;
-    return place;
-}
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 

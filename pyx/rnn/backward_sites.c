@@ -67,68 +67,65 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* Calls part(j, partial, i, n, ...) for rows i .. i + n - 1 of the step, those of one block. partial: its partial sums,
- * from `at` on. */
-#define FOR_BLOCKS(part, at, ...)                                                    \
-    for (size_t i_ = 0, n_; i_ < s->active; i_ += n_) {                              \
-        const backward_job *j = s->j;                                                \
-        const size_t block_ = (s->first + i_) / j->sum_rows;                         \
-        n_ = (block_ + 1) * j->sum_rows - s->first;                                  \
-        n_ = (n_ < s->active ? n_ : s->active) - i_;                                 \
-        part(j, j->partial + block_ * lnrnn_sums(j->c) + (at), i_, n_, __VA_ARGS__); \
-    }
-
-static void span_backward(const backward_job *j, float *partial, size_t i, size_t n,
-                          const lnrnn_layer_norm_gradients *all)
+/* Rows i .. of the step that are in one block -> their number in *n, and the block's partial sums from `at` on. */
+static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
-    lnrnn_layer_norm_gradients of_block = *all;
-    const ptrdiff_t row = (ptrdiff_t)i;
-    of_block.rows = n;
-    of_block.gy = (const float *)all->gy + row * all->gys;
-    of_block.x = (const float *)all->x + row * all->xs;
-    of_block.gx = (float *)all->gx + row * all->gxs;
-    of_block.partial = partial;
-    j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&of_block);
+    const backward_job *j = s->j;
+    const size_t block = (s->first + i) / j->sum_rows, end = (block + 1) * j->sum_rows - s->first;
+    *n = (end < s->active ? end : s->active) - i;
+    return j->partial + block * lnrnn_sums(j->c) + at;
 }
 
-static void columns_backward(const backward_job *j, float *partial, size_t i, size_t n, const float *g,
-                             ptrdiff_t gs, size_t width)
+/* Adds the columns of g (active, width), row stride gs. */
+static void add_columns(const backward_step *s, size_t at, size_t width, const float *g, ptrdiff_t gs)
 {
-    j->k->cells->add_columns(n, width, g + (ptrdiff_t)i * gs, gs, partial);
+    for (size_t i = 0, n; i < s->active; i += n) {
+        float *sums = partial_sums(s, i, at, &n);
+        s->j->k->cells->add_columns(n, width, g + (ptrdiff_t)i * gs, gs, sums);
+    }
 }
 
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
 {
     const lnrnn_rnn_config *c = s->j->c;
-    FOR_BLOCKS(columns_backward, lnrnn_sums_at(c, LNRNN_SITES + inner), g, (ptrdiff_t)s->j->wide, c->outputs)
+    add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
+}
+
+/* Layer norm of the values from .. to - 1, a span. */
+static void span_backward(const backward_step *s, int site, size_t from, size_t to, const site_rows *rows)
+{
+    const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
+    for (size_t i = 0, n; i < s->active; i += n) {
+        float *sums = partial_sums(s, i, lnrnn_sums_at(s->j->c, site) + 2 * from, &n);
+        const ptrdiff_t g = (ptrdiff_t)i * rows->gs + (ptrdiff_t)from;
+        const lnrnn_layer_norm_gradients span = {.rows = n,
+                                                 .n = to - from,
+                                                 .gy = rows->g + g,
+                                                 .x = rows->a + (ptrdiff_t)i * rows->as + from,
+                                                 .gx = rows->ga + g,
+                                                 .gys = rows->gs,
+                                                 .xs = rows->as,
+                                                 .gxs = rows->gs,
+                                                 .gain = norm->gain + from,
+                                                 .eps = (double)norm->eps,
+                                                 .partial = sums};
+        s->j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&span);
+    }
 }
 
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
-    const lnrnn_rnn_config *c = s->j->c;
-    const lnrnn_gate_norm *norm = &c->site[site].norm;
-    const size_t width = c->site[site].width, at = lnrnn_sums_at(c, site);
-    if (norm->how == LNRNN_AFFINE) {
+    const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
+    const size_t width = s->j->c->site[site].width;
+    if (norm->how == LNRNN_AFFINE)
         batch_backward(s, site, rows);
-        return;
-    }
-    if (norm->how == LNRNN_PLAIN) {
-        FOR_BLOCKS(columns_backward, at + width, rows->g, rows->gs, width)
-        return;
-    }
-    for (size_t to; from < end; from = to) {
-        to = span_end(norm, from, width);
-        const lnrnn_layer_norm_gradients all = {.n = to - from,
-                                                .gy = rows->g + from,
-                                                .x = rows->a + from,
-                                                .gx = rows->ga + from,
-                                                .gys = rows->gs,
-                                                .xs = rows->as,
-                                                .gxs = rows->gs,
-                                                .gain = norm->gain + from,
-                                                .eps = (double)norm->eps};
-        FOR_BLOCKS(span_backward, at + 2 * from, &all)
-    }
+    else if (norm->how == LNRNN_PLAIN)
+        add_columns(s, lnrnn_sums_at(s->j->c, site) + width, width, rows->g, rows->gs);
+    else
+        for (size_t to; from < end; from = to) {
+            to = span_end(norm, from, width);
+            span_backward(s, site, from, to, rows);
+        }
 }
 
 /* --- sums ------------------------------------------------------------------------------------------- */

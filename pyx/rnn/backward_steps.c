@@ -4,7 +4,6 @@
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
-#include "rnn/step.h"
 #include "runtime/resumable.h"
 
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)

@@ -2,6 +2,8 @@
  * kernel makes the states. A cell is a row of CELLS, a placement of its norms a row of FORMS. */
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
+#include "lnrnn/tuning.h"
+#include "runtime/floats.h"
 
 /* What holds for a cell in all placements: the fields of lnrnn_rnn_config that bear these names. */
 static const struct {
@@ -102,4 +104,23 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     input->norm = gate_norm_of(c, input, spans);
     hidden->norm = gate_norm_of(c, hidden, spans);
     cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL);
+}
+
+/* --- weights in the form that the product reads --------------------------------------------------------- */
+
+size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
+{
+    return lnrnn_product_of(lnrnn_active(), dtype)->size(dtype, n, k);
+}
+
+void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed)
+{
+    LNRNN_DEFAULT_FLOATS;
+    lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
+}
+
+int lnrnn_reads_lines(const float *w, size_t k)
+{
+    return k * sizeof(float) <= LNRNN_LINE_BYTES && lnrnn_active()->product->width(k) == k
+           && (uintptr_t)w % 64 == 0;
 }

@@ -69,23 +69,12 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* Offsets into the scratch memory of a call, in floats: first the memory that the threads of each group share, then that
- * of each worker, then positions. Shared, or else first in a worker's memory: (chunk, group, G*H), W_ih x of a chunk;
- * then `hidden`. Rows of G*H values have stride plan->wide, rows of H plan->narrow. */
+/* The scratch memory of a call, in floats: that of each group, if its threads share some; that of each worker, from
+ * groups * shared on; positions. */
 typedef struct {
-    size_t hidden; /* W_hh h of separate products, without a tape: (group, G*H); with divide_units
-                             * (2, group, G*H), for even and odd steps */
-    size_t own_h,
-        own_c; /* (group, H), with divide_units but not divide_rows: states of threads other than 0 */
-    size_t old_h, old_c;   /* (group, H), zoneout: the states before a step */
-    size_t masked;         /* (group, H), masks.state: h as W_hh takes it */
-    size_t statistics;     /* (LNRNN_SITES, lnrnn_statistics_work), synchronous */
-    size_t cell;           /* config->cell_scratch */
-    size_t product;        /* of the product's kernel */
-    size_t pointers;       /* of lnrnn_step */
-    size_t worker, shared; /* sizes of a worker's memory, and of a group's; shared: 0 without divide_units */
-    size_t positions;      /* the steps that each group has taken */
-    size_t floats;         /* the size of all */
+    size_t shared, worker; /* of a group, 0 without divide_units; of a worker: lnrnn_step_memory */
+    size_t positions;      /* where the steps that each group has taken stand */
+    size_t floats;         /* of all */
 } lnrnn_rnn_scratch;
 
 /* A phase of a step, and the view that it works on: step.h. */
@@ -104,6 +93,7 @@ typedef struct {
     size_t group, groups; /* sequences that go through time together; how many such groups there are */
     size_t chunk;         /* steps whose W x is computed by one product */
     size_t input_rows;    /* the most rows of x in one product */
+    size_t panels;        /* of the packed weights */
     size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
@@ -163,8 +153,9 @@ typedef struct {
     /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
      * all of it. A step of a group of sequences is always finished. */
     double part;
-    int resumed;    /* 0; 1 in a call that continues one that has returned 0 */
-    float *scratch; /* plan->scratch.floats floats, which keep their values until a call returns 1 */
+    int resumed; /* 0; 1 in a call that continues one that has returned 0 */
+    float *
+        scratch; /* plan->scratch.floats floats, aligned for doubles and pointers, kept until a call returns 1 */
 } lnrnn_rnn_call;
 
 /* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, in what

@@ -93,31 +93,12 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Threads that divide the units of a group share W x of a chunk and, with separate products, W h of two
- * steps. Unless they divide the rows too, each thread has its own copy of the states. Threads that divide the
- * sequences share nothing. With a tape, W h lies in the tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
-    const lnrnn_rnn_config *c = r->config;
-    lnrnn_rnn_scratch *const s = &p->scratch;
-    const size_t rows = p->group * p->wide, states = p->group * p->narrow,
-                 most = p->group * p->chunk < TILE ? p->group * p->chunk : TILE,
-                 hidden = c->separate_products && !r->tape ? rows : 0,
-                 own = p->divide_units && !p->divide_rows ? states : 0;
-    s->hidden = p->chunk * rows;
-    s->shared = p->divide_units ? s->hidden + 2 * hidden : 0;
-    s->own_h = p->divide_units ? 0 : s->hidden + hidden;
-    s->own_c = s->own_h + own;
-    s->old_h = s->own_c + (c->cell_state ? own : 0);
-    s->old_c = s->old_h + (c->zoneout_h > 0 ? states : 0);
-    s->masked = s->old_c + (c->zoneout_c > 0 ? states : 0);
-    s->statistics = s->masked + (r->masks.state ? states : 0);
-    s->cell = s->statistics + (p->synchronous ? LNRNN_SITES * lnrnn_statistics_work(c) : 0);
-    s->product = s->cell + c->cell_scratch;
-    s->pointers = s->product + p->product->scratch(c->dtype, most, c->D > c->H ? c->D : c->H);
-    s->worker = s->pointers + lnrnn_step_pointers(r, p);
-    s->positions = (p->divide_units ? p->groups : 0) * s->shared + (size_t)p->threads * s->worker;
-    s->floats = s->positions + 2 * p->groups + 2;
+    lnrnn_step s;
+    p->scratch.worker = lnrnn_step_memory(&s, r, p, NULL, NULL, &p->scratch.shared);
+    p->scratch.positions = p->groups * p->scratch.shared + (size_t)p->threads * p->scratch.worker;
+    p->scratch.floats = p->scratch.positions + 2 * p->groups + 2;
 }
 
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
@@ -127,6 +108,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->input_rows = c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(p->caches, c->D * sizeof(float)) : TILE;
+    p->panels = p->product->panels(c->outputs);
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
     layout_tape(c, p);

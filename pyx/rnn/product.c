@@ -58,7 +58,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
                             .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                             .from_end = u->from_end,
                             .caches = p->caches,
-                            .scratch = (uint32_t *)(s->memory + p->scratch.product)};
+                            .scratch = s->packed};
     k->matmul(&m, n, rows, a, as);
 }
 

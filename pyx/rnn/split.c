@@ -39,11 +39,10 @@ static void keep_own_states(lnrnn_step *s)
     const lnrnn_rnn_call *r = s->r;
     const lnrnn_rnn_plan *p = r->plan;
     for (size_t i = 0; i < s->active; i++) {
-        s->h[i] = s->memory + p->scratch.own_h + i * p->narrow;
+        s->h[i] = s->own_h + i * p->narrow;
         if (r->cn)
-            s->c[i] =
-                memcpy(s->memory + p->scratch.own_c + i * p->narrow,
-                       (s->t ? r->cn : r->c0) + state_at(r, s->first + i), r->config->H * sizeof(float));
+            s->c[i] = memcpy(s->own_c + i * p->narrow, (s->t ? r->cn : r->c0) + state_at(r, s->first + i),
+                             r->config->H * sizeof(float));
     }
     s->next_h = 0;
 }
@@ -56,7 +55,7 @@ static void split_chunk(lnrnn_step *s, size_t end)
              ->separate_products) /* each product divides the rows of a shared panel by their number */
         lnrnn_step_meet(s);
     while (s->t < end) {
-        s->hidden = s->shared + p->scratch.hidden + s->t % 2 * p->group * p->wide;
+        s->hidden = s->products + s->t % 2 * p->group * p->wide;
         lnrnn_step_take(s);
         if (p->divide_rows && s->t < end) /* a chunk has a barrier at its end */
             lnrnn_step_meet(s);

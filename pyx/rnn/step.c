@@ -39,7 +39,7 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
 static void mask(lnrnn_step *s)
 {
     memcpy(s->recurrent, s->h_prev, s->active * sizeof *s->h_prev);
-    lnrnn_mask_rows(s->r, s->first, s->active, s->recurrent, s->memory + s->r->plan->scratch.masked);
+    lnrnn_mask_rows(s->r, s->first, s->active, s->recurrent, s->masked);
 }
 
 static void joint_product(lnrnn_step *s)
@@ -74,6 +74,9 @@ static void take_rows(lnrnn_step *s)
     s->row += from;
 }
 
+/* Two doubles and three floats for each value of a site, in whole doubles. */
+static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
+
 /* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The call
  * gets the statistics too if it asks for them. */
 static void site_statistics(lnrnn_step *s, int site, const float *a)
@@ -81,8 +84,7 @@ static void site_statistics(lnrnn_step *s, int site, const float *a)
     const lnrnn_rnn_call *r = s->r;
     const lnrnn_site *at = &r->config->site[site];
     const size_t n = at->width, active = s->active;
-    float *work = s->memory + r->plan->scratch.statistics + site * lnrnn_statistics_work(r->config);
-    double *mean = (double *)(((uintptr_t)work + 7) & ~(uintptr_t)7), *m2 = mean + n;
+    double *mean = (double *)(s->statistics + (size_t)site * statistics_floats(r->config)), *m2 = mean + n;
     float *coefficients = (float *)(m2 + n);
     r->plan->kernels->cells->moments_columns(active, n, a, s->cell.as, mean, m2);
     if (r->count) {
@@ -108,19 +110,15 @@ static void site_statistics(lnrnn_step *s, int site, const float *a)
 static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPUT, s->cell.x); }
 static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
 
-/* The cell overwrites c, and h of a thread that keeps states of its own. */
-static void save_states(const lnrnn_step *s, size_t to, const float *const *states)
+/* The cell overwrites c, and h of a thread that has states of its own. */
+static void save(const lnrnn_step *s, const float *const *states, float *old)
 {
-    const size_t narrow = s->r->plan->narrow;
     for (size_t i = 0; i < s->cell.n; i++)
-        memcpy(s->memory + to + i * narrow, states[i], s->r->config->H * sizeof(float));
+        memcpy(old + i * s->r->plan->narrow, states[i], s->r->config->H * sizeof *old);
 }
 
-static void save_h(lnrnn_step *s) { save_states(s, s->r->plan->scratch.old_h, s->cell.h_prev); }
-static void save_c(lnrnn_step *s)
-{
-    save_states(s, s->r->plan->scratch.old_c, (const float *const *)s->cell.c);
-}
+static void save_h(lnrnn_step *s) { save(s, s->cell.h_prev, s->old_h); }
+static void save_c(lnrnn_step *s) { save(s, (const float *const *)s->cell.c, s->old_c); }
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
@@ -170,35 +168,34 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* masks: one of r->masks, or NULL: then a unit keeps `rate` of its old state. old: where save_states put that. */
-static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, size_t old,
+/* old (n, H), states: n pointers to (H). masks: one of r->masks, or NULL: then a unit keeps `rate` of its old state. */
+static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, const float *old,
                     float *const *states)
 {
-    const size_t H = s->r->config->H, narrow = s->r->plan->narrow;
+    const size_t H = s->r->config->H;
     const float rest = 1 - rate;
-    for (size_t i = 0; i < s->cell.n; i++) {
+    for (size_t i = 0; i < s->cell.n; i++, old += s->r->plan->narrow) {
         const unsigned char *mask = mask_row(s->r, masks, s->row + i, s->t);
-        const float *was = s->memory + old + i * narrow;
         float *now = states[i];
         if (mask)
             for (size_t u = 0; u < H; u++) {
-                const float a = was[u], b = now[u]; /* both are read, so that the choice needs no branch */
+                const float a = old[u], b = now[u]; /* both are read, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
             for (size_t u = 0; u < H; u++)
-                now[u] = rate * was[u] + rest * now[u];
+                now[u] = rate * old[u] + rest * now[u];
     }
 }
 
 static void zoneout_h(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_h, s->r->masks.h, s->r->plan->scratch.old_h, s->cell.h);
+    zoneout(s, s->r->config->zoneout_h, s->r->masks.h, s->old_h, s->cell.h);
 }
 
 static void zoneout_c(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_c, s->r->masks.c, s->r->plan->scratch.old_c, s->cell.c);
+    zoneout(s, s->r->config->zoneout_c, s->r->masks.c, s->old_c, s->cell.c);
 }
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
@@ -262,42 +259,54 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-size_t lnrnn_step_pointers(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p)
+size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, float *shared,
+                         float *own, size_t *floats)
 {
-    const size_t pointers = p->group * (p->chunk + (r->masks.state ? 4 : 3));
-    return pointers * (sizeof(float *) / sizeof(float)) + 1;
+    const lnrnn_rnn_config *c = r->config;
+    const size_t rows = p->group * p->wide, states = p->group * p->narrow, chunk = p->group * p->chunk,
+                 own_states = p->divide_units && !p->divide_rows ? states : 0,
+                 pointers = sizeof(float *) / sizeof(float);
+    size_t at = 0;
+    s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
+    s->products =
+        lnrnn_carve(shared, &at, c->separate_products && !r->tape ? (p->divide_units ? 2 : 1) * rows : 0);
+    *floats = p->divide_units ? at : 0;
+    at -= *floats;
+    s->own_h = lnrnn_carve(own, &at, own_states);
+    s->own_c = lnrnn_carve(own, &at, c->cell_state ? own_states : 0);
+    s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? states : 0);
+    s->old_c = lnrnn_carve(own, &at, c->zoneout_c > 0 ? states : 0);
+    s->masked = lnrnn_carve(own, &at, r->masks.state ? states : 0);
+    s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * statistics_floats(c) : 0);
+    s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
+    s->packed = lnrnn_carve(
+        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
+    s->x = lnrnn_carve(own, &at, pointers * chunk);
+    s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
+    s->c = lnrnn_carve(own, &at, pointers * p->group);
+    s->h = lnrnn_carve(own, &at, pointers * p->group);
+    s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
+    return at;
 }
 
 void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
-                      float *memory)
+                      float *own)
 {
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t first = group * p->group, rest = r->B - first, count = rest < p->group ? rest : p->group;
-    const float **x = (const float **)positions_at(memory + p->scratch.pointers),
-                **h_prev = x + p->group * p->chunk;
-    float **states = (float **)(h_prev + p->group);
     const ptrdiff_t stride = (ptrdiff_t)(r->tape ? p->tape.width : p->wide);
+    size_t floats;
     *s = (lnrnn_step){.r = r,
                       .first = first,
                       .count = count,
                       .length = row_length(r, first),
                       .t = t,
                       .active = active_rows(r, first, count, t),
-                      .x = x,
-                      .h_prev = h_prev,
-                      .recurrent = r->masks.state ? h_prev + 3 * p->group : h_prev,
-                      .c = states,
-                      .h = states + p->group,
                       .next_h = c->reverse ? -r->yt : r->yt,
-                      .shared = shared,
-                      .memory = memory,
-                      .hidden = shared + p->scratch.hidden,
-                      .all_c =
-                          shared + p->scratch.hidden, /* without a tape: the cell has read W_hh h by then */
                       .recorded = r->tape ? rows_until(r, t) : 0,
                       .live = r->B,
-                      .share = lnrnn_share_of(r, 0, 1),
+                      .share = {.from = {.of = 1}, .to = {.panel = p->panels, .of = 1}},
                       .team = 1,
                       .kernel = p->kernels->cells->step[c->step_kernel],
                       .config = {.hidden = &s->norm[LNRNN_SITE_HIDDEN],
@@ -306,7 +315,9 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                                  .act = c->act,
                                  .cell_norm = c->cell_norm},
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
-                      .cell = {.xs = stride, .as = stride, .scratch = memory + p->scratch.cell}};
+                      .cell = {.xs = stride, .as = stride}};
+    lnrnn_step_memory(s, r, p, shared, own, &floats);
+    s->hidden = s->all_c = s->products; /* without a tape: the cell has read W_hh h when c takes its place */
     for (size_t i = 0; i < s->active; i++) {
         s->h_prev[i] = h_row(r, first + i, t);
         s->c[i] = c_row(r, first + i);
@@ -349,7 +360,7 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
         for (size_t i = 0; i < active; i++)
             s->x[n++] = x_row(s->r, s->first + i, t);
     }
-    s->wx = s->shared;
+    s->wx = s->chunk;
     lnrnn_input_product(s, n);
     return end;
 }

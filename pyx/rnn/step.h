@@ -27,36 +27,50 @@ struct lnrnn_step {
     const float **x, **h_prev, **recurrent;
     float **c, **h;
     ptrdiff_t next_h; /* from a row of h to that of the next step */
-    float *shared;    /* the chunk's W_ih x, and W_hh h; the threads of a group have them in common */
-    float *memory;    /* of this thread: plan->scratch.worker floats */
-    float *wx;        /* (active, G*H), row stride plan->wide: W_ih x of step t */
-    float *a;         /* (active, G*H), row stride cell.as: W_hh h, or the sum W_ih x + W_hh h */
-    float *hidden;    /* (active, G*H), row stride cell.as: where W_hh h of separate products goes */
-    float *all_c; /* (active, H), row stride cell.as: all c of the step, for the tape or their statistics */
+    /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x + W_hh h;
+     * hidden: where W_hh h of separate products goes. all_c (active, H), row stride cell.as: c of all rows. */
+    float *wx, *a, *hidden, *all_c;
     size_t recorded, live; /* with a tape: rows of all groups before step t, and at the step before */
-    lnrnn_share share;     /* of the columns */
-    lnrnn_barrier *barrier;
-    int index, team; /* this thread is number `index` of `team` in the group */
-    /* What the cell's kernel takes. cell: the rows whose states this thread makes, from row `row` of the call on. */
+    /* What the cell's kernel takes. cell: the rows whose states this thread computes, from row `row` of the call on. */
     void (*kernel)(const lnrnn_step_config *config, const lnrnn_step_rows *rows);
     lnrnn_step_config config;
     lnrnn_gate_norm norm[LNRNN_SITES];
     lnrnn_step_rows cell;
     size_t row;
+    /* This thread is number `index` of `team` in the group, and has a share of the columns. */
+    int index, team;
+    lnrnn_share share;
+    lnrnn_barrier *barrier;
+    /* Memory of the group: W_ih x of a chunk, (chunk, group, G*H); W_hh h of separate products without a tape, (group, G*H),
+     * or, with divide_units, (2, group, G*H). Row stride plan->wide. */
+    float *chunk, *products;
+    /* Memory of the thread, (group, H), row stride plan->narrow. own: the states of threads other than 0, with divide_units
+     * but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh takes it, with masks.state. */
+    float *own_h, *own_c, *old_h, *old_c, *masked;
+    float *statistics; /* (LNRNN_SITES, statistics_floats), with statistics of the batch */
+    uint32_t *packed;  /* of the product */
 };
+
+/* Takes n floats, in whole cache lines, from base + *at; *at moves on. base NULL: only counts. */
+static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
+{
+    float *place = base ? base + *at : NULL;
+    *at += (n + 15) / 16 * 16;
+    return place;
+}
 
 /* --- step.c --------------------------------------------------------------------------------------------- */
 
 /* The phases of the plan's steps. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
-/* Floats that the statistics of a site take: two doubles and three floats for each of its values. */
-static inline size_t lnrnn_statistics_work(const lnrnn_rnn_config *config) { return 7 * config->outputs + 2; }
-/* Floats that the view's pointers take. */
-size_t lnrnn_step_pointers(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan);
+/* shared: the memory that the threads of a group share; own: this thread's. Without divide_units they are the same, and
+ * so are the sizes. -> the pointers of s, if these are not NULL; the floats of `own`, and in *floats those of `shared`. */
+size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
+                         float *own, size_t *floats);
 
 /* The view of a group before step t, for a thread that has all columns. */
 void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
-                      float *memory);
+                      float *own);
 /* Before step 0: c0 -> cn of the group's rows. */
 void lnrnn_step_load(const lnrnn_step *s);
 /* Computes W_ih x of the next steps. *left pays for them: as many as it allows up to step `stop`, at least one, at most
