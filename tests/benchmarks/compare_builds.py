@@ -63,8 +63,6 @@ def check_apart(other: ModuleType) -> None:
             raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
 
 
-# --- what is timed ------------------------------------------------------------------------------------------
-
 # (cell, batch, units, dtype), 20 steps
 NETWORKS = (
     ("RNN", 1, 128, "float32"), ("LSTM", 1, 128, "float32"), ("GRU", 1, 128, "float32"),
@@ -135,9 +133,6 @@ def cases() -> Iterator[tuple[str, Make]]:
         lambda build: partial(build.batch_norm, x, None, None, w, w, training=True, out=out),
     )
     yield "batch_norm_backward", lambda build: partial(build.batch_norm_backward, gy, x, None, None, w)
-
-
-# --- comparing ----------------------------------------------------------------------------------------------
 
 
 def arrays(answer) -> list[np.ndarray]:

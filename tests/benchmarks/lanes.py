@@ -36,9 +36,6 @@ def session(hidden: int, seed: int = 0) -> lnrnn.LSTM:
     return lnrnn.LSTM(hidden, hidden, norm=None, seed=seed)
 
 
-# --- contenders: for n sessions, a function of x (n, inputs) -> h (n, hidden) -------------------------------
-
-
 def ours(dtype: str, rows: bool):
     def make(rnn, n):
         stream, out = rnn.to_dtype(dtype).stream(n), np.empty((n, rnn.hidden_size), np.float32)
@@ -93,6 +90,7 @@ def one_each(rnn, n):
     return call
 
 
+# By name: an LSTM and n sessions -> a function of x (n, inputs) that gives h (n, hidden).
 CONTENDERS = {
     "lnrnn": ours("float32", False),
     "lnrnn, rows": ours("float32", True),

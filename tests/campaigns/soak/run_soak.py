@@ -65,9 +65,6 @@ def check(condition: bool, message: str) -> None:
         raise Wrong(message)
 
 
-# --- memory -------------------------------------------------------------------------------------------------
-
-
 def resident() -> tuple[int, int, int] | None:
     """Bytes of this process: resident outside of huge pages that were asked for, resident inside, and all of
     the latter's address space. lnrnn's blocks are in the latter."""
@@ -124,9 +121,6 @@ def is_warm(done: int, total: int) -> bool:
     return done >= min(total, max(total / 10, WARM))
 
 
-# --- streams ------------------------------------------------------------------------------------------------
-
-
 def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
     options, dtype, tolerance = STREAMS[name]
     rng = np.random.default_rng([seed, sorted(STREAMS).index(name)])
@@ -167,9 +161,6 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
     if tolerance:
         found["from the reference"] = f"{largest:.1e}"
     return {f"{name}: {key}": value for key, value in found.items()}
-
-
-# --- calls --------------------------------------------------------------------------------------------------
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
