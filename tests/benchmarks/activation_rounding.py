@@ -3,12 +3,10 @@
     python tests/benchmarks/activation_rounding.py              some minutes; Markdown
     python tests/benchmarks/activation_rounding.py --seeds 1    to see that it runs
 
-Networks are trained on real data as the studies train them: those of `long_sequences` on whole utterances,
-who of nine men spoke (and the same with more units), and models of characters as in `characters`. Then each
-runs over the test data in float64 with its matrices rounded to the type in the column "weights", and with
-what these multiply, x and h, rounded as the column "activations" says. Sums are exact, so that nothing but
-the rounding differs; the states that are carried are float32, as in the kernels. The error is that of h at
-the end of a sequence, against the same network with nothing rounded.
+Networks are trained as the studies `long_sequences` (whole utterances) and `characters` train them. Then each
+runs over the test data in float64 with its matrices rounded as the column "weights" says, and what these
+multiply, x and h, as the column "activations" says. Sums are exact; the states that are carried are float32,
+as in the kernels. The error is that of h at the end of a sequence, against the network with nothing rounded.
 """
 
 from __future__ import annotations

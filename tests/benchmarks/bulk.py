@@ -3,12 +3,11 @@
     python tests/benchmarks/bulk.py             some minutes; --quick: only to see that it runs
     python tests/benchmarks/bulk.py --engines local --workers 1 2 4 --hidden 512
 
-Sequences have 100 steps of 40 numbers; the model is an LSTM with 128 units, or as --hidden says. First, in
-one process on one thread: `rnn.ragged` on values that are in memory, and a Scorer on an Arrow table and on a
-dict of the same values; they take turns, and a ratio is of medians. Then `lnrnn score` on a file, as a
-command from its start to its end, for every engine and number of workers, and once more in seconds less those
-of a file with one row group, which are for starting workers and loading; they take turns too, --turns times,
-and the least seconds of each count. Every file written is compared with the first, byte for byte.
+Sequences have 100 steps of 40 numbers. First, in one process on one thread: `rnn.ragged` on values that are
+in memory, and a Scorer on an Arrow table and on a dict of the same values; they take turns. Then `lnrnn
+score` on a file, as a command from its start to its end, for every engine and number of workers, also less
+the seconds of a file with one row group, which are for starting; the least of --turns turns counts. Every
+file written is compared with the first, byte for byte.
 """
 
 from __future__ import annotations

@@ -135,10 +135,8 @@ def _losses(cell, p, batches, norm) -> tuple[np.ndarray]:
     return (np.array(found),)
 
 
-# --- torch: a recurrent layer is (its parameters, a function from x to y) -----------------------------------
-
-
 def _module(module, p):
+    """A recurrent layer in torch: its parameters, and a function from x to y."""
     import torch
 
     module.load_state_dict({f"{name}_l0": torch.tensor(v) for name, v in _recurrent(p).items()})

@@ -5,11 +5,10 @@ cent, which two runs, minutes apart, cannot tell from the machine's own drift.
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
 
-Answers are compared before times: a row says if they are not equal to the bit, and by how much they differ.
-With --threads 2 each turn is longer, and comes after a rest, in which the other build's threads go to sleep,
-and calls that are not timed, until its own have woken. The columns are microseconds of a call of this build
-and of the other one, least and lower quartile, and their ratio: below 1 this one is faster. With a copy of
-this build's own folder as the other one, the ratios show the noise.
+Answers are compared before times: a row says if they are not equal to the bit. With --threads 2 each turn is
+longer, and comes after a rest, in which the other build's threads go to sleep, and calls that are not timed.
+The columns are microseconds of a call, least and lower quartile, and their ratio: below 1 this build is
+faster. With a copy of this build as the other one, the ratios show the noise.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ def check_apart(other: ModuleType) -> None:
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
             raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
 
-
-# --- what is timed ------------------------------------------------------------------------------------------
 
 # (cell, batch, units, dtype), 20 steps
 NETWORKS = (
@@ -136,9 +133,6 @@ def cases() -> Iterator[tuple[str, Make]]:
         lambda build: partial(build.batch_norm, x, None, None, w, w, training=True, out=out),
     )
     yield "batch_norm_backward", lambda build: partial(build.batch_norm_backward, gy, x, None, None, w)
-
-
-# --- comparing ----------------------------------------------------------------------------------------------
 
 
 def arrays(answer) -> list[np.ndarray]:

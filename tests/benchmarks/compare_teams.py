@@ -3,9 +3,8 @@
     python tests/benchmarks/compare_teams.py [--threads 2] [--rounds 40] [--pattern LSTM]
 
 Between two turns all threads rest, for either kind spins for a while after a call. A turn is several calls
-one after the other ("close"), or calls with pauses of 5 ms, after which threads have gone to sleep ("apart").
-Answers are compared to the bit first. The columns are microseconds of a call, the median and the least over
-all turns, and the ratio of the pool to OpenMP: below 1 the pool is faster.
+("close"), or calls with pauses of 5 ms, in which threads go to sleep ("apart"). Answers are compared to the
+bit first. The columns are microseconds of a call, median and least, and the pool's over OpenMP's.
 """
 
 from __future__ import annotations

@@ -5,18 +5,11 @@
     python tests/benchmarks/lanes.py lock [--hidden 128]
 
 sessions: an LSTM without a norm, of as many inputs as units, one step of every session each frame (in
-milliseconds), from Python. Contenders: a stream of lnrnn with a lane for each, its weights float32 and int8,
-in calls on all lanes and in calls on lanes in a drawn order (rows); ONNX Runtime's operator, called for one
-session after the other, and for a batch of all whose states are kept together by hand. For each, the most
-sessions whose frames take less than the frame in 999 of 1000, at one of three tries: found by doubling and
-halving. Every answer is checked first.
-
-step: one session, one step a call: microseconds of the same contenders, which take turns; the median of the
-turns, and how many times as long ONNX Runtime's operator takes.
-
-lock: eight Python threads, each with its own lanes of one stream, steps of so many lanes: the rate of steps
-with the interpreter's lock kept, and with it let go. Compiled in is WORTH_RELEASING of pyx/stream.pxi; prints
-the multiply-adds of each call beside it.
+milliseconds), from Python. CONTENDERS are streams of lnrnn with a lane for each, and ONNX Runtime's operator.
+For each, the most sessions whose frames take less than the frame in 999 of 1000, at one of three tries.
+step: one session, one step a call: median microseconds, and how many times as long ONNX Runtime takes.
+lock: eight Python threads, each with its own lanes of one stream: the rate of steps by the number of lanes.
+From WORTH_RELEASING multiply-adds a call on (pyx/stream.pxi) the interpreter's lock is let go.
 """
 
 from __future__ import annotations
@@ -41,9 +34,6 @@ TRIES = 3  # of a number that does not fit: a shared machine stands still for mi
 
 def session(hidden: int, seed: int = 0) -> lnrnn.LSTM:
     return lnrnn.LSTM(hidden, hidden, norm=None, seed=seed)
-
-
-# --- contenders: for n sessions, a function of x (n, inputs) -> h (n, hidden) -------------------------------
 
 
 def ours(dtype: str, rows: bool):
@@ -100,6 +90,7 @@ def one_each(rnn, n):
     return call
 
 
+# By name: an LSTM and n sessions -> a function of x (n, inputs) that gives h (n, hidden).
 CONTENDERS = {
     "lnrnn": ours("float32", False),
     "lnrnn, rows": ours("float32", True),

@@ -4,8 +4,7 @@ what a training step needs at its peak, against the tape as `tape_bytes` states 
     python tests/benchmarks/memory.py           a few seconds; Linux
 
 Each row is a process of its own. Its resident memory is read before a network's first call, its peak after
-it; the results are taken off. The parameters as they were given are kept too; they are there before. Before a
-training step is measured there was one of one time step, as in a training: its packed weights are there.
+it; the results are taken off. A training step of one time step comes before the one that is measured.
 """
 
 from __future__ import annotations

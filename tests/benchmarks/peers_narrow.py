@@ -26,9 +26,6 @@ from race import Call
 GROUP = 256
 
 
-# --- torch --------------------------------------------------------------------------------------------------
-
-
 def torch_module(cell, p, x, threads) -> Call:
     """torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16 too."""
     torch = torch_on(threads)
@@ -55,8 +52,6 @@ def torch_quantized(cell, p, x, threads) -> Call:
     x = torch.from_numpy(x)
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
-
-# --- ONNX Runtime -------------------------------------------------------------------------------------------
 
 INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # what its quantisation puts in the place of products
 
@@ -91,9 +86,6 @@ def onnxruntime_operator(cell, p, x, threads) -> Call:
     session = onnx_session(_quantized(peers_plain.onnx_model(cell, p, x), cell.NAME), threads)
     run = partial(session.run, ["y"], {"x": x})
     return Call(run, answer=lambda: run()[0][:, 0])
-
-
-# --- OpenVINO -----------------------------------------------------------------------------------------------
 
 
 def _int8_matrices(graph) -> None:

@@ -197,9 +197,6 @@ def tables(races: list[dict]) -> list[Table]:
     return [Table(group) for group in groups.values()]
 
 
-# --- records ------------------------------------------------------------------------------------------------
-
-
 def load(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 

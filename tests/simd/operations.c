@@ -27,33 +27,17 @@
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
 #define PER_N ((size_t)1 << 16) /* of a size: it is that of one element, of which there are n */
 
-static v32 v32_of(const char *p)
-{
-    v32 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static v64 v64_of(const char *p)
-{
-    v64 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static v16 v16_of(const char *p)
-{
-    v16 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static vi32 vi32_of(const char *p)
-{
-    vi32 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
+#define VECTOR_OF(T)               \
+    static T T##_of(const char *p) \
+    {                              \
+        T v;                       \
+        memcpy(&v, p, sizeof v);   \
+        return v;                  \
+    }
+VECTOR_OF(v32)
+VECTOR_OF(v64)
+VECTOR_OF(v16)
+VECTOR_OF(vi32)
 
 static void prefetch_anywhere(const char *p)
 {

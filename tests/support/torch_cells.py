@@ -176,9 +176,6 @@ class OutCell(LayerNormLSTMCell):
         return torch.sigmoid(o) * torch.tanh(self.layernorm_c(c)), c
 
 
-# --- ways of calling ----------------------------------------------------------------------------------------
-
-
 class Pair(nn.Module):
     """As fastrnns calls its cells: cell(x, (h, c)) -> h, (h, c)."""
 

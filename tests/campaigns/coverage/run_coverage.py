@@ -1,10 +1,9 @@
 """Which lines and branches of Python, Cython and C the suite never runs.
 
 A copy of the sources is built with gcc's --coverage and the whole suite runs in it, with all processes that
-tests start. html/ in the folder shows every line. A line that nothing runs is a failure, unless a marker in
-the code gives the reason. In Python the marker is `# pragma: no cover - why`. In C and Cython it is a comment
-with `GCOVR_EXCL_LINE: why`, or `GCOVR_EXCL_START: why` and `GCOVR_EXCL_STOP`. The patterns of pyproject.toml
-exclude lines that have no code of their own. A line of a header counts as run if it ran in one instruction
+tests start. html/ in the folder shows every line. A line that nothing runs is a failure, unless a marker
+gives the reason: `# pragma: no cover - why` in Python, `GCOVR_EXCL_LINE: why`, or `GCOVR_EXCL_START: why` and
+`GCOVR_EXCL_STOP`, in comments of C and Cython. A line of a header counts as run if it ran in one instruction
 set. Branches of Cython are not counted, because most of them look for exceptions.
 """
 

@@ -112,9 +112,6 @@ def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, t
     assert not target.exists()
 
 
-# --- Dask ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def cluster():
     distributed = pytest.importorskip("distributed")
@@ -157,9 +154,6 @@ def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys,
     monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
     words = "--engine", "dask", "--address", cluster.scheduler.address
     a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
-
-
-# --- Ray ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

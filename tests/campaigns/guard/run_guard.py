@@ -1,10 +1,9 @@
 """No kernel reads or writes outside its arrays.
 
 guard: every array of NumPy's gets a page before and one after it that nothing may touch, close to its end in
-one pass and to its beginning in the other; a touch ends the process. Sizes 1 to 200 of every norm and
-elementwise function, dtype, instruction set and of every kind of network with float, bfloat16 and int8
-weights, forward, in streams, and backward; the results must be those without guards, to the bit. New memory
-is NaN, so that a value that is read before it is written shows too. control: a byte outside an array ends the
+one pass and to its beginning in the other; a touch ends the process. Sizes 1 to 200 of every norm, function,
+dtype, instruction set and kind of network; the results must be those without guards, to the bit. New memory
+is NaN, so a value that is read before it is written shows too. control: a byte outside an array ends the
 process, one inside does not.
 """
 

@@ -26,9 +26,6 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
     return two
 
 
-# --- aarch64 ------------------------------------------------------------------------------------------------
-
-
 def neon_quick(folder: Path) -> str:
     """By gcc; two threads on NEON beside one on plain C, whose bits must not be the same."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
@@ -74,8 +71,6 @@ def neon(options: argparse.Namespace) -> str:
     return "; ".join(said)
 
 
-# --- 32 bits ------------------------------------------------------------------------------------------------
-
 REFUSAL = "lnrnn needs a 64-bit build"
 # Freestanding: the headers of these compilers' own, for C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
@@ -119,9 +114,6 @@ def bits32(options: argparse.Namespace) -> str:
         raise Wrong(f"{here[0][0]} for 64 bits is refused")
     refused_by_setup()
     return f"refused: {', '.join(' '.join(c) for c in here)}, and a Python of 32 bits in setup.py"
-
-
-# --- musl ---------------------------------------------------------------------------------------------------
 
 
 UNITS = {

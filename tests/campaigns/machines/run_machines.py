@@ -1,12 +1,10 @@
 """Builds and runs lnrnn for other machines, compilers, C libraries and Pythons, as far as they are here.
 
-neon: the C for aarch64 in an emulator, by gcc and clang. bits32: a build with pointers of 32 bits is
-refused.
-musl: the C with another C library. compilers: the module by gcc and by clang, digests of every instruction
-set, tests. pythons: the module in a new environment of each Python from 3.10 to 3.13, tests. fresh-root,
-fresh-3.10, fresh-3.13: `make demo` and `make test` in a new clone (fresh.py). --whole: whole folders of
-tests, in clones the whole suite, instead of the selections in modules.py and fresh.py. As a control, neon
-has to tell the results of NEON from those of plain C.
+neon: the C for aarch64 in an emulator, by gcc and clang. bits32: a build with pointers of 32 bits is refused.
+musl: the C with another C library. compilers: the module by gcc and by clang, digests, tests. pythons: the
+module in a new environment of each Python, tests. fresh-root, fresh-3.10, fresh-3.13: `make demo` and `make
+test` in a new clone. --whole: whole folders of tests instead of selections. As a control, neon has to tell
+the results of NEON from those of plain C.
 """
 
 from __future__ import annotations

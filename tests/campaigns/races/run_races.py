@@ -2,12 +2,10 @@
 
 readers: while one thread sets something of a model between two versions, others read it in every way there
 is: bit for bit one version or the other. callers: eight threads call one model, streams of it among them.
-settings: the same while the number of threads changes, on every instruction set (which may change only while
-nobody computes). fork: a child of a process whose threads are computing, and a grandchild, compute the same
-bits. pools: multiprocessing by fork, forkserver and spawn. exit: the interpreter ends while daemon threads
-compute, train and set, with a call in atexit: exit code 0, no message. These threads do not save: up to
-Python 3.13 the system ends a thread that wants the interpreter's lock after its end, and safetensors, which
-is written in Rust, then ends the process (github.com/PyO3/pyo3/issues/6084).
+settings: the same while the number of threads changes, on every instruction set. fork: a child of a process
+whose threads compute, and a grandchild, compute the same bits. pools: multiprocessing by fork, forkserver and
+spawn. exit: the interpreter ends while daemon threads compute, train and set, with a call in atexit: exit
+code 0, no message. These threads do not save: github.com/PyO3/pyo3/issues/6084.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Memory that may not be touched or is not written, undefined behaviour, and races of threads, as compilers
 and valgrind see them.
 
-address: the suite on a build with gcc's address and undefined-behaviour sanitizers, on every instruction
-set of the machine. Left out are tests that limit memory, preload a library or compile for another machine.
-Leaks are
-not looked for: Python never gives back all of its memory.
-valgrind: every norm, function and kind of network in a few sizes under valgrind's memcheck, which knows
-which bits were written, with Python's memory from malloc so that it sees every object. Only errors in
-lnrnn's own code count. As a control, memory that nobody has written is normalised: that must be reported.
-threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library the
-sanitizer does not know. As a control, a barrier whose atomic operations order nothing: a race must be
-reported.
+address: the suite on a build with gcc's address and undefined-behaviour sanitizers, without tests that limit
+memory, preload a library or compile for another machine. Leaks are not looked for.
+valgrind: every norm, function and kind of network in a few sizes under valgrind's memcheck; errors in lnrnn's
+own code count. As a control, memory that nobody has written is normalised: that must be reported.
+threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library it does not
+know. As a control, a barrier whose atomic operations order nothing: a race must be reported.
 """
 
 from __future__ import annotations
@@ -33,11 +29,9 @@ FOLDERS = (
 )  # fmt: skip
 # Of those: what limits memory, of which the sanitizer reserves terabytes, counts it, or measures stacks.
 NOT = (
-    "tests/runtime/test_threads.py",
-    "tests/runtime/test_result_memory.py",
-    "tests/runtime/test_interrupts.py",
-    "tests/capi/test_c_realtime.py",
-)
+    "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
+    "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
+)  # fmt: skip
 # A process that breaks down on purpose: the sanitizer ends it with another status.
 NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_what_a_fault_looks_like[crash]",)
 
@@ -60,15 +54,10 @@ with using_threads(1):
 
 # Where threads divide units, sequences, rows and gradients, and where callers and forks meet.
 OF_THREADS = (
-    "tests/runtime/test_teams.py",
-    "tests/runtime/test_concurrent_setters.py",
-    "tests/rnn/test_equal_bits.py",
-    "tests/rnn/test_lanes.py",
-    "tests/rnn/test_partitions.py",
-    "tests/rnn/test_short_calls.py",
-    "tests/rnn/test_side_by_side.py",
-    "tests/capi/test_c_stream.py",
-)
+    "tests/runtime/test_teams.py", "tests/runtime/test_concurrent_setters.py", "tests/rnn/test_equal_bits.py",
+    "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_short_calls.py",
+    "tests/rnn/test_side_by_side.py", "tests/capi/test_c_stream.py",
+)  # fmt: skip
 # The sanitizer does not support threads that a child of a fork starts, and has a thread of its own.
 NOT_THREADS = "not fork and not workers_start and not allocates"
 # Units of a step divided among two threads, which meet at the barrier.

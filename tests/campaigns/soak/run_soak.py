@@ -1,13 +1,11 @@
 """A service that runs for long, in short: many steps of streams and many calls of all kinds in one process.
 
-streams: one of an LSTM with layer norm of --steps steps, and one of a tenth of them of each network of
-STREAMS. Every output is compared, bit for bit, with calls on whole sequences that go on from the state
-before; at twenty checkpoints also with the reference in float64.
-calls: rounds over the same random cases of the campaign fuzz, in one process, and results of many MiB. Each
-result is compared with the reference, and networks that nobody sets have the same bits after each round.
-
-Memory, on Linux, at every checkpoint: the resident memory, without the blocks that are kept for large
-results, stays within 2 MiB of its size after a tenth of the steps, at least 6000, or after the second round.
+streams: one of --steps steps, and one of a tenth of them for each other network of STREAMS. Every output is
+compared, bit for bit, with calls on whole sequences; at twenty checkpoints also with the reference.
+calls: rounds over the same random cases of the campaign fuzz, in one process, and results of many MiB.
+Networks that nobody sets have the same bits after each round.
+Memory, on Linux: without the blocks that are kept for large results, the resident memory stays within 2 MiB
+of its size after a tenth of the steps, at least 6000, or after the second round.
 """
 
 from __future__ import annotations
@@ -67,9 +65,6 @@ def check(condition: bool, message: str) -> None:
         raise Wrong(message)
 
 
-# --- memory -------------------------------------------------------------------------------------------------
-
-
 def resident() -> tuple[int, int, int] | None:
     """Bytes of this process: resident outside of huge pages that were asked for, resident inside, and all of
     the latter's address space. lnrnn's blocks are in the latter."""
@@ -126,9 +121,6 @@ def is_warm(done: int, total: int) -> bool:
     return done >= min(total, max(total / 10, WARM))
 
 
-# --- streams ------------------------------------------------------------------------------------------------
-
-
 def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
     options, dtype, tolerance = STREAMS[name]
     rng = np.random.default_rng([seed, sorted(STREAMS).index(name)])
@@ -169,9 +161,6 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
     if tolerance:
         found["from the reference"] = f"{largest:.1e}"
     return {f"{name}: {key}": value for key, value in found.items()}
-
-
-# --- calls --------------------------------------------------------------------------------------------------
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
