@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "file/model_file.h"
@@ -36,7 +37,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     lnrnn_model_file model;
     FILE *stream = fmemopen((void *)(size ? bytes : (const uint8_t *)""), size ? size : 1, "rb");
     need(stream != NULL, "no stream");
-    setvbuf(stream, NULL, _IONBF, 0);
     memset(message, 'x', sizeof message);
     lnrnn_status status = lnrnn_model_file_read(stream, size, &model, message);
     fclose(stream);
@@ -75,7 +75,9 @@ enum { MAP = 1 << 13 };
 static unsigned char hits[MAP], seen[MAP];
 static uintptr_t previous;
 
-void __sanitizer_cov_trace_pc(void)
+#define FAST __attribute__((no_sanitize("address", "undefined")))
+
+FAST void __sanitizer_cov_trace_pc(void)
 {
     uintptr_t here = (uintptr_t)__builtin_return_address(0);
     unsigned char *hit = &hits[((here ^ previous) * 0x9E3779B97F4A7C15u) >> 51];
@@ -84,7 +86,7 @@ void __sanitizer_cov_trace_pc(void)
 }
 
 /* Whether a pair of branches ran that never did, or so many times: 1, 2, 3, 4-7, 8-15, ... */
-static int news(void)
+FAST static int news(void)
 {
     int found = 0;
     for (size_t word = 0; word < MAP; word += 8) {
@@ -328,7 +330,7 @@ static void save(void)
 
 static void stop(int number)
 {
-    fprintf(stderr, "WRONG: signal %d%s\n", number, number == SIGALRM ? ", it takes too long" : "");
+    fprintf(stderr, "WRONG: signal %d%s\n", number, number == SIGVTALRM ? ", it takes too long" : "");
     save();
     _exit(1);
 }
@@ -361,7 +363,7 @@ int main(int argc, char **argv)
     failed = argv[3];
     now.bytes = buffer;
     __sanitizer_set_death_callback(save);
-    signal(SIGALRM, stop);
+    signal(SIGVTALRM, stop);
     signal(SIGABRT, stop);
     for (int k = 4; k < argc; k++) {
         FILE *file = fopen(argv[k], "rb");
@@ -374,7 +376,7 @@ int main(int argc, char **argv)
     need(accepted == seeds, "a file that save wrote is refused");
     for (uint64_t k = 0; k < executions; k++) {
         if (k % 4096 == 0)
-            alarm(60);
+            setitimer(ITIMER_VIRTUAL, &(struct itimerval){.it_value.tv_sec = 60}, NULL);
         const input *from = &corpus[draw(2) && kept > 64 ? kept - 1 - draw(64) : draw(kept)];
         memcpy(buffer, from->bytes, now.size = from->size);
         for (uint64_t n = 1 + draw(draw(4) ? 2 : 8); n--;)
