@@ -22,9 +22,16 @@
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
 
+/* The version of what this header declares. Within a major it only grows. */
+#define LNRNN_API_MAJOR 3
+#define LNRNN_API_MINOR 0
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The library is compiled with hidden names; those from here on are seen outside. */
+#pragma GCC visibility push(default)
 
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
@@ -179,6 +186,8 @@ size_t lnrnn_stream_rows(const lnrnn_stream *s);
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* -> (lanes): the steps that each lane has taken since its reset, to be read. */
 const int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

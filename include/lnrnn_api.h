@@ -31,8 +31,6 @@
 
 #include <lnrnn.h>
 
-#define LNRNN_API_MAJOR 3
-#define LNRNN_API_MINOR 0
 #define LNRNN_API_CAPSULE "lnrnn._core._C_API"
 
 #ifdef __cplusplus

@@ -6,6 +6,9 @@
 
 #include "rnn/layer.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* The work of a step. */
 typedef struct {
     size_t rows, inputs, units; /* B, D, H */
@@ -35,5 +38,7 @@ lnrnn_partition lnrnn_choose_partition(const lnrnn_step_work *work, lnrnn_caches
 
 /* For tests: what lnrnn_choose_partition returns from now on, where the threads allow it; groups 0: what is best. */
 void lnrnn_set_partition(lnrnn_partition partition);
+
+#pragma GCC visibility pop
 
 #endif

@@ -5,6 +5,9 @@
 
 #include "rnn/layer.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
 typedef struct {
     lnrnn_rnn_call call;
@@ -43,5 +46,7 @@ int lnrnn_network_forward(lnrnn_network *n);
  * threads, however little there is to compute. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 void lnrnn_set_network_way(int way);
+
+#pragma GCC visibility pop
 
 #endif

@@ -4,6 +4,9 @@
 
 #include "rnn/layer.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 struct lnrnn_stream {
     size_t inputs, units, layers, lanes, rows;
     int by_step;           /* results depend on the step: batch norm */
@@ -22,5 +25,7 @@ struct lnrnn_stream {
 int lnrnn_stream_choose(lnrnn_stream *s, const int64_t *lanes, const unsigned char *resets);
 /* The step of the lanes chosen, all layers: s->x (rows, D) -> y (rows, H). */
 void lnrnn_stream_run(lnrnn_stream *s, float *y);
+
+#pragma GCC visibility pop
 
 #endif

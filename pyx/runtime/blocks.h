@@ -11,6 +11,9 @@
 
 #include <stddef.h>
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 #include "lnrnn/tuning.h"
 
 /* Does this system have what it takes? If not, the functions below are malloc's own. */
@@ -21,5 +24,7 @@ void *lnrnn_block_take(size_t size);
 void *lnrnn_block_resize(void *block, size_t size);
 /* NULL is allowed. */
 void lnrnn_block_give(void *block);
+
+#pragma GCC visibility pop
 
 #endif

@@ -2,6 +2,9 @@
 #ifndef LNRNN_FIGURES_H
 #define LNRNN_FIGURES_H
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* Of one core: multiply-adds of float32 a ns with the widest vectors; bytes a ns that it reads from L2, from L3 and
  * from memory. Of all cores together: bytes a ns from memory. Of a barrier: ns of two threads, and ns more for each
  * further one. */
@@ -14,5 +17,7 @@ lnrnn_figures lnrnn_get_figures(void);
 int lnrnn_model_reads_ahead(void);
 /* For tests: the figures of another machine. */
 void lnrnn_set_figures(lnrnn_figures figures);
+
+#pragma GCC visibility pop
 
 #endif

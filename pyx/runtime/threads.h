@@ -86,11 +86,14 @@ int lnrnn_stacks_that_fit(size_t bytes);
 
 /* --- cores.c ------------------------------------------------------------------------------------------- */
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* How many threads a call may use where nobody has said it here; and no more than so many from now on, which
- * ends when as many are set as there would be without. The two symbols that the module shows: threadpoolctl finds
- * them by their names (lnrnn/threadpools.py). */
-__attribute__((visibility("default"))) int lnrnn_get_thread_limit(void);
-__attribute__((visibility("default"))) void lnrnn_set_thread_limit(int threads);
+ * ends when as many are set as there would be without. threadpoolctl finds these two by their names
+ * (lnrnn/threadpools.py). */
+int lnrnn_get_thread_limit(void);
+void lnrnn_set_thread_limit(int threads);
 
 /* --- what the tests read and set ----------------------------------------------------------------------- */
 
@@ -112,5 +115,7 @@ void lnrnn_set_barrier_mode(int mode);
 /* Backs off for so many nanoseconds, in every mode; 0: no longer. */
 void lnrnn_set_back_off(int64_t nanoseconds);
 int lnrnn_barrier_mode(void);
+
+#pragma GCC visibility pop
 
 #endif

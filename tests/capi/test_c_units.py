@@ -18,6 +18,7 @@ import lnrnn
 from c_table import CAPSULE, FLAGS, HEADER, compiled, imported, listed, python_include, table
 from compilers import ROOT, native_compiler
 from lnrnn import _core
+from networks import network, normal
 from source_copy import copy_sources
 
 HERE = Path(__file__).parent
@@ -144,7 +145,7 @@ def imported_anew(units, folder: Path):
 
 
 @pytest.mark.parametrize("major, minor, right", [
-    (2, 0, True), (2, 1, True), (3, 0, False), (1, 9, False), (2, -1, False),
+    (3, 0, True), (3, 1, True), (4, 0, False), (2, 9, False), (3, -1, False),
 ])  # fmt: skip
 def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, right):
     new = ctypes.pythonapi.PyCapsule_New
@@ -155,7 +156,7 @@ def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, 
     if right:
         assert imported_anew(units, tmp_path).names() == [(name, 1) for name in listed()]
     else:
-        with pytest.raises(ImportError, match=rf"for version 2\.0 of lnrnn's C API.* has {major}\.{minor}$"):
+        with pytest.raises(ImportError, match=rf"for version 3\.0 of lnrnn's C API.* has {major}\.{minor}$"):
             imported_anew(units, tmp_path)
 
 
@@ -165,7 +166,7 @@ def test_an_lnrnn_without_a_table_is_refused(units, tmp_path, monkeypatch, found
         monkeypatch.delattr(_core, "_C_API")
     else:
         monkeypatch.setattr(_core, "_C_API", found)
-    with pytest.raises(ImportError, match=r"for version 2\.0 of lnrnn's C API.* has none$"):
+    with pytest.raises(ImportError, match=r"for version 3\.0 of lnrnn's C API.* has none$"):
         imported_anew(units, tmp_path)
 
 
@@ -254,7 +255,8 @@ def test_headers_and_pxd_are_installed(tmp_path):
     found = {path.name for path in (built / "lnrnn/include").iterdir()}
     assert found == {"lnrnn.h", "lnrnn_api.h"}
     assert (built / "lnrnn/__init__.pxd").exists()
-    shutil.copy2(_core.__file__, built / "lnrnn")
+    for path in (_core.__file__, *Path(_core.__file__).parent.glob("liblnrnn.*")):
+        shutil.copy2(path, built / "lnrnn")
     code = "import lnrnn; print(lnrnn.get_include())"
     environment = {**os.environ, "PYTHONPATH": str(built)}
     said = subprocess.run(

@@ -138,7 +138,7 @@ def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], lis
 
     def ours(log: str) -> list[str]:
         reports = re.split(r"^==\d+== \n", log, flags=re.MULTILINE)
-        return [report for report in reports if re.search(r"\bat 0x\S+: .*_core\.", report)]
+        return [report for report in reports if re.search(r"\bat 0x\S+: .*(_core|liblnrnn)\.", report)]
 
     cases, _, control = ran.stderr.partition("CONTROL\n")
     return ours(cases), ours(control), ran.stdout.strip()
