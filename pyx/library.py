@@ -3,7 +3,7 @@
 setup.py links the compiled module to the shared one. As a program, for `make lib` and `make install`:
 
 python3 pyx/library.py [--prefix PREFIX]
-    Compiles the shared and the static library into build/lib. PREFIX: installs them there, with the header and
+    Compiles the shared and the static library into build/lib. PREFIX: installs them there, with header and
     lnrnn.pc; DESTDIR stands before it in the paths of files. CC, CFLAGS, LDFLAGS and AR are as for make.
     LNRNN_OPENMP=0 does without OpenMP.
 """
