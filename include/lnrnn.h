@@ -132,7 +132,30 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
                                double *gbias, int training);
 
-/* --- what a network is ------------------------------------------------------------------------------------ */
+/* --- status and message -------------------------------------------------------------------------------- */
+
+/* Codes below 0 are those of a step or a reset of a stream: no lane and no output has changed. */
+typedef enum {
+    LNRNN_OK = 0,
+    LNRNN_NO_MEMORY = 1,
+    LNRNN_NO_FILE = 2,         /* nothing is at this path */
+    LNRNN_CANNOT_READ = 3,     /* the system refuses to open or to read the file */
+    LNRNN_INVALID = 4,         /* an argument, a description, an array or a file is wrong */
+    LNRNN_OTHER_VERSION = 5,   /* a file of a schema that this version does not read */
+    LNRNN_TOO_LONG = 6,        /* a sequence has steps without statistics of batch norm (overrun "raise") */
+    LNRNN_STREAM_NO_LANE = -1, /* the stream has no lane of this number */
+    LNRNN_STREAM_TWICE = -2,   /* a lane is named twice */
+    LNRNN_STREAM_OVERRUN = -3, /* a lane has no statistics for its step (overrun "raise"), or 2^62 steps */
+    LNRNN_STREAM_TOGETHER =
+        -4,                /* overrun "batch": some lanes, an order of them, or lanes at different steps */
+    LNRNN_STREAM_BUSY = -5 /* another thread is in a call of this handle */
+} lnrnn_status;
+
+/* Functions with a parameter `message` write a text into it unless they return LNRNN_OK: it names the argument or array,
+ * what it was and what was expected. It has room for LNRNN_MESSAGE bytes, or is NULL. */
+enum { LNRNN_MESSAGE = 256 };
+
+/* --- networks -------------------------------------------------------------------------------------------- */
 
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
 /* The activation of an RNN. */
@@ -144,9 +167,73 @@ enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
+/* The steps for which batch norm has no statistics: an error; those of the last step; their mean over time; those of the
+ * batch itself. */
+enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRUN_BATCH, LNRNN_OVERRUNS };
 /* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
  * norm are float; what int8 multiplies is rounded to 14 bits of each row's largest, or to 8 (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
+
+/* What a network is, as the arguments of Python's constructors say it. */
+typedef struct {
+    int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
+    size_t input_size, hidden_size, num_layers; /* D, H */
+    int bias, batch_first, bidirectional;
+    int norm;
+    /* Of layer norm. LNRNN_PLACEMENTS: the cell's own placement. */
+    int placement, span, cell_norm, inner_bias;
+    /* Of both norms. */
+    double eps;
+    /* Of batch norm. max_steps 0: as many as in training; momentum -1: statistics are pooled by their counts; steps:
+     * rows of the statistics. */
+    size_t max_steps, steps;
+    int overrun;
+    double momentum;
+    double zoneout[2], dropout; /* of h and c; between layers */
+} lnrnn_description;
+
+/* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
+lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
+/* Fills in what the cell decides, and refuses values that no network has. */
+lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char *message);
+
+enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
+enum { LNRNN_ARRAY_DIMS = 6, LNRNN_ARRAY_NAME = 64 };
+
+/* An array of a network, named as in Python's state_dict. */
+typedef struct {
+    const char *name;
+    int dtype;
+    size_t ndim, shape[LNRNN_ARRAY_DIMS];
+    const void *data; /* in C order, aligned for its type */
+} lnrnn_array;
+
+/* How many arrays a network of a resolved description has, and the k-th without its data; its name is written to the
+ * buffer. */
+size_t lnrnn_description_arrays(const lnrnn_description *d);
+lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
+
+/* A network: an immutable value with its weights packed for the instruction set in use now. Any number of threads, calls
+ * and streams may share it. */
+typedef struct lnrnn_network lnrnn_network;
+
+/* arrays (count), in any order: those that the description asks for, and no others; they are copied. -> *network, with
+ * one reference; NULL after an error. */
+lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
+                                  lnrnn_network **network, char *message);
+/* The network in a file that Python's `save` wrote. */
+lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char *message);
+/* One more reference, and one less: with the last one the network is freed. Streams have a reference of their own. n may
+ * be NULL. */
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
+void lnrnn_network_release(lnrnn_network *n);
+/* D; H; layers; 1 direction or 2; 1 state, h, or 2, h and c. */
+size_t lnrnn_network_inputs(const lnrnn_network *n);
+size_t lnrnn_network_units(const lnrnn_network *n);
+size_t lnrnn_network_layers(const lnrnn_network *n);
+size_t lnrnn_network_directions(const lnrnn_network *n);
+size_t lnrnn_network_states(const lnrnn_network *n);
+
 /* --- stream.c: a network that goes on from call to call -----------------------------------------------------
  *
  * A stream has `lanes`, each with the states of one sequence; a handle steps `rows` of them a call. Streams
@@ -156,16 +243,6 @@ enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 }
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
-
-/* What a function says that has changed nothing: a lane that is none; a lane twice; a lane that has taken all
- * steps for which batch norm has statistics (overrun="raise"), or 2^62 steps; some lanes, an order
- * of them, or lanes at different steps, where all go together (overrun="batch"). */
-enum {
-    LNRNN_STREAM_NO_LANE = -1,
-    LNRNN_STREAM_TWICE = -2,
-    LNRNN_STREAM_OVERRUN = -3,
-    LNRNN_STREAM_TOGETHER = -4
-};
 
 /* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
  * lanes 0 .. rows - 1. y may be x, and may overlap it. With overrun="batch" lanes has to be NULL. Bit for bit

@@ -147,7 +147,7 @@ cdef extern from "rnn/network.h" nogil:
         lnrnn_rnn_call call
         lnrnn_rnn_plan plan
 
-    ctypedef struct lnrnn_network:
+    ctypedef struct lnrnn_network_call:
         lnrnn_line *line
         size_t layers, directions
         float *scratch
@@ -155,8 +155,8 @@ cdef extern from "rnn/network.h" nogil:
         int resumed
         size_t groups, floats
 
-    int lnrnn_network_plan(lnrnn_network *, int threads)
-    int lnrnn_network_forward(lnrnn_network *)
+    int lnrnn_network_plan(lnrnn_network_call *, int threads)
+    int lnrnn_network_forward(lnrnn_network_call *)
 
     enum:
         LNRNN_NETWORK_FASTEST

@@ -9,7 +9,7 @@ def set_network_way(str way):
 cdef class Together:
     """A call whose layers and directions are computed side by side. First `set` for each of them, then `run`."""
 
-    cdef lnrnn_network net
+    cdef lnrnn_network_call net
     cdef object table # of rows
     cdef list kept # what C reads and writes
 

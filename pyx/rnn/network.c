@@ -26,12 +26,12 @@
 #include "runtime/threads.h"
 
 typedef struct {
-    const lnrnn_network *n;
+    const lnrnn_network_call *n;
     network_run *run; /* (lines, groups) */
     int64_t left;     /* multiply-adds until the end of this part of the call */
 } network_job;
 
-static size_t run_count(const lnrnn_network *n) { return n->layers * n->directions * n->groups; }
+static size_t run_count(const lnrnn_network_call *n) { return n->layers * n->directions * n->groups; }
 
 static size_t position_of(const network_run *run)
 {
@@ -39,7 +39,7 @@ static size_t position_of(const network_run *run)
 }
 
 /* The step at which the next chunk of a run ends, which has taken `position` steps. */
-static size_t next_stop(const lnrnn_network *n, size_t run, size_t position)
+static size_t next_stop(const lnrnn_network_call *n, size_t run, size_t position)
 {
     const lnrnn_line *l = &n->line[run / n->groups];
     const size_t steps = row_length(&l->call, run % n->groups * l->plan.group);
@@ -49,7 +49,7 @@ static size_t next_stop(const lnrnn_network *n, size_t run, size_t position)
 /* Has the layer before come so far that the run can be computed up to this step? */
 static int has_input(const network_job *j, size_t run, size_t stop)
 {
-    const lnrnn_network *n = j->n;
+    const lnrnn_network_call *n = j->n;
     const size_t layer = n->directions * n->groups, first = run / layer * layer + run % n->groups;
     if (run < layer)
         return 1;
@@ -98,7 +98,7 @@ static size_t take_some(const network_job *j, size_t own)
 
 static void advance(network_job *j, size_t run, float *memory)
 {
-    const lnrnn_network *n = j->n;
+    const lnrnn_network_call *n = j->n;
     network_run *const it = &j->run[run];
     size_t position = position_of(it);
     lnrnn_forward_group(&n->line[run / n->groups].call, run % n->groups, memory, &position,
@@ -141,7 +141,7 @@ static void work(void *ctx, size_t index, int worker)
 }
 
 /* Two directions at a time, each by half of the threads, which divide its units. */
-static int by_halves(lnrnn_network *n, int threads)
+static int by_halves(lnrnn_network_call *n, int threads)
 {
     float *scratch = n->scratch;
     for (size_t k = 0; k < 2 * n->layers; k++) {
@@ -163,7 +163,38 @@ static int by_halves(lnrnn_network *n, int threads)
     return 1;
 }
 
-int lnrnn_network_forward(lnrnn_network *n)
+int lnrnn_network_complete(lnrnn_network *n)
+{
+    LNRNN_DEFAULT_FLOATS;
+    const lnrnn_rnn_config *const first = n->config;
+    n->references = 1;
+    n->inputs = first->D, n->units = first->H;
+    n->states = 1 + first->cell_state;
+    n->by_step = first->norm == LNRNN_NORM_BATCH;
+    n->step_work = 0;
+    for (size_t k = 0; k < n->layers * n->directions; k++) {
+        const lnrnn_rnn_config *c = &n->config[k];
+        if (c->D != (k < n->directions ? n->inputs : n->directions * n->units) || c->H != n->units
+            || c->cell_state != first->cell_state)
+            return -1;
+        n->step_work += (double)c->outputs * (double)(c->D + c->H);
+    }
+    return 0;
+}
+
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
+{
+    __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
+    return n;
+}
+
+void lnrnn_network_release(lnrnn_network *n)
+{
+    if (n && __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL) == 0 && n->release)
+        n->release(n->owner);
+}
+
+int lnrnn_network_forward(lnrnn_network_call *n)
 {
     LNRNN_DEFAULT_FLOATS;
     const int threads = n->brief && lnrnn_oversubscribed() ? 1 : n->threads;

@@ -46,7 +46,7 @@ static double rounds(const lnrnn_rnn_plan *p, double lines, double threads)
 }
 
 /* Makes the lines' plans for so many threads. -> the time of all layers, one after the other. */
-static double one_after_the_other(lnrnn_network *n, int threads)
+static double one_after_the_other(lnrnn_network_call *n, int threads)
 {
     double time = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -58,7 +58,7 @@ static double one_after_the_other(lnrnn_network *n, int threads)
 }
 
 /* Layers in one direction, n->threads > 1 of them at once: sets the chunk. -> the time of all. */
-static double as_a_wave(lnrnn_network *n)
+static double as_a_wave(lnrnn_network_call *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
@@ -82,7 +82,7 @@ static double as_a_wave(lnrnn_network *n)
 }
 
 /* Two directions of each layer at once. */
-static double as_pairs(lnrnn_network *n)
+static double as_pairs(lnrnn_network_call *n)
 {
     double time = 0;
     for (size_t k = 0; k < 2 * n->layers; k += 2) {
@@ -93,7 +93,7 @@ static double as_pairs(lnrnn_network *n)
 }
 
 /* Makes the lines' plans, each for `share` threads. -> can the lines be computed with them side by side? */
-static int plan_lines(lnrnn_network *n, int share)
+static int plan_lines(lnrnn_network_call *n, int share)
 {
     n->worker = n->floats = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -111,7 +111,7 @@ static int plan_lines(lnrnn_network *n, int share)
 }
 
 /* -> the time of all layers; INFINITY where they cannot be computed side by side. */
-static double side_by_side(lnrnn_network *n, int threads)
+static double side_by_side(lnrnn_network_call *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;
     if (!(n->directions == 2 && threads >= 4 && plan_lines(n, (threads + 1) / 2)) && !plan_lines(n, 1))
@@ -132,7 +132,7 @@ static int way = LNRNN_NETWORK_FASTEST;
 
 void lnrnn_set_network_way(int new_way) { __atomic_store_n(&way, new_way, __ATOMIC_RELAXED); }
 
-int lnrnn_network_plan(lnrnn_network *n, int threads)
+int lnrnn_network_plan(lnrnn_network_call *n, int threads)
 {
     LNRNN_DEFAULT_FLOATS;
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
