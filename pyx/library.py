@@ -68,7 +68,7 @@ def link(command: list[str], objects: list[str], target: Path, system: str, thre
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
     else:
         # A function of the library calls the library's own, also where a program has one of the same name.
-        own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic-functions"]
+        own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # a program that has it in memory keeps the old file
     subprocess.run([*command, *own, *objects, *threads, "-lm", "-o", str(target)], check=True)
