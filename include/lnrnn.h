@@ -22,6 +22,9 @@
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
 
+/* No call uses more threads. */
+enum { LNRNN_MOST_THREADS = 1024 };
+
 /* The version of what this header declares. Within a major it only grows. */
 #define LNRNN_API_MAJOR 3
 #define LNRNN_API_MINOR 0
@@ -195,7 +198,7 @@ typedef struct {
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
 /* Fills in what the cell decides, and refuses values that no network has. */
-lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char *message);
+lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
 enum { LNRNN_ARRAY_DIMS = 6, LNRNN_ARRAY_NAME = 64 };
@@ -220,9 +223,9 @@ typedef struct lnrnn_network lnrnn_network;
 /* arrays (count), in any order: those that the description asks for, and no others; they are copied. -> *network, with
  * one reference; NULL after an error. */
 lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
-                                  lnrnn_network **network, char *message);
+                                  lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* The network in a file that Python's `save` wrote. */
-lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char *message);
+lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* One more reference, and one less: with the last one the network is freed. Streams have a reference of their own. n may
  * be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
@@ -233,6 +236,22 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
+
+/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). */
+typedef struct {
+    size_t steps, sequences; /* T, B */
+    int batch_first;
+    int threads;                 /* the most that are used; 0: lnrnn_get_num_threads() */
+    const float *x;              /* (T, B, D) */
+    const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
+    const unsigned char *resets; /* (T, B): not 0: the state starts anew before this step; NULL: never */
+    const float *h0, *c0;        /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM, else NULL */
+    float *y;                    /* (T, B, directions * H), 0 past a length; no other array overlaps it */
+    float *hn, *cn;              /* as h0; may be h0, c0; NULL: not wanted */
+} lnrnn_sequences;
+
+/* All layers and directions; a step is the same, bit for bit, as in a stream. */
+lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
 
 /* --- stream.c: a network that goes on from call to call -----------------------------------------------------
  *
