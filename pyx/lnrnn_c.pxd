@@ -180,6 +180,53 @@ cdef extern from "rnn/stream.h" nogil:
     int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_stream_run(lnrnn_handle *s, float *y)
 
+cdef extern from "file/model_file.h" nogil:
+    enum: LNRNN_MESSAGE
+    ctypedef enum lnrnn_status:
+        LNRNN_OK
+        LNRNN_NO_MEMORY
+        LNRNN_NO_FILE
+
+    ctypedef struct lnrnn_description:
+        int cell, act, weights
+        size_t input_size, hidden_size, num_layers
+        int bias, batch_first, bidirectional
+        int norm, placement, span, cell_norm, inner_bias
+        double eps
+        size_t max_steps
+        int overrun
+        double momentum
+        double *zoneout
+        double dropout
+
+    enum:
+        LNRNN_OVERRUN_RAISE
+        LNRNN_OVERRUN_LAST
+        LNRNN_OVERRUN_MEAN
+        LNRNN_OVERRUN_BATCH
+
+    enum: LNRNN_ARRAY_DIMS
+    ctypedef struct lnrnn_array:
+        const char *name
+        int dtype
+        size_t ndim
+        size_t *shape
+        const void *data
+
+    ctypedef struct lnrnn_tensor:
+        lnrnn_array array
+
+    ctypedef struct lnrnn_safetensors:
+        lnrnn_tensor *tensors
+        size_t count
+
+    ctypedef struct lnrnn_model_file:
+        lnrnn_description description
+        lnrnn_safetensors file
+
+    lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)
+    void lnrnn_model_file_close(lnrnn_model_file *model)
+
 cdef extern from "runtime/floats.h" nogil:
     ctypedef struct lnrnn_floats:
         pass

@@ -37,8 +37,7 @@ def described(made: Architecture) -> str:
 
 @lru_cache(maxsize=256)
 def architecture(network: str) -> Architecture:
-    config = json.loads(network)
-    return architecture_of(config, config["num_layers"])
+    return architecture_of(json.loads(network))
 
 
 def whole(array: Array) -> Array:

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Never, Self
 
 Array = np.ndarray
+Made = TypeVar("Made", bound="Network[Any]")
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # values that are drawn at a time, in double precision
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
@@ -85,10 +86,6 @@ class Network(Closed, Generic[State]):
             # The caller of the constructor, which calls this.
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
-        for name, value in made.arguments.items():
-            if name != "norm":
-                setattr(self, name, value)
-        self.num_directions = made.directions
         bound = made.hidden_size**-0.5
         parameters: dict[str, Array] = {}
         for name, shape in made.shapes.items():
@@ -103,7 +100,15 @@ class Network(Closed, Generic[State]):
         room = batch_norm.max_steps or 0 if batch_norm else 0
         statistics = {end: StepStatistics.empty(made.sides, room) for end in made.suffixes if made.sides}
         overrun = batch_norm.overrun if batch_norm else None
-        self._snapshot = Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate)
+        self._hold(Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate))
+
+    def _hold(self, snapshot: Snapshot) -> None:
+        """Sets all attributes of a network without any."""
+        for name, value in snapshot.architecture.arguments.items():
+            if name != "norm":
+                setattr(self, name, value)
+        self.num_directions = snapshot.architecture.directions
+        self._snapshot = snapshot
 
     # --- parameters and state -------------------------------------------------------------------------------
 
@@ -531,6 +536,13 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 def architecture(network: Network[Any]) -> Architecture:
     """The network's description: for modules that tell, store or rebuild networks."""
     return network._snapshot.architecture
+
+
+def made_of(model: type[Made], snapshot: Snapshot) -> Made:
+    """A new network of that class, whose cell is the snapshot's."""
+    network = model.__new__(model)
+    network._hold(snapshot)
+    return network
 
 
 def snapshot(network: Network[Any]) -> Snapshot:

@@ -1,0 +1,13 @@
+#include "file/message.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+lnrnn_status lnrnn_fail(char message[LNRNN_MESSAGE], lnrnn_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, LNRNN_MESSAGE, format, arguments);
+    va_end(arguments);
+    return status;
+}
