@@ -187,8 +187,8 @@ typedef struct {
     int placement, span, cell_norm, inner_bias;
     /* Of both norms. */
     double eps;
-    /* Of batch norm. max_steps 0: as many as in training; momentum -1: statistics are pooled by their counts; steps:
-     * rows of the statistics. */
+    /* Of batch norm. max_steps 0: as many as in training. steps: rows of the statistics, those of count_l0.
+     * momentum -1: statistics are pooled by their counts. */
     size_t max_steps, steps;
     int overrun;
     double momentum;
