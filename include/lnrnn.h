@@ -82,15 +82,16 @@ int lnrnn_team_use(const char *name);
 /* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
-/* -> how many threads a call may use where nobody has told this library: what OMP_NUM_THREADS says now, else `cores`,
- * and no more than omp_set_num_threads has set for the calling thread, or threadpoolctl for all. Reads the environment, which no other thread may
- * change meanwhile. */
-int lnrnn_default_threads(int cores);
-/* Where not all threads of a call can be started (limits on processes or memory), it goes on with fewer, and
- * so do the later ones of the thread that called, until lnrnn_try_threads_again. `tell`, if not NULL, is
- * called after each such call by the thread that made it. Best effort: team.c says what OpenMP leaves open.
- */
-void lnrnn_on_shortage(void (*tell)(int wanted, int given));
+/* The most threads of a call that sets no number itself. The default is the value of OMP_NUM_THREADS now, else
+ * the cores at the first call of this function; limits of omp_set_num_threads in the calling thread and of
+ * threadpoolctl hold too. Reads the environment, which no other thread may change meanwhile. */
+int lnrnn_get_num_threads(void);
+/* n >= 1, for the whole process. Then lnrnn_try_threads_again. */
+void lnrnn_set_num_threads(int n);
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later calls
+ * of the same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such
+ * call, in its thread. Best effort: team_openmp.c names the gap that OpenMP leaves. */
+void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
 /* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------- */

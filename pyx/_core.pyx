@@ -29,9 +29,6 @@ import numpy as np
 
 cnp.import_array()
 
-cdef int num_threads = 1
-cdef bint num_threads_set = False  # by set_num_threads; else num_threads is the number of cores
-
 
 # --- the machine ---------------------------------------------------------------------------------------------
 
@@ -110,19 +107,18 @@ def use_own_num_threads():
     some_have_their_own = True
 
 
+# How many threads a call uses: runtime/thread_policy.h. Here stands only the number of the caller's context.
+
 cdef int allowed_threads() except -1:
-    """How many threads a call may use that is not told how many."""
-    if some_have_their_own:
-        own = own_num_threads.get()
-        if own is not None:
-            return own
-    return num_threads if num_threads_set else lnrnn_default_threads(num_threads)
+    """The most threads of a call without the argument `threads`."""
+    own = own_num_threads.get() if some_have_their_own else None
+    return lnrnn_allowed_threads(0 if own is None else own)
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """The threads of a call of recurrent layers, or, where nobody has said how many, those allowed. The plan gives so
-    little work to one anyway: then nothing is asked."""
-    return threads if threads else 1 if multiply_adds < LNRNN_THREAD_WORK else allowed_threads()
+    """The most threads of a call of recurrent layers. If one thread is enough for the work, the context and the
+    environment need not be read."""
+    return threads if threads else 1 if lnrnn_useful_threads(multiply_adds, 2) < 2 else allowed_threads()
 
 
 def get_num_threads():
@@ -130,14 +126,12 @@ def get_num_threads():
 
 
 def set_num_threads(int n):
-    global num_threads, num_threads_set
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")  # GCOVR_EXCL_LINE: the Python function checks n
-    num_threads, num_threads_set = n, True
-    lnrnn_try_threads_again()
+    lnrnn_set_num_threads(n)
 
 
-num_threads = lnrnn_cores()
+lnrnn_get_num_threads()  # counts the cores now
 
 
 ctypedef int (*pending)(void *) except -1
@@ -146,15 +140,15 @@ cdef extern from "Python.h":
     int Py_AddPendingCall(pending function, void *argument) nogil
 
 cdef int threads_wanted, threads_given
-cdef bint told = False
+cdef bint warned = False
 
 
-cdef int tell(void *_) except -1:
-    """Once per process, in its main thread."""
-    global told
-    if told:
+cdef int warn_once(void *_) except -1:
+    """Runs in the main thread, and warns once in a process."""
+    global warned
+    if warned:
         return 0
-    told = True
+    warned = True
     warnings.warn(
         f"lnrnn: a call that may use {threads_wanted} threads goes on with {threads_given}: the system has no room for "
         "more (limits on processes or memory, as of ulimit or a container). So do later calls, until "
@@ -163,11 +157,11 @@ cdef int tell(void *_) except -1:
 
 
 cdef void note_shortage(int wanted, int given) noexcept nogil:
-    """After a call, without the interpreter's lock: only Python can warn, and does so as soon as it runs again."""
+    """Called after a call, without the interpreter's lock. Python warns as soon as it runs again."""
     global threads_wanted, threads_given
-    if not told:
+    if not warned:
         threads_wanted, threads_given = wanted, given
-        Py_AddPendingCall(tell, NULL)
+        Py_AddPendingCall(warn_once, NULL)
 
 
 lnrnn_on_shortage(note_shortage)
@@ -192,40 +186,39 @@ def set_caches(size_t l1, size_t l2, size_t l3, bint reads_ahead=False):
     lnrnn_set_caches(lnrnn_caches(l1, l2, l3, reads_ahead))
 
 
-def set_figures(*figures):
-    """For tests: multiply-adds a ns, bytes a ns of L2, L3 and memory of one core, and of memory of all cores; ns of a barrier
-    and for each further thread. None: returns those in use."""
-    cdef lnrnn_figures f = lnrnn_get_figures()
-    if figures:
-        (f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread) = figures
-        lnrnn_set_figures(f)
-    return f.multiply_adds, f.l2, f.l3, f.memory, f.all_memory, f.barrier, f.barrier_thread
+def cpu_model():
+    """The rates of a core from which the cost model computes, by the names of cpu_model.h."""
+    return lnrnn_get_cpu_model()
+
+
+def set_cpu_model(**rates):
+    """For tests: the rates of another machine, all of them."""
+    lnrnn_set_cpu_model(rates)
 
 
 cdef lnrnn_step_work step_work(size_t B, size_t D, size_t H, size_t gates, int sides, int dtype):
     cdef lnrnn_step_work w
     w.rows, w.inputs, w.units, w.outputs, w.dtype, w.sides = B, D, H, gates * H, dtype, sides
-    w.panels, w.at_once = lnrnn_panels_of(dtype, gates * H), 1
+    w.panels, w.at_once, w.caches = lnrnn_panels_of(dtype, gates * H), 1, lnrnn_get_caches()
     return w
 
 
 def partition(threads, B, D, H, gates=1, sides=1, dtype=LNRNN_WEIGHT_F32):
-    """What the cost model chooses for a step of this shape, on the caches and figures in use: groups of sequences at a time,
-    threads that divide the units of each, whether these divide the rows of the states too; and its ns."""
+    """The partition of a step of this shape, for the caches and the CPU model in use: groups of sequences at a time, threads
+    of each, whether these divide the rows of the states too; and its ns."""
     cdef lnrnn_step_work w = step_work(B, D, H, gates, sides, dtype)
-    cdef lnrnn_partition p = lnrnn_choose_partition(&w, lnrnn_get_caches(), threads)
-    return p.groups, p.units, bool(p.rows), lnrnn_step_time(&w, lnrnn_get_caches(), p)
+    cdef lnrnn_partition p = lnrnn_choose_partition(threads, w.rows, w.panels, &w, lnrnn_step_time)
+    return p.groups, p.team, bool(p.divide_rows), lnrnn_step_time(&w, p)
 
 
 def step_time(groups, units, rows, B, D, H, gates=1, sides=1, dtype=LNRNN_WEIGHT_F32):
-    """The ns that the cost model says of one partition."""
+    """The ns of one partition by the cost model."""
     cdef lnrnn_step_work w = step_work(B, D, H, gates, sides, dtype)
-    return lnrnn_step_time(&w, lnrnn_get_caches(), lnrnn_partition(groups, units, rows))
+    return lnrnn_step_time(&w, lnrnn_partition(groups, units, rows))
 
 
 def set_partition(int groups=0, int units=0, bint rows=False):
-    """For tests: what threads divide from now on, wherever a call may have so many threads; without arguments, what
-    takes the least."""
+    """For tests: the partition of all calls that may use so many threads; without arguments, the fastest again."""
     lnrnn_set_partition(lnrnn_partition(groups, units, rows))
 
 

@@ -1,10 +1,5 @@
 # Which arrays the norms take as they are. Part of _core.pyx.
 
-# Elements below which letting other Python threads run costs more than it gives them.
-cdef enum:
-    SHORT = 16384
-
-
 cdef int bfloat16 = -1  # NumPy's number for it, which it gets when somebody imports ml_dtypes
 
 

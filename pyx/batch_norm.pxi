@@ -18,7 +18,7 @@ cdef bint batch_of(object x, object gain, object bias, object eps, lnrnn_batch *
     if not channels(gain, real_kind(b.dtype), b.C) or not channels(bias, real_kind(b.dtype), b.C):
         return False
     b.x, b.gain, b.bias = data(x), data(gain), data(bias)
-    b.threads = 1 if b.N * b.C * b.L < SHORT else allowed_threads()
+    b.threads = 1 if b.N * b.C * b.L < LNRNN_RELEASE_LOCK_ELEMENTS else allowed_threads()
     return True
 
 
@@ -116,7 +116,7 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out, features=
     if not train:
         read_statistic(mean, b.C, b.mean)
         read_statistic(var, b.C, b.var)
-    if b.N * b.C * b.L < SHORT:
+    if b.N * b.C * b.L < LNRNN_RELEASE_LOCK_ELEMENTS:
         lnrnn_batch_norm(&b, py, train)
     else:
         with nogil:
@@ -159,7 +159,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
     if not train:
         read_statistic(mean, b.C, b.mean)
         read_statistic(var, b.C, b.var)
-    if b.N * b.C * b.L < SHORT:
+    if b.N * b.C * b.L < LNRNN_RELEASE_LOCK_ELEMENTS:
         lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
     else:
         with nogil:

@@ -10,7 +10,7 @@ def map_f32(int function, x, out):
     y = empty_like(x) if out is None else out
     cdef const float *px = <const float *>data(x)
     cdef float *py = <float *>data(y)
-    if n < SHORT:
+    if n < LNRNN_RELEASE_LOCK_ELEMENTS:
         lnrnn_map(function, n, px, py, 1)
     else:
         threads = allowed_threads()

@@ -1,15 +1,15 @@
-# Arrays for results. Part of _core.pyx. Large ones live in the blocks of blocks.h, by way of NumPy's own interface for it
+# Arrays for results. Part of _core.pyx. Large ones live in the blocks of result_memory.h, by way of NumPy's own interface for it
 # (NEP 49): each array remembers who is to free its memory, so that views and other owners keep it as they do any other.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 
-cdef extern from "runtime/blocks.h" nogil:
+cdef extern from "runtime/result_memory.h" nogil:
     enum:
-        LNRNN_BLOCK_BYTES
-    int lnrnn_blocks()
-    void *lnrnn_block_take(size_t size)
-    void *lnrnn_block_resize(void *block, size_t size)
-    void lnrnn_block_give(void *block)
+        LNRNN_RESULT_FROM
+    int lnrnn_keeps_result_memory()
+    void *lnrnn_result_malloc(size_t size)
+    void *lnrnn_result_realloc(void *block, size_t size)
+    void lnrnn_result_free(void *block)
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyDataMemAllocator:
@@ -28,29 +28,29 @@ cdef extern from "numpy/arrayobject.h":
 
 
 cdef void *block_malloc(void *ctx, size_t size) noexcept nogil:
-    return lnrnn_block_take(size)
+    return lnrnn_result_malloc(size)
 
 
 # GCOVR_EXCL_START: NumPy demands it of an allocator, and calls it for zeros only
 cdef void *block_calloc(void *ctx, size_t n, size_t size) noexcept nogil:
-    cdef void *block = NULL if size and n > SIZE_MAX // size else lnrnn_block_take(n * size)
+    cdef void *block = NULL if size and n > SIZE_MAX // size else lnrnn_result_malloc(n * size)
     return memset(block, 0, n * size) if block else NULL
 # GCOVR_EXCL_STOP
 
 
 cdef void *block_realloc(void *ctx, void *block, size_t size) noexcept nogil:
-    return lnrnn_block_resize(block, size)
+    return lnrnn_result_realloc(block, size)
 
 
 cdef void block_free(void *ctx, void *block, size_t size) noexcept nogil:
-    lnrnn_block_give(block)
+    lnrnn_result_free(block)
 
 
 cdef PyDataMem_Handler block_handler
 strcpy(block_handler.name, b"lnrnn")
 block_handler.version = 1
 block_handler.allocator = PyDataMemAllocator(NULL, block_malloc, block_calloc, block_realloc, block_free)
-cdef object blocks = PyCapsule_New(&block_handler, b"mem_handler", NULL) if lnrnn_blocks() else None
+cdef object blocks = PyCapsule_New(&block_handler, b"mem_handler", NULL) if lnrnn_keeps_result_memory() else None
 
 
 cdef object with_blocks():
@@ -69,7 +69,7 @@ cdef object block_context = None if blocks is None else with_blocks()
 
 cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
     """A C-contiguous array of these axes and that type, which take that many bytes; of any contents."""
-    if bytes < LNRNN_BLOCK_BYTES or blocks is None:
+    if bytes < LNRNN_RESULT_FROM or blocks is None:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
     # A context of our own, for one that another thread is in cannot be entered. To leave it takes no memory, which setting
     # NumPy's handler back would.

@@ -71,7 +71,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     cdef const void *pg = data(gain)
     cdef const void *pb = data(bias)
     cdef void *py = data(y)
-    if size < SHORT:
+    if size < LNRNN_RELEASE_LOCK_ELEMENTS:
         lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, 1)
     else:
         threads = allowed_threads()
@@ -105,10 +105,10 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     cdef const void *px = data(x)
     cdef const void *pg = data(gain)
     cdef void *pgx = data(gx)  # GCOVR_EXCL_LINE: gcc moves the call
-    if size >= SHORT:
+    if size >= LNRNN_RELEASE_LOCK_ELEMENTS:
         threads = allowed_threads()
     take(&r, lnrnn_layer_norm_work(size // n, n) + 2 * n)
-    if size < SHORT:
+    if size < LNRNN_RELEASE_LOCK_ELEMENTS:
         lnrnn_layer_norm_backward(dtype, size // n, n, pgy, px, pg, e, pgx, r.values, r.values + n, r.values + 2 * n, 1)
     else:
         with nogil:

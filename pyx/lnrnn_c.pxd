@@ -7,7 +7,11 @@ from lnrnn cimport *
 
 cdef extern from "lnrnn/tuning.h" nogil:
     enum:
-        LNRNN_THREAD_WORK
+        LNRNN_SHORT_CALL_WORK
+        LNRNN_RELEASE_LOCK_WORK
+        LNRNN_RELEASE_LOCK_ELEMENTS
+        LNRNN_FIRST_PART_WORK
+    double LNRNN_PART_SECONDS
 
 cdef extern from "lnrnn.h" nogil:
     enum: LNRNN_ISAS
@@ -20,8 +24,9 @@ cdef extern from "lnrnn.h" nogil:
     size_t lnrnn_team_list(const char **names)
     const char *lnrnn_team_name()
     int lnrnn_team_use(const char *name)
-    int lnrnn_default_threads(int cores)
-    void lnrnn_on_shortage(void (*tell)(int wanted, int given) noexcept)
+    int lnrnn_get_num_threads()
+    void lnrnn_set_num_threads(int n)
+    void lnrnn_on_shortage(void (*report)(int wanted, int given) noexcept)
     void lnrnn_try_threads_again()
 
     ctypedef struct lnrnn_caches:
@@ -234,25 +239,35 @@ cdef extern from "runtime/floats.h" nogil:
     lnrnn_floats lnrnn_enter_floats()
     void lnrnn_leave_floats(const lnrnn_floats *own)
 
-cdef extern from "runtime/figures.h" nogil:
-    ctypedef struct lnrnn_figures:
+cdef extern from "runtime/cpu_model.h" nogil:
+    ctypedef struct lnrnn_cpu_model:
         double multiply_adds, l2, l3, memory, all_memory, barrier, barrier_thread
 
-    lnrnn_figures lnrnn_get_figures()
-    void lnrnn_set_figures(lnrnn_figures figures)
+    lnrnn_cpu_model lnrnn_get_cpu_model()
+    void lnrnn_set_cpu_model(lnrnn_cpu_model model)
 
 cdef extern from "rnn/cost_model.h" nogil:
     ctypedef struct lnrnn_step_work:
         size_t rows, inputs, units, outputs, panels
         int dtype, sides, at_once
+        lnrnn_caches caches
+
+cdef extern from "runtime/thread_policy.h" nogil:
+    int lnrnn_allowed_threads(int own)
+    int lnrnn_useful_threads(double multiply_adds, int threads)
 
     ctypedef struct lnrnn_partition:
-        int groups, units, rows
+        int groups, team, divide_rows
 
-    size_t lnrnn_panels_of(int dtype, size_t outputs)
-    double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_partition partition)
-    lnrnn_partition lnrnn_choose_partition(const lnrnn_step_work *work, lnrnn_caches caches, int threads)
+    ctypedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partition partition)
+
+    lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
+                                           lnrnn_partition_time time)
     void lnrnn_set_partition(lnrnn_partition partition)
+
+cdef extern from "rnn/cost_model.h" nogil:
+    size_t lnrnn_panels_of(int dtype, size_t outputs)
+    double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition)
 
 cdef extern from "runtime/threads.h" nogil:
     int lnrnn_cores_of(int cpus, const char *groups, const char *root)

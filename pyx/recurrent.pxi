@@ -1,15 +1,11 @@
 # One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
 
-# A long call is done in parts, and between two of them an interrupt is served. The first has FIRST
-# multiply-adds for each thread, a third of a second on the slowest instruction set; the next ones as many as
-# take SECONDS.
-cdef double FIRST = 1 << 28
-cdef double SECONDS = 0.1
+# A long call is done in parts, and between two of them an interrupt is served. 0: as long as tuning.h says.
 cdef double fixed_part = 0
 
 
 def set_part(double part):
-    """For tests: the multiply-adds of a thread in each part of a call; 0: as many as take SECONDS."""
+    """For tests: the multiply-adds of a thread in each part of a call; 0: as tuning.h says."""
     global fixed_part
     fixed_part = part
 
@@ -20,7 +16,7 @@ cdef class Parts:
     cdef double size, since
 
     def __cinit__(self):
-        self.size = fixed_part or FIRST
+        self.size = fixed_part or LNRNN_FIRST_PART_WORK
         self.since = perf_counter()
 
     cdef double next(self) except -1:
@@ -28,7 +24,7 @@ cdef class Parts:
         cdef double took = perf_counter() - self.since
         PyErr_CheckSignals()
         if not fixed_part:
-            self.size *= min(4, max(0.25, SECONDS / max(took, 1e-6)))
+            self.size *= min(4, max(0.25, LNRNN_PART_SECONDS / max(took, 1e-6)))
         self.since = perf_counter()
         return self.size
 

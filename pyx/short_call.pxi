@@ -1,9 +1,6 @@
 # Whole sequences where little is computed. Part of _core.pyx.
 
-# Multiply-adds of a call up to which Layers.call does it; for more, what Python takes to check a call does not matter
-# (tests/benchmarks, rnn with few steps).
 cdef enum:
-    SHORT_CALL = 1 << 24
     FEW = 64
 
 
@@ -104,7 +101,7 @@ cdef class Layers:
         shape = cnp.PyArray_DIMS(<cnp.ndarray>x)
         T, B = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
         if (<size_t>shape[2] != self.inputs or T < 1 or B < 1 or B > FEW or T > self.refused_from
-                or self.work * <double>T * <double>B > SHORT_CALL):
+                or self.work * <double>T * <double>B > LNRNN_SHORT_CALL_WORK):
             return False
         given[0] = given[1] = NULL
         if h0 is not None:
@@ -200,7 +197,7 @@ cdef class Layers:
             if scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>scratch) < plan.scratch.floats:
                 scratch = aligned(plan.scratch.floats)
             r.plan, r.scratch = &plan, <float *>data(scratch)
-            if self.work * <double>T * <double>B < WORTH_RELEASING:
+            if self.work * <double>T * <double>B < LNRNN_RELEASE_LOCK_WORK:
                 lnrnn_rnn_forward(r)
             else:
                 with nogil:

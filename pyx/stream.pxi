@@ -1,10 +1,5 @@
 # One step of some lanes of a stream. Part of _core.pyx.
 
-# Multiply-adds of a call from which other Python threads may run beside it: for less, letting go of the interpreter's lock and
-# waiting for it again costs the caller more than the others gain (tests/benchmarks/lanes.py lock).
-cdef enum:
-    WORTH_RELEASING = 1 << 20
-
 cdef int64_t last_step = <int64_t>1 << 62 # so that a count of steps and those of a call never overflow
 LAST_STEP = last_step
 
@@ -209,7 +204,7 @@ cdef class Lanes:
         if lnrnn_stream_choose(&work.handle, chosen, fresh):
             self.give(work)
             return None
-        if self.work * R < WORTH_RELEASING:
+        if self.work * R < LNRNN_RELEASE_LOCK_WORK:
             lnrnn_stream_run(&work.handle, py)
         else:
             with nogil:

@@ -1,21 +1,21 @@
 /* Batch norm over threads. x is (N, C, L). The statistics are summed over blocks of samples and strips of
- * channels; the pass that then writes the result is divided by rows of C values if L is 1, else by planes of
- * L values. */
+ * channels. The pass that writes the result is divided into rows of C values if L is 1, else into planes of L
+ * values. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 #include "runtime/floats.h"
 
-/* The rows of C doubles in the work memory; after them the sums. The coefficients are of the arithmetic's
- * type. */
+/* The rows of C doubles in the work memory, which are followed by the sums. The arithmetic's type is that of
+ * the coefficients. */
 enum {
     PIVOT,
     MEAN,
     SCALE,
     SHIFT,
     SLOPE,
-    UNUSED_MEAN, /* backward in inference: statistics of the batch that are computed but not wanted */
+    UNUSED_MEAN, /* backward in inference: statistics of the batch, computed but not used */
     UNUSED_VAR,
     SCALES, /* powers of two, see training_sums */
     WORK_ROWS
@@ -25,23 +25,23 @@ typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
     size_t size, real;                        /* bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips; /* samples of a block, channels of a strip, and their numbers */
+    size_t samples, blocks, channels, strips; /* of a block, number of blocks; of a strip, number of strips */
     size_t rows;                              /* rows or planes of a task */
     const char *gy;
     char *out, *pivot;
     lnrnn_coefficients c;
     double *sums; /* (blocks, 8, C): four sums, and the kernel's partial sums */
     int nontemporal;
-    int reversed; /* x may still be in the caches from the pass before: begin with what was read last */
+    int reversed; /* begin with the values read last, which the caches may still hold */
 } batch_job;
 
-/* The samples of a block. At most 16 blocks, for each has sums of its own, and these must be few beside the
+/* Samples of a block. There are at most 16 blocks, since each has its own sums, and few compared with the
  * values. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
-    size_t samples = lnrnn_parts(b->N, 16);
-    const size_t for_values = b->L > 1 ? lnrnn_parts(512, b->L) : lnrnn_clamp(b->N / 4, 64, 128);
-    const size_t for_task = lnrnn_parts(LNRNN_TASK, b->C * b->L);
+    size_t samples = lnrnn_ceil_div(b->N, 16);
+    const size_t for_values = b->L > 1 ? lnrnn_ceil_div(512, b->L) : lnrnn_clamp(b->N / 4, 64, 128);
+    const size_t for_task = lnrnn_ceil_div(LNRNN_TASK, b->C * b->L);
     samples = samples < for_values ? for_values : samples;
     samples = samples < for_task ? for_task : samples;
     return lnrnn_min(samples, b->N);
@@ -49,7 +49,7 @@ static size_t samples_to_block(const lnrnn_batch *b)
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
 {
-    return b->C * (WORK_ROWS + (sums ? 8 * lnrnn_parts(b->N, samples_to_block(b)) : 0));
+    return b->C * (WORK_ROWS + (sums ? 8 * lnrnn_ceil_div(b->N, samples_to_block(b)) : 0));
 }
 
 static double *work_row(const lnrnn_batch *b, int row) { return b->work + (size_t)row * b->C; }
@@ -112,11 +112,11 @@ static void sums_task(void *ctx, size_t index, int worker)
 /* Values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
-/* The sums over all of x, in those of the first block. */
+/* The sums over all of x, added up in those of the first block. */
 static void sums_of_all(batch_job *j)
 {
     const size_t C = j->b->C, n = (j->gy ? 4 : 2) * C;
-    lnrnn_parallel(j->blocks * j->strips, lnrnn_threads_for(values(j), j->b->threads), sums_task, j);
+    lnrnn_parallel(j->blocks * j->strips, lnrnn_threads_for_elements(values(j), j->b->threads), sums_task, j);
     for (size_t k = 1; k < j->blocks; k++)
         for (size_t i = 0; i < n; i++)
             j->sums[i] += j->sums[k * 8 * C + i];
@@ -128,13 +128,12 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const lnrnn_batch *b = j->b;
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
-    j->blocks = lnrnn_parts(b->N, j->samples);
-    /* Strips of rows are wide enough for long runs in memory; strips of planes are no wider than makes a
-     * task. */
+    j->blocks = lnrnn_ceil_div(b->N, j->samples);
+    /* Strips of rows are wide, for long runs in memory. Strips of planes are no wider than a task. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
-    const size_t least = lnrnn_parts(1024, b->L);
+    const size_t least = lnrnn_ceil_div(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
-    j->strips = lnrnn_parts(b->C, j->channels);
+    j->strips = lnrnn_ceil_div(b->C, j->channels);
     j->reversed = b->N * b->C * b->L * j->size < lnrnn_reverse_below(lnrnn_get_caches());
     j->kernels->batch_probe(b->N, b->C, b->L, b->x, j->pivot);
     sums_of_all(j);
@@ -152,16 +151,16 @@ static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
                                 (char *)j->c.shift + offset, (char *)j->c.slope + offset};
 }
 
-/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first,
- * because the caches still hold what was read last; not if x is larger than the caches, since memory is
- * faster read forwards. */
+/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first, since
+ * the caches still hold the values read last. If x is larger than the caches, memory is faster read
+ * forwards. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
     const lnrnn_batch *b = j->b;
     const int by_row = b->L > 1;
     const size_t C = b->C, n = by_row ? b->L : C, all = by_row ? b->N * C : b->N;
-    size_t row = (j->reversed ? lnrnn_parts(all, j->rows) - 1 - index : index) * j->rows;
+    size_t row = (j->reversed ? lnrnn_ceil_div(all, j->rows) - 1 - index : index) * j->rows;
     const size_t end = lnrnn_min(all, row + j->rows);
     (void)worker;
     while (row < end) { /* planes: up to the end of a sample */
@@ -184,13 +183,14 @@ static void batch_rows(batch_job *j)
     const lnrnn_batch *b = j->b;
     const size_t rows = b->L > 1 ? b->N * b->C : b->N;
     j->rows = lnrnn_rows_to_task(rows, b->L > 1 ? b->L : b->C);
-    lnrnn_parallel(lnrnn_parts(rows, j->rows), lnrnn_threads_for(values(j), b->threads), rows_task, j);
+    lnrnn_parallel(lnrnn_ceil_div(rows, j->rows), lnrnn_threads_for_elements(values(j), b->threads),
+                   rows_task, j);
 }
 
-/* Mean and var of the batch. If squares of a channel left the range of the arithmetic (norm.h), j->out gets x
- * with such channels multiplied by powers of two, b->x becomes j->out, whose mean and var these are, and the
- * powers (C) are returned; else NULL. float16 cannot hold every scaled channel, but has no values whose
- * squares leave the range of float. */
+/* Mean and var of the batch. -> NULL, unless squares of a channel exceed the range of the arithmetic
+ * (norm.h). In that case j->out gets x with such channels multiplied by powers of two, and b->x becomes
+ * j->out. Mean and var are then those of j->out, and the powers (C) are returned. float16 cannot hold every
+ * scaled channel, but the squares of its values do not exceed the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
     double *scales = work_row(b, SCALES);
@@ -218,7 +218,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
     j.kernels->fold(&channels, &j.c);
     j.nontemporal = j.nontemporal && b.x != y;
     batch_rows(&j);
-    for (size_t c = 0; scales && c < b.C; c++) /* divided twice: the square of a scale may overflow */
+    for (size_t c = 0; scales && c < b.C; c++) /* divided twice, since the square of a scale may overflow */
         b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];
 }
 

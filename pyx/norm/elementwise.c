@@ -26,5 +26,5 @@ void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
                  : function == LNRNN_MAP_TANH ? k->tanh
                                               : k->sigmoid,
                  n, x, y};
-    lnrnn_parallel(lnrnn_parts(n, LNRNN_TASK), lnrnn_threads_for(n, threads), map_task, &j);
+    lnrnn_parallel(lnrnn_ceil_div(n, LNRNN_TASK), lnrnn_threads_for_elements(n, threads), map_task, &j);
 }

@@ -24,7 +24,7 @@ static void forward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm(&rows);
 }
 
-/* Rows of a task: whole groups of four, as the kernel takes them, unless there are few and very wide rows. */
+/* Rows of a task: a multiple of four, which the kernel takes at a time, unless rows are very wide. */
 static size_t forward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n);
@@ -55,7 +55,8 @@ void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t
         .block = forward_block(rows, n),
         .size = size,
     };
-    lnrnn_parallel(lnrnn_parts(rows, j.block), lnrnn_threads_for(rows * n, threads), forward_task, &j);
+    lnrnn_parallel(lnrnn_ceil_div(rows, j.block), lnrnn_threads_for_elements(rows * n, threads), forward_task,
+                   &j);
 }
 
 /* --- backward ------------------------------------------------------------------------------------------- */
@@ -67,11 +68,11 @@ typedef struct {
     double *work; /* (tasks, 4, n): ggain and gbias of a task, and the kernel's partial sums */
 } backward_job;
 
-/* Rows of a task. Each has sums of its own, which must be few beside the values: at least 32 rows; and few in
- * number: about 64 tasks. */
+/* Rows of a task. Each task has its own sums, so there are at least 32 rows, for few sums compared with the
+ * values, and about 64 tasks at most. */
 static size_t backward_block(size_t rows, size_t n)
 {
-    const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_parts(rows, 64);
+    const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_ceil_div(rows, 64);
     const size_t for_values = lnrnn_clamp(rows / 8 / 4 * 4, 32, 64);
     const size_t larger = block < for_number ? for_number : block;
     return larger < for_values ? for_values : larger;
@@ -79,7 +80,7 @@ static size_t backward_block(size_t rows, size_t n)
 
 size_t lnrnn_layer_norm_work(size_t rows, size_t n)
 {
-    return lnrnn_parts(rows, backward_block(rows, n)) * 4 * n;
+    return lnrnn_ceil_div(rows, backward_block(rows, n)) * 4 * n;
 }
 
 static void backward_task(void *ctx, size_t index, int worker)
@@ -123,8 +124,8 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
         .size = lnrnn_size(dtype),
         .work = work,
     };
-    const size_t tasks = lnrnn_parts(rows, j.block);
-    lnrnn_parallel(tasks, lnrnn_threads_for(2 * rows * n, threads), backward_task, &j);
+    const size_t tasks = lnrnn_ceil_div(rows, j.block);
+    lnrnn_parallel(tasks, lnrnn_threads_for_elements(2 * rows * n, threads), backward_task, &j);
     memset(ggain, 0, n * sizeof *ggain);
     memset(gbias, 0, n * sizeof *gbias);
     for (size_t t = 0; t < tasks; t++)

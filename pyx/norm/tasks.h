@@ -1,48 +1,43 @@
-/* How the norms and the functions are cut into tasks: by the shape alone, never by the number of threads. */
+/* How norms and elementwise functions are divided into tasks: by the shape alone, never by the number of
+ * threads. */
 #ifndef LNRNN_TASKS_H
 #define LNRNN_TASKS_H
 
 #include <stddef.h>
 
 #include "lnrnn/tuning.h"
+#include "runtime/thread_policy.h"
 #include "runtime/threads.h"
 
-/* Elements of a task. The order of sums in the backward passes follows from it, so that it is no matter of
- * tuning. */
+/* Elements of a task. The order of sums in the backward passes follows from it, so it is no threshold of
+ * tuning.h. */
 enum { LNRNN_TASK = 1 << 14 };
 
-/* Is an output of so many bytes written by non-temporal stores? In place, its lines are in the caches
- * already. */
+/* Is an output of so many bytes written by non-temporal stores? Not in place, where its lines are in the
+ * caches anyway. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
     return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());
 }
 
-static inline int lnrnn_threads_for(size_t elements, int threads)
-{
-    return elements < LNRNN_SERIAL || (threads > 1 && elements < LNRNN_LARGE && lnrnn_oversubscribed())
-               ? 1
-               : threads;
-}
-
-static inline size_t lnrnn_parts(size_t n, size_t part) { return (n + part - 1) / part; }
+static inline size_t lnrnn_ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
 static inline size_t lnrnn_min(size_t a, size_t b) { return a < b ? a : b; }
 
-/* x, but at least `low` and at most `high`. */
+/* x, limited to low .. high. */
 static inline size_t lnrnn_clamp(size_t x, size_t low, size_t high)
 {
     return x < low ? low : lnrnn_min(x, high);
 }
 
-/* Rows of n elements to a task, at least 1. */
+/* Rows of a task if each has n elements; at least 1. */
 static inline size_t lnrnn_rows_to_task(size_t rows, size_t n)
 {
     const size_t some = n < LNRNN_TASK ? LNRNN_TASK / (n ? n : 1) : 1;
     return some > rows && rows ? rows : some;
 }
 
-/* Bytes of a value in memory, and of one in the arithmetic of that type. */
+/* Bytes of a value in memory, and of a value in the arithmetic. */
 static inline size_t lnrnn_size(int dtype)
 {
     return dtype == LNRNN_FLOAT64 ? 8 : dtype == LNRNN_FLOAT32 ? 4 : 2;

@@ -12,7 +12,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 
 /* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of weight_gradients.c
  * go down columns, and rows a power of two apart share few sets of L1. */

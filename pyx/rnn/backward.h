@@ -7,9 +7,9 @@
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 
-/* Rows, active ones of consecutive steps, that a round has if a step has no more: enough for the products over
- * them, and few enough that the gradients of W x and W h stay in the caches until these products read them (lstm
- * training). And the most of them that a product takes at once. */
+/* Active rows of a round, unless a single step has more; and the most rows of one product over them. More rows make
+ * products faster, but the gradients of W x and W h have to stay in the caches until the products read them (lstm
+ * training). The order of sums follows from both, so they are no thresholds of tuning.h. */
 enum { ROUND_ROWS = 256, PRODUCT_ROWS = 128 };
 
 /* Some steps, of all rows. They are packed as in the tape: step after step, only the active ones. */

@@ -9,7 +9,7 @@
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/zoneout.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_scratch *m)
 {

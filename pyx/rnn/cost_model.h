@@ -1,43 +1,42 @@
-/* How many threads divide what in a step of a recurrent layer, by what it takes: cost_model.c. */
+/* The time of a step of a recurrent layer, and of a call, for each way to divide it among threads:
+ * cost_model.c. */
 #ifndef LNRNN_COST_MODEL_H
 #define LNRNN_COST_MODEL_H
 
 #include <stddef.h>
 
 #include "rnn/layer.h"
+#include "runtime/thread_policy.h"
 
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* The work of a step. */
-typedef struct {
+/* The work of a step (runtime/thread_policy.h declares the type). */
+struct lnrnn_step_work {
     size_t rows, inputs, units; /* B, D, H */
     size_t outputs;             /* G*H */
-    size_t panels;              /* of the weights: what threads divide the units by */
+    size_t panels;              /* of the weights; threads divide the units by panels */
     int dtype;                  /* of the weights */
     int sides;                  /* rows of G*H that a cell reads: 2 with separate products, else 1 */
-    int at_once; /* layers and directions of such a size whose weights are read at the same time, this one too */
-} lnrnn_step_work;
-
-/* `groups` of sequences at a time, each by `units` threads. units > 1: they divide the units of a step, and meet. rows:
- * then each makes the states of some of the group's rows, which takes a second barrier; else each makes all. */
-typedef struct {
-    int groups, units, rows;
-} lnrnn_partition;
+    int at_once;                /* layers and directions of this size that are computed at a time */
+    lnrnn_caches caches;
+};
 
 /* Panels of weights with so many outputs, for the instruction set in use. */
 size_t lnrnn_panels_of(int dtype, size_t outputs);
 /* A step of a layer in one direction, with so many rows. */
-lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *config, size_t rows);
-/* The ns in which one thread reads W_ih. */
-double lnrnn_input_reading(const lnrnn_step_work *work, lnrnn_caches caches);
-/* The ns of a step. */
-double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_caches caches, lnrnn_partition partition);
-/* The partition for up to so many threads that takes the least; the simpler one of nearly equals. */
-lnrnn_partition lnrnn_choose_partition(const lnrnn_step_work *work, lnrnn_caches caches, int threads);
+lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *config, lnrnn_caches caches, size_t rows);
+/* ns of a step: an lnrnn_partition_time. */
+double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition);
 
-/* For tests: what lnrnn_choose_partition returns from now on, where the threads allow it; groups 0: what is best. */
-void lnrnn_set_partition(lnrnn_partition partition);
+/* The next three are of a call with its plan, while at_once layers and directions of its size are computed.
+ *
+ * ns of one step of one group of sequences. */
+double lnrnn_group_step_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
+/* ns of all steps of all groups, of at_once such calls on `threads` threads. */
+double lnrnn_call_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once, double threads);
+/* ns in which one thread reads W_ih. */
+double lnrnn_input_weights_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
 
 #pragma GCC visibility pop
 

@@ -4,7 +4,7 @@
 #define LNRNN_FORWARD_H
 
 #include "rnn/layer.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 
 /* Where a product is divided: between panels, before `panel`; or within that one, where of n rows the first n * part / of
  * lie before the cut, rounded to a whole number. */
@@ -45,7 +45,7 @@ void lnrnn_begin_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 /* After the last step: hn of these rows, each at its own end, and zeros in y past that end. */
 void lnrnn_finish_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows);
 
-/* Steps of a group from *position on, which it advances, as parts.h says, to LNRNN_DONE after the last: up to step
+/* Steps of a group from *position on, which it advances, as resumable.h says, to LNRNN_DONE after the last: up to step
  * `until`, and no more than *left allows. memory: plan->scratch.worker floats, which need not keep their values
  * between two calls. */
 void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,

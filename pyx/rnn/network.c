@@ -23,6 +23,7 @@
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
+#include "runtime/thread_policy.h"
 #include "runtime/threads.h"
 
 typedef struct {
@@ -125,7 +126,7 @@ static void work(void *ctx, size_t index, int worker)
     float *const memory = j->n->scratch + (size_t)worker * j->n->worker;
     size_t own = SIZE_MAX;
     int64_t of_chunk = INT64_MAX / 4; /* ns */
-    lnrnn_patience patience = {0};
+    lnrnn_wait wait = {0};
     (void)index;
     while (remaining(&j->left) > 0 && !all_done(j)) {
         const size_t run = take_some(j, own);
@@ -134,8 +135,8 @@ static void work(void *ctx, size_t index, int worker)
             advance(j, run, memory);
             of_chunk = lnrnn_nanoseconds() - start;
             own = run;
-            patience = (lnrnn_patience){0};
-        } else if (lnrnn_long_wait(&patience) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
+            wait = (lnrnn_wait){0};
+        } else if (lnrnn_long_wait(&wait) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
             lnrnn_back_off();
     }
 }
@@ -197,7 +198,7 @@ void lnrnn_network_release(lnrnn_network *n)
 int lnrnn_network_forward(lnrnn_network_call *n)
 {
     LNRNN_DEFAULT_FLOATS;
-    const int threads = n->brief && lnrnn_oversubscribed() ? 1 : n->threads;
+    const int threads = lnrnn_free_threads(n->threads, n->brief);
     if (n->halves)
         return by_halves(n, threads);
     network_job j = {.n = n, .run = runs_at(n->scratch + (size_t)n->threads * n->worker)};

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* position: as parts.h has it. Threads look at both again and again: no two runs in a cache line. */
+/* position: as resumable.h has it. Threads look at both again and again: no two runs in a cache line. */
 typedef struct {
     size_t position;
     int taken; /* a thread is at it */

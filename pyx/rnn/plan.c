@@ -1,20 +1,21 @@
-/* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and the layout of the
- * memory. forward.c says what a group and a chunk are.
+/* Makes the plan for all calls of one shape: threads, groups of sequences, steps of a chunk, and the layout
+ * of the memory. forward.c defines groups and chunks.
  *
- * Groups are independent, and each is done by one thread, or by some that divide the units (split.c), as
- * cost_model.c finds it. Batch norm with the statistics of the batch needs all rows of a step at once: then
- * there is one group. */
+ * Groups are independent. One thread computes a group, or several threads divide its units (split.c),
+ * depending on the answers of runtime/thread_policy.h. Batch norm with the statistics of the batch needs all
+ * rows of a step at once, so there is one group. */
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
+#include "rnn/cost.h"
 #include "rnn/cost_model.h"
 #include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
 #include "runtime/floats.h"
-#include "runtime/threads.h"
+#include "runtime/thread_policy.h"
 
-/* The first step, counted from the sequences' starts, that takes its statistics from the batch. */
+/* The first step that takes its statistics from the batch, counted from the starts of the sequences. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -25,7 +26,7 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape: W x, with separate products; W h, or the sum; the gates; c. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, and c. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -45,29 +46,24 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config)
 
 static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p)
 {
-    const lnrnn_rnn_config *c = r->config;
-    const double multiply_adds = (double)all_rows(r) * (double)c->outputs * (double)(c->D + c->H);
-    p->threads = threads;
-    if (p->threads > 1 + multiply_adds / LNRNN_THREAD_WORK)
-        p->threads = 1 + (int)(multiply_adds / LNRNN_THREAD_WORK);
-    p->brief = multiply_adds < LNRNN_LARGE_WORK;
-    /* Steps with statistics of the batch need all rows at once; a tape and masks are of whole groups. */
+    const double multiply_adds = call_multiply_adds(r);
+    p->threads = lnrnn_useful_threads(multiply_adds, threads);
+    p->brief = lnrnn_is_brief(multiply_adds);
+    /* Threads cannot divide units where a step needs all rows at once, or a group has a tape or masks. */
     if (p->threads < 2 || p->synchronous || r->tape || r->masks.state)
         return;
-    const lnrnn_step_work work = lnrnn_work_of(c, r->B);
-    const lnrnn_partition best = lnrnn_choose_partition(&work, p->caches, p->threads);
-    if (best.units < 2)
+    const lnrnn_step_work work = lnrnn_work_of(r->config, p->caches, r->B);
+    const lnrnn_partition best =
+        lnrnn_choose_partition(p->threads, r->B, work.panels, &work, lnrnn_step_time);
+    if (best.team < 2)
         return;
-    p->threads = best.groups * best.units;
-    p->divide_units = best.units, p->divide_rows = best.rows;
+    p->threads = best.groups * best.team;
+    p->divide_units = best.team, p->divide_rows = best.divide_rows;
     p->group = (r->B + (size_t)best.groups - 1) / (size_t)best.groups;
 }
 
-/* Asked in every call and not once for a plan: a stream keeps its plan. */
-int lnrnn_threads_now(const lnrnn_rnn_plan *p)
-{
-    return p->brief && p->threads > 1 && lnrnn_oversubscribed() ? 1 : p->threads;
-}
+/* Every call asks anew, since a stream keeps its plan. */
+int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->threads, p->brief); }
 
 /* Rows of a chunk. */
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
@@ -83,7 +79,7 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     if (!p->divide_units)
         p->group = p->synchronous ? r->B : TILE;
-    /* Fewer sequences to a group where that gives every thread a group; with a tape whole blocks of sums. */
+    /* Smaller groups if every thread gets one so. With a tape a group consists of whole blocks of sums. */
     if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
     if (!p->synchronous && r->tape)
@@ -98,9 +94,9 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Threads that divide the units of a group share its W x of a chunk and, with separate products, W h of two steps;
- * where each makes the states of all rows, it has states of its own. Threads that divide the sequences share nothing. With
- * a tape W h is in the tape. */
+/* Threads that divide the units of a group share W x of a chunk and, with separate products, W h of two
+ * steps. Unless they divide the rows too, each thread has its own copy of the states. Threads that divide the
+ * sequences share nothing. With a tape, W h lies in the tape. */
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;

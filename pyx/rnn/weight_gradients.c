@@ -5,18 +5,15 @@
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 
-/* Rows of a weight's gradient that a task has, at least and at most (lstm training). */
-enum { GRADIENT_ROWS_LEAST = 64, GRADIENT_ROWS_MOST = 256 };
-
-/* Of each weight's gradient, as many as leave every thread a task. */
+/* Rows of a weight's gradient in one task: as many as leave every thread a task, within limits. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
-    return of_thread < GRADIENT_ROWS_LEAST  ? GRADIENT_ROWS_LEAST
-           : of_thread > GRADIENT_ROWS_MOST ? GRADIENT_ROWS_MOST
-                                            : of_thread;
+    return of_thread < LNRNN_GRADIENT_ROWS_LEAST  ? LNRNN_GRADIENT_ROWS_LEAST
+           : of_thread > LNRNN_GRADIENT_ROWS_MOST ? LNRNN_GRADIENT_ROWS_MOST
+                                                  : of_thread;
 }
 
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,

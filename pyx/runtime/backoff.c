@@ -1,11 +1,10 @@
 /* Exponential back-off from oversubscribed cores.
  *
- * Where cores are shared with other processes, a thread that loses its core is away for a time slice of the
- * scheduler, milliseconds, and a short call that waits for it takes a hundred times what one thread would. So
- * after a call that took 0.4 ms more than one thread would have, or a wait of that length at a barrier, short
- * calls run on one thread: for 2 ms, doubling to 400 ms when it happens again soon after. Results do not
- * depend on it.
- */
+ * If other processes use the cores too, a thread that loses its core is away for a time slice of the
+ * scheduler, which takes milliseconds. A short call that waits for it takes a hundred times as long as on one
+ * thread. So a back-off starts after a wait of 0.4 ms at a barrier, and after a call that took 0.4 ms longer
+ * than one thread would have. Brief calls then run on one thread for 2 ms, doubling to 400 ms if it happens
+ * again soon. Results do not depend on it. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-/* The barrier between the steps of a sequence whose units are divided among threads: it spins, for a step
- * takes microseconds and waking a thread that sleeps takes longer; and it yields the core once a wait shows
- * that a thread of the team has lost its own. */
+/* The barrier between the steps of sequences whose units are divided among threads. It spins, since a step
+ * takes microseconds and to wake a sleeping thread takes longer. After a wait so long that another thread of
+ * the team must have lost its core, it yields its own. */
 #define _GNU_SOURCE
 #include <stdint.h>
 
@@ -19,17 +19,17 @@ static void yield_core(void)
 #endif
 }
 
-int64_t lnrnn_long_wait(lnrnn_patience *p)
+int64_t lnrnn_long_wait(lnrnn_wait *w)
 {
     lnrnn_pause_core();
-    if (++p->spins % LNRNN_SPINS)
+    if (++w->spins % LNRNN_SPINS)
         return 0;
     const int64_t now = lnrnn_nanoseconds();
-    p->since = p->since ? p->since : now;
-    if (now - p->since <= LNRNN_PREEMPTED)
+    w->since = w->since ? w->since : now;
+    if (now - w->since <= LNRNN_PREEMPTED)
         return 0;
-    yield_core(); /* not before: a thread that yields gives its core away for a whole time slice */
-    return now - p->since;
+    yield_core(); /* a thread that yields may lose its core for a whole time slice, so not earlier */
+    return now - w->since;
 }
 
 void lnrnn_stagger(void)
@@ -41,22 +41,22 @@ void lnrnn_stagger(void)
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
     const int mode = lnrnn_barrier_mode();
-    const unsigned round = __atomic_load_n(&b->round, __ATOMIC_RELAXED);
+    const unsigned phase = __atomic_load_n(&b->phase, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
         __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&b->round, round + 1, __ATOMIC_RELEASE);
-        if (mode == LNRNN_BARRIER_STAGGERED && round % 2)
+        __atomic_store_n(&b->phase, phase + 1, __ATOMIC_RELEASE);
+        if (mode == LNRNN_BARRIER_STAGGERED && phase % 2)
             lnrnn_stagger();
         return;
     }
     if (mode == LNRNN_BARRIER_SLOW)
         __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
-    for (lnrnn_patience patience = {0}; __atomic_load_n(&b->round, __ATOMIC_ACQUIRE) == round;) {
-        if (lnrnn_long_wait(&patience)) {
+    for (lnrnn_wait wait = {0}; __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE) == phase;) {
+        if (lnrnn_long_wait(&wait)) {
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
             lnrnn_back_off();
         }
     }
-    if (mode == LNRNN_BARRIER_STAGGERED && round % 2 == 0)
+    if (mode == LNRNN_BARRIER_STAGGERED && phase % 2 == 0)
         lnrnn_stagger();
 }

@@ -1,4 +1,4 @@
-/* The sizes of the caches: asked of the CPU or the system, once. */
+/* The sizes of the caches, from the CPU or the system, read once. */
 #include <stdint.h>
 
 #if defined(__x86_64__)
@@ -10,18 +10,18 @@
 #endif
 
 #include "lnrnn/tuning.h"
-#include "runtime/figures.h"
+#include "runtime/cpu_model.h"
 
-/* Where nothing is known, and the least and the most that can be. */
+/* The sizes if nothing is known, and the limits of plausible sizes. */
 static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
                           least = {8 << 10, 64 << 10, 64 << 10, 0},
                           most = {4 << 20, 128 << 20, (size_t)2 << 30, 0};
 
 #if defined(__x86_64__)
-/* The leaves of CPUID that list caches: Intel's 4, AMD's 0x8000001d, of one form. */
-static lnrnn_caches ask(unsigned leaf)
+/* CPUID lists the caches in leaf 4 (Intel) or 0x8000001d (AMD), in one format. */
+static lnrnn_caches caches_of_leaf(unsigned leaf)
 {
-    lnrnn_caches found = {0};
+    lnrnn_caches sizes = {0};
     unsigned a, b, c, d;
     for (unsigned i = 0; i < 16 && __get_cpuid_count(leaf, i, &a, &b, &c, &d) && (a & 31); i++) {
         const unsigned type = a & 31, level = a >> 5 & 7;
@@ -30,19 +30,19 @@ static lnrnn_caches ask(unsigned leaf)
         if (type == 2) /* instructions */
             continue;
         if (level == 1)
-            found.l1 = ways * partitions * line * sets;
+            sizes.l1 = ways * partitions * line * sets;
         else if (level == 2)
-            found.l2 = ways * partitions * line * sets;
+            sizes.l2 = ways * partitions * line * sets;
         else if (level == 3)
-            found.l3 = ways * partitions * line * sets;
+            sizes.l3 = ways * partitions * line * sets;
     }
-    return found;
+    return sizes;
 }
 
 static lnrnn_caches caches_of_machine(void)
 {
-    const lnrnn_caches found = ask(0x8000001d);
-    return found.l1 ? found : ask(4);
+    const lnrnn_caches sizes = caches_of_leaf(0x8000001d);
+    return sizes.l1 ? sizes : caches_of_leaf(4);
 }
 #elif defined(__linux__) && defined(_SC_LEVEL1_DCACHE_SIZE)
 static size_t size_of(int name)
@@ -74,7 +74,7 @@ static lnrnn_caches caches_of_machine(void)
 static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0}; }
 #endif
 
-/* A size as the machine says it, or `otherwise` where it says none or one that cannot be. */
+/* -> size, or `otherwise` if it is not between low and high. */
 static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)
 {
     return size >= low && size <= high ? size : otherwise;
@@ -82,14 +82,14 @@ static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)
 
 static lnrnn_caches caches;
 
-__attribute__((constructor)) static void ask_the_machine(void)
+__attribute__((constructor)) static void read_caches(void)
 {
-    const lnrnn_caches found = caches_of_machine();
-    caches.l1 = plausible(found.l1, least.l1, most.l1, fallback.l1);
-    caches.l2 = plausible(found.l2, least.l2, most.l2, fallback.l2);
-    /* No L3 named: then an L2 larger than the fallback is the last cache. */
+    const lnrnn_caches sizes = caches_of_machine();
+    caches.l1 = plausible(sizes.l1, least.l1, most.l1, fallback.l1);
+    caches.l2 = plausible(sizes.l2, least.l2, most.l2, fallback.l2);
+    /* Without an L3, an L2 that is larger than the fallback is the last cache. */
     caches.l3 =
-        plausible(found.l3, least.l3, most.l3, found.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
+        plausible(sizes.l3, least.l3, most.l3, sizes.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
     caches.reads_ahead = lnrnn_model_reads_ahead();
 }
 

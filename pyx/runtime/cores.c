@@ -1,6 +1,6 @@
-/* How many cores this process may use: CPUs, and the quotas of its control groups; and how many threads, where nobody
- * has said it here. */
+/* The number of cores that this process may use: its CPUs, reduced to the quotas of its control groups. */
 #define _GNU_SOURCE
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +21,13 @@
 #include "runtime/team.h"
 #include "runtime/threads.h"
 
-/* Bytes of names; no path is longer than 4096. */
+/* Bytes of names. Paths have at most 4096. */
 enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
 
 static int affinity(void)
 {
 #if defined(__linux__)
-    /* sched_getaffinity fails while the set is smaller than the kernel's. */
+    /* sched_getaffinity fails as long as the set is smaller than the kernel's. */
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         if (!set)
@@ -49,9 +49,8 @@ static int affinity(void)
     return 1;
 }
 
-/* CPUs that threads of this process may run on. Where OpenMP binds its threads to places (OMP_PROC_BIND,
- * OMP_PLACES), it has bound the initial thread to the first of them, whose mask then says nothing of the
- * others; OpenMP still knows. */
+/* The number of CPUs on which threads of this process may run. With OMP_PROC_BIND or OMP_PLACES, libgomp pins
+ * the initial thread to the first place. Its mask then has no other CPUs, but OpenMP still knows all. */
 static int processors(void)
 {
 #if HAS_PLACES
@@ -100,19 +99,19 @@ static double number_in(const char *dir, const char *name)
     return x;
 }
 
-/* Cores that a directory of a control group allows: quota / period, rounded up; at most `cpus`. */
+/* -> the cores that the directory of a control group allows: quota / period, rounded up, at most `cpus`. */
 static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];
     double quota = 0, period = 0;
-    /* Version 2: "150000 100000", or "max 100000", which is no number. */
+    /* Version 2: "150000 100000", or "max 100000" without a quota. */
     snprintf(path, sizeof path, "%s/cpu.max", dir);
     FILE *f = fopen(path, "r");
     if (f) {
         if (fscanf(f, "%lf %lf", &quota, &period) != 2)
             quota = 0;
         fclose(f);
-    } else { /* version 1: microseconds; a quota of -1 is none */
+    } else { /* version 1: microseconds; -1 without a quota */
         quota = number_in(dir, "cpu.cfs_quota_us");
         period = number_in(dir, "cpu.cfs_period_us");
     }
@@ -122,7 +121,7 @@ static int quota_of(const char *dir, int cpus)
     return whole < quota / period ? whole + 1 : whole;
 }
 
-/* Is `name` an item of a list that commas separate? */
+/* Is `name` an item of a list with commas? */
 static int listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
@@ -146,7 +145,7 @@ int lnrnn_cores_of(int cpus, const char *groups, const char *root)
         group[strcspn(group, "\n")] = 0;
         if (*controllers && !listed(controllers, "cpu"))
             continue;
-        for (;;) { /* the group itself, and every one above it */
+        for (;;) { /* the group itself and its parents */
             snprintf(dir, sizeof dir, "%s%s%s", root, *controllers ? "/cpu" : "",
                      strcmp(group, "/") ? group : "");
             cpus = quota_of(dir, cpus);
@@ -170,38 +169,11 @@ int lnrnn_cores(void)
 #endif
 }
 
-/* OMP_NUM_THREADS, or its first number, if that is one from 1 to 1024; else 0. */
-static int number_of_environment(void)
+int lnrnn_openmp_max_threads(void)
 {
-    const char *text = getenv("OMP_NUM_THREADS");
-    char *end = NULL;
-    const long n = text ? strtol(text, &end, 10) : 0;
-    while (end && *end == ' ')
-        end++;
-    return n >= 1 && n <= 1024 && (*end == 0 || *end == ',') ? (int)n : 0;
-}
-
-static int limit; /* of lnrnn_set_thread_limit; 0: none */
-
-int lnrnn_default_threads(int cores)
-{
-    const int now = number_of_environment(), most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
-    int threads = now ? now : cores;
-    if (most && most < threads)
-        threads = most;
 #if defined(_OPENMP)
-    /* OpenMP has read the variable when it was loaded, and takes no notice of later changes. */
-    if (omp_get_max_threads() < threads)
-        threads = omp_get_max_threads();
+    return omp_get_max_threads();
+#else
+    return INT_MAX;
 #endif
-    return threads;
-}
-
-int lnrnn_get_thread_limit(void) { return lnrnn_default_threads(lnrnn_cores()); }
-
-void lnrnn_set_thread_limit(int threads)
-{
-    __atomic_store_n(&limit, 0, __ATOMIC_RELAXED);
-    if (threads < lnrnn_get_thread_limit())
-        __atomic_store_n(&limit, threads < 1 ? 1 : threads, __ATOMIC_RELAXED);
 }

@@ -9,7 +9,7 @@
 #endif
 
 #if defined(__linux__)
-/* By the bits that older headers lack. */
+/* Bit numbers, since older headers lack the names. */
 #define HAS(feature, type, bit) ((getauxval(type) >> (bit) & 1) != 0)
 #elif defined(__APPLE__)
 static int has(const char *name)
@@ -29,5 +29,5 @@ int lnrnn_has_neonbf16(void) { return lnrnn_has_neondot() && HAS(BF16, AT_HWCAP2
 
 int lnrnn_has_neoni8mm(void) { return lnrnn_has_neonbf16() && HAS(I8MM, AT_HWCAP2, 13); }
 #else
-typedef int lnrnn_not_arm; /* a file of C holds at least one declaration */
+typedef int lnrnn_not_arm; /* a C file has at least one declaration */
 #endif

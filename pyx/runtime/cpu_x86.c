@@ -8,8 +8,7 @@
 #include <unistd.h>
 #endif
 
-/* The parts of the register file that the operating system saves: bits of XCR0. XGETBV faults unless OSXSAVE is
- * set. */
+/* Register files that the operating system saves, as bits of XCR0. XGETBV faults unless OSXSAVE is set. */
 enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
 
 static unsigned saved_state(void)
@@ -21,9 +20,9 @@ static unsigned saved_state(void)
     return a;
 }
 
-static int saves(unsigned what) { return (saved_state() & what) == what; }
+static int saves(unsigned files) { return (saved_state() & files) == files; }
 
-/* Leaf 7, which lists most of what came after AVX. */
+/* CPUID leaf 7 lists most extensions after AVX. */
 typedef struct {
     unsigned a, b, c, d;
 } leaf;
@@ -54,7 +53,7 @@ int lnrnn_has_avx512(void)
 
 int lnrnn_has_avx512vnni(void) { return lnrnn_has_avx512() && (leaf_7(0).c & bit_AVX512VNNI); }
 
-/* Leaf 7's subleaf 1 exists where subleaf 0 says so in a. */
+/* Leaf 7 has a subleaf 1 if subleaf 0 says so in a. */
 static int leaf_7_1_has(unsigned of_a) { return leaf_7(0).a >= 1 && (leaf_7(1).a & of_a); }
 
 int lnrnn_has_avxvnni(void)
@@ -69,9 +68,9 @@ int lnrnn_has_avx512bf16(void)
     return lnrnn_has_avx512vnni() && leaf_7_1_has(AVX512_BF16);
 }
 
-/* AMD's family and those that follow it: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of
- * tests/benchmarks/machine.py. Intel's Cooper Lake, Sapphire Rapids and their successors take twice as long, and
- * there float32 multiply-adds lose nothing. Other makers are unknown. */
+/* AMD's families from 25 on: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of
+ * tests/benchmarks/machine.py. Intel's Cooper Lake, Sapphire Rapids and their successors take twice as long,
+ * so float32 multiply-adds lose nothing there. Other makers are unknown. */
 int lnrnn_fast_bf16(void)
 {
     unsigned a, b, c, d;
@@ -85,7 +84,7 @@ int lnrnn_fast_bf16(void)
     return family >= 25;
 }
 
-/* Linux gives tiles to a process that asks: their 8 KiB have to fit on its alternative signal stacks. */
+/* Linux grants tiles to a process that asks, if their 8 KiB fit on its alternative signal stacks. */
 static int permitted(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -112,7 +111,7 @@ static const char *ask_for_amx(void)
 
 const char *lnrnn_amx(void)
 {
-    /* Asked once, so that an answer never changes. */
+    /* Asked once, so that the answer never changes. */
     static const char *known;
     const char *answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!answer)
@@ -122,5 +121,5 @@ const char *lnrnn_amx(void)
 
 int lnrnn_has_amx(void) { return !strcmp(lnrnn_amx(), "usable"); }
 #else
-typedef int lnrnn_not_x86; /* a file of C holds at least one declaration */
+typedef int lnrnn_not_x86; /* a C file has at least one declaration */
 #endif

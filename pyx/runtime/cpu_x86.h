@@ -1,19 +1,20 @@
-/* What an x86-64 CPU has, and what the operating system lets a process use of it. */
+/* The extensions of an x86-64 CPU that the operating system lets a process use. */
 #ifndef LNRNN_CPU_X86_H
 #define LNRNN_CPU_X86_H
 
 int lnrnn_has_avx2(void);
-/* AVX-VNNI, which has vectors of 256 bits, beside AVX2. */
+/* AVX2 and AVX-VNNI, on vectors of 256 bits. */
 int lnrnn_has_avxvnni(void);
 int lnrnn_has_avx512(void);
 int lnrnn_has_avx512vnni(void);
-/* And AVX-512 VNNI. */
+/* AVX-512 with BF16 and VNNI. */
 int lnrnn_has_avx512bf16(void);
-/* AMX with tiles of bfloat16 and int8, permission from the kernel included, which the first call asks for. */
+/* AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
 int lnrnn_has_amx(void);
 
-/* Whether a dot product of two bfloat16 takes no longer than a multiply-add of floats on this model of CPU, and so is
- * twice as fast: a table of models, never a timing, for results follow from it. */
+/* Does a dot product of two bfloat16 take no longer than a multiply-add of float32 on this model of CPU? Then
+ * it is twice as fast. The answer comes from a table of models and never from a timing, since results depend
+ * on it. */
 int lnrnn_fast_bf16(void);
 
 /* "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */

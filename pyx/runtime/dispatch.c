@@ -1,13 +1,12 @@
-/* Which kernels run: asks the CPU and the operating system, once, and keeps the table in use.
+/* Chooses the kernels: asks the CPU and the operating system once, and keeps the table in use.
  *
- * LNRNN_ISA is read by the Python module, which can say what is wrong with it; it calls lnrnn_isa_use.
- */
+ * The Python module reads LNRNN_ISA, since it can report errors, and calls lnrnn_isa_use. */
 #include <string.h>
 
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 
-/* What the object files of an instruction set define. */
+/* The tables that the object files of an instruction set define. */
 #define TABLES(isa)                             \
     extern const lnrnn_norm lnrnn_norm_##isa[]; \
     extern const lnrnn_cells lnrnn_cells_##isa; \
@@ -34,12 +33,12 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 
 TABLES(scalar)
 
-/* A set by its name, the instruction set whose kernels it has, and whose products of bfloat16 and of int8. */
+/* A set: its name, the instruction set of its kernels, and its products with bfloat16 and int8 weights. */
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* Best first. runs: whether this machine can; chosen: whether it is to be the default where it runs. NULL: never, for
- * it has the bits of another set in plain C. */
+/* The best set first. runs: can this machine run it? chosen: is it the default if it runs? chosen NULL:
+ * never, since it emulates another set in plain C. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void), (*chosen)(void);
@@ -65,13 +64,13 @@ static const struct {
     {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
 };
 enum { SETS = sizeof sets / sizeof *sets };
-_Static_assert((int)SETS <= (int)LNRNN_ISAS, "lists of instruction sets have room for all of these");
+_Static_assert((int)SETS <= (int)LNRNN_ISAS, "lists of LNRNN_ISAS names hold all sets");
 
 static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* Two threads that come here first find the same table: the race is between equal stores. */
+    /* Two threads that come here first store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

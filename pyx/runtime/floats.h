@@ -1,13 +1,12 @@
 /* The floating-point state in which this library computes.
  *
- * A thread can have its CPU flush denormals to zero, round another way than to nearest, or trap. A library
- * that was built with -ffast-math does the first to every thread that loads it, and a new thread has the
- * state of the one that started it. No bit may depend on that. So everything computes in the state in
- * which a process begins: LNRNN_DEFAULT_FLOATS stands first in each function of lnrnn.h that computes, and
- * team.c has it for each thread of a team. At the end of the block the thread has its own state back,
- * sticky flags included.
+ * A thread can make its CPU flush denormals to zero, round differently, or trap. A library built with
+ * -ffast-math sets the first of these in every thread that loads it, and a new thread inherits the state of
+ * its creator. No result may depend on that, so all functions compute in the default state of a process.
+ * LNRNN_DEFAULT_FLOATS stands first in each function of lnrnn.h that computes, and team.c uses it in each
+ * thread of a team. At the end of the block the thread gets its own state back, including the sticky flags.
  *
- * This takes two instructions and no system call; the state is written only where that changes it. */
+ * This takes two instructions and no system call. The state is written only if it differs. */
 #ifndef LNRNN_FLOATS_H
 #define LNRNN_FLOATS_H
 
@@ -17,15 +16,15 @@ typedef struct {
     unsigned mxcsr;
 } lnrnn_floats;
 
-/* Nearest even, denormals kept, all traps masked; and the sticky flags. */
+/* Rounding to nearest even, denormals kept, all traps masked; and the bits of the sticky flags. */
 enum { LNRNN_MXCSR_DEFAULT = 0x1f80, LNRNN_MXCSR_FLAGS = 0x3f };
 
-/* "memory" keeps what is computed on its side of these: no load or store goes past them. */
+/* "memory": the compiler moves no load or store across these. */
 static inline unsigned lnrnn_get_mxcsr(void)
 {
-    unsigned found;
-    __asm__ volatile("stmxcsr %0" : "=m"(found) : : "memory");
-    return found;
+    unsigned value;
+    __asm__ volatile("stmxcsr %0" : "=m"(value) : : "memory");
+    return value;
 }
 
 static inline void lnrnn_set_mxcsr(unsigned value)
@@ -51,7 +50,7 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own)
 #include <stdint.h>
 
 typedef struct {
-    uint64_t fpcr, fpsr; /* rounding, denormals and traps, by default all bits 0; the sticky flags */
+    uint64_t fpcr, fpsr; /* control (0 by default) and the sticky flags */
 } lnrnn_floats;
 
 static inline lnrnn_floats lnrnn_enter_floats(void)
@@ -74,7 +73,7 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own)
         __asm__ volatile("msr fpcr, %0" : : "r"(own->fpcr) : "memory");
 }
 
-#else /* machines with the scalar kernels alone: what C offers */
+#else /* other machines, which have only the scalar kernels: standard C */
 #include <fenv.h>
 
 typedef struct {
@@ -93,8 +92,8 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own) { fesetenv(&own->
 
 #endif
 
-/* A declaration: from here to the end of the block, however that is left. clang does not count the cleanup as a
- * use of the variable. */
+/* A declaration that holds from here to the end of the block, however control leaves it. `unused` because
+ * clang does not count the cleanup as a use of the variable. */
 #define LNRNN_DEFAULT_FLOATS                                                                   \
     __attribute__((cleanup(lnrnn_leave_floats), unused)) const lnrnn_floats lnrnn_own_floats = \
         lnrnn_enter_floats()

@@ -1,5 +1,5 @@
-/* Teams of threads: which kind there is, and whom to tell where it is short of threads. */
-#define _GNU_SOURCE /* cpu_set_t of team.h: musl has it only so */
+/* Teams of threads: chooses the kind, and reports a shortage of threads to the caller's function. */
+#define _GNU_SOURCE /* for cpu_set_t in team.h on musl */
 #include "runtime/team.h"
 
 #include <stddef.h>
@@ -45,9 +45,9 @@ int lnrnn_team_use(const char *name)
     return -1;
 }
 
-void lnrnn_on_shortage(void (*tell)(int wanted, int given))
+void lnrnn_on_shortage(void (*report)(int wanted, int given))
 {
-    __atomic_store_n(&shortage, tell, __ATOMIC_RELEASE);
+    __atomic_store_n(&shortage, report, __ATOMIC_RELEASE);
 }
 
 void lnrnn_try_threads_again(void) { __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED); }
@@ -60,7 +60,7 @@ lnrnn_teams *lnrnn_teams_of_thread(void)
     return &own;
 }
 
-int lnrnn_can_have_team(int threads) { return threads > 1 && kind() && kind()->can(); }
+int lnrnn_can_have_team(int threads) { return threads > 1 && kind() && kind()->available(); }
 
 typedef struct {
     void (*body)(void *ctx, int worker, int team);
@@ -74,13 +74,13 @@ static void in_default_floats(void *ctx, int worker, int team)
     s->body(s->ctx, worker, team);
 }
 
-int lnrnn_run_team(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx)
+int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx)
 {
     int short_of = 0;
     share s = {body, ctx};
-    const int team = kind()->run(threads, patience, in_default_floats, &s, &short_of);
-    void (*const tell)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
-    if (short_of && tell)
-        tell(threads, team);
+    const int team = kind()->run(threads, arrival, in_default_floats, &s, &short_of);
+    void (*const report)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
+    if (short_of && report)
+        report(threads, team);
     return team;
 }

@@ -1,4 +1,4 @@
-/* What team.c and the kinds of teams share. */
+/* The kinds of teams, and functions that they share with team.c. */
 #ifndef LNRNN_TEAM_H
 #define LNRNN_TEAM_H
 
@@ -8,24 +8,26 @@
 typedef struct {
     const char *name;
     /* May the calling thread have a team now? */
-    int (*can)(void);
-    /* body(ctx, worker, team) in each of a team of at most `threads` >= 2, worker 0 in the caller. -> how many it
-     * was. patience 0: threads may come while others are at work, or find nothing left to do, and then not come;
-     * else `team` of them, which come within so many ns, run at the same time. A kind may have all come always.
-     * *short_of: set to 1 if the system, not the kind's own limit, kept it from having `threads`. */
-    int (*run)(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+    int (*available)(void);
+    /* Calls body(ctx, worker, team) in each thread of a team of at most `threads` >= 2; the caller is worker
+     * 0. -> the size of the team. arrival 0: workers join whenever they come; one that comes too late has
+     * nothing to do and does not count. Otherwise all `team` threads run at the same time, and the call waits
+     * so many ns for workers to arrive. A kind may always wait for all of them. *short_of: set to 1 if the
+     * system, and no limit of the kind itself, gave fewer threads. */
+    int (*run)(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of);
 } lnrnn_team_kind;
 
-/* NULL: not in this build. */
+/* NULL if this build does not have it. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
-/* Raised by lnrnn_try_threads_again, so that what failed before is tried again. */
+/* A counter that lnrnn_try_threads_again raises: a kind tries again to start threads that it could not
+ * start. */
 unsigned lnrnn_team_generation(void);
 #if defined(__linux__)
 #include <sched.h>
-/* Where OpenMP binds its threads (OMP_PROC_BIND, OMP_PLACES), it has bound the initial thread to one place as it
- * was loaded, and all that this one starts inherit that. -> set: the CPUs of all places; 1. Else 0. */
+/* With OMP_PROC_BIND or OMP_PLACES, libgomp pins the initial thread at load time, and threads that this one
+ * starts inherit its mask. -> 1, and set = the CPUs of all places; 0 without such a binding. */
 int lnrnn_bound_cpus(size_t size, cpu_set_t *set);
 #endif
 

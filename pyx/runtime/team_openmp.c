@@ -1,4 +1,4 @@
-/* Teams of threads, by way of OpenMP. */
+/* Teams of OpenMP's threads. */
 #define _GNU_SOURCE
 #include "runtime/team.h"
 
@@ -17,8 +17,9 @@
 #if defined(LNRNN_POSIX)
 static int forked;
 
-/* libgomp's threads do not survive a fork, and a child that asks for them waits for ever. This library cannot
- * know whether the parent had any: another one in the process may have used the same libgomp. */
+/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. Whether the parent had
+ * any cannot be known, since another library in the process may use the same libgomp. So a child has no
+ * teams. */
 /* The child of a fork ends by _exit and writes no counts. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
@@ -27,32 +28,36 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 enum { forked = 0 };
 #endif
 
-static int can(void) { return !forked && !omp_in_parallel(); }
+static int available(void) { return !forked && !omp_in_parallel(); }
 
-/* State of the calling thread, for OpenMP keeps a team's threads waiting for the thread that called. */
+/* State of the calling thread. libgomp keeps one pool of idle workers per calling thread; these fields
+ * describe it. */
 static LNRNN_THREAD_LOCAL struct {
-    int waiting;     /* threads that wait for its next call */
-    int proven;      /* the most that could be started for it */
-    unsigned failed; /* the generation that could not start more */
+    int waiting;     /* idle workers */
+    int proven;      /* the most workers that a probe could start */
+    unsigned failed; /* the generation in which a probe could not start more */
 } own;
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * Before a team grows, plain threads are started instead and, once all have been alive at the same time,
- * ended (trial.c); where some could not be started, the team is smaller. They are twice as many as the team
- * will have: OpenMP ends threads when a smaller team follows, and starts others for the next large one before
- * those are gone; and a process that takes the last of a limit makes the next fork or allocation fail.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts plain threads
+ * and ends them once all were alive at the same time (thread_probe.c). If it could not start all, the team is
+ * smaller.
  *
- * Every calling thread tries for itself, once for every size that is larger than any before, and, if ever a
- * thread could not be started, for every team that grows. It is not certain: another process or library can
- * take what was free, and while threads are tried it is taken from them. */
+ * The probe starts twice as many threads as the team needs, for two reasons. When a smaller team follows,
+ * OpenMP ends threads, and it may start others before these are gone. And a process that has reached a limit
+ * cannot fork or allocate.
+ *
+ * Every calling thread probes for itself, once for every size that is larger than any before. After a first
+ * failure in the process it probes for every team that grows. A gap remains: another process or library can
+ * take the resources after the probe, and during a probe they are missing elsewhere. */
 
 #if defined(LNRNN_POSIX)
-/* Held until a team has its threads, so that trials do not overlap. */
+/* Held until a team has its threads, so that probes do not overlap. */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-static int scarce; /* has any thread not been started, ever? */
+static int scarce; /* has any probe failed in this process? */
 
-/* The most of `threads` that a team may have. From here on until started(), no other thread gets past. */
+/* -> the largest possible team of at most `threads`. Takes the lock; started() releases it. */
 static int startable(int threads)
 {
     const int limit = omp_get_thread_limit();
@@ -63,13 +68,13 @@ static int startable(int threads)
         helpers = own.proven;
     const int larger = helpers > own.proven, more = (larger ? 2 * helpers : helpers) - own.waiting;
     if (more > 0 && (larger || scarce)) {
-        const int found = lnrnn_try_threads(more);
-        if (found < more) {
+        const int alive = lnrnn_probe_threads(more);
+        if (alive < more) {
             scarce = 1;
             own.failed = now;
-            helpers = (own.waiting + found) / 2;
+            helpers = (own.waiting + alive) / 2;
         }
-        if (larger || found < more)
+        if (larger || alive < more)
             own.proven = helpers;
     }
     return 1 + helpers;
@@ -81,17 +86,17 @@ static int startable(int threads) { return threads; }
 static void started(void) {}
 #endif
 
-/* OpenMP has all threads of a team come. */
-static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+/* OpenMP always waits for all threads of a team. */
+static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of)
 {
-    (void)patience;
+    (void)arrival;
     const int grows = threads - 1 > own.waiting, given = grows ? startable(threads) : threads;
     int size = 1;
 #pragma omp parallel num_threads(given)
     {
         const int worker = omp_get_thread_num(), team = omp_get_num_threads();
-        if (!worker) { /* now all others have been started */
+        if (!worker) { /* all others have started */
             size = team;
             if (grows)
                 started();
@@ -105,7 +110,7 @@ static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker
 
 const lnrnn_team_kind *lnrnn_openmp_team(void)
 {
-    static const lnrnn_team_kind kind = {"openmp", can, run};
+    static const lnrnn_team_kind kind = {"openmp", available, run};
     return &kind;
 }
 

@@ -1,12 +1,11 @@
 /* Teams of threads: a pool of POSIX threads.
  *
- * Workers that no call uses stand in one list. A call takes as many as it needs, starts those that the list
- * is short of, and gives all back when it is done; so callers never wait for each other. A worker that has
- * nothing to do spins for LNRNN_POOL_SPIN ns, for the next call often comes at once, and sleeps then. To wake it
- * takes microseconds, on a virtual machine whose core the host has given away meanwhile milliseconds: a call goes
- * on without workers that are not there in time, and they spin for the next one. After a fork the child, which has
- * none of the threads, begins with an empty list.
- */
+ * Idle workers stand in one list. A call takes as many as it needs, starts more if the list has too few, and
+ * puts all back at its end. So callers never wait for each other. An idle worker spins for LNRNN_POOL_SPIN
+ * ns, since the next call often comes at once, and then sleeps. To wake it takes microseconds. On a virtual
+ * machine it takes milliseconds if the host has given its core away. A call continues without workers that do
+ * not arrive in time, and these spin for the next call. After a fork the child has none of the threads, so
+ * its list is empty. */
 #define _GNU_SOURCE
 #include "runtime/team.h"
 
@@ -19,22 +18,22 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* IDLE: spins, waiting for a job. ASLEEP: waits for `wake`. JOB: is given one. BEGUN: has it. AWAITED: has it, and
- * the caller waits for `done`. The caller goes from IDLE and ASLEEP to JOB, from JOB back to IDLE and from BEGUN to
- * AWAITED, the worker all other ways. */
+/* IDLE: spins until a job comes. ASLEEP: waits for `wake`. JOB: a caller has given it a job. BEGUN: it runs
+ * the job. AWAITED: it runs the job, and the caller sleeps until `done`. The caller changes IDLE and ASLEEP
+ * to JOB, JOB back to IDLE, and BEGUN to AWAITED; the worker makes all other changes. */
 enum { IDLE, ASLEEP, JOB, BEGUN, AWAITED };
 
 typedef struct worker {
     int state;
     int index;
-    int team; /* 0 until the caller knows who has come */
-    int cpu;  /* the caller's, when it gave the job; -1: not known */
+    int team; /* 0 until the caller knows who has arrived */
+    int cpu;  /* the caller's CPU when it gave the job; -1: unknown */
     void (*body)(void *ctx, int worker, int team);
     void *ctx;
-    struct worker *next; /* in the list, or in a call's team */
+    struct worker *next; /* in the list, or in the team of a call */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    char padding[64]; /* states are spun on: no two in a cache line */
+    char padding[64]; /* threads spin on states, so each has its own cache line */
 } worker;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
@@ -43,7 +42,7 @@ static unsigned failed; /* the generation that could not start more */
 
 static int state_of(const worker *w) { return __atomic_load_n(&w->state, __ATOMIC_ACQUIRE); }
 
-/* Does the state become another than `state` within `ns`? */
+/* -> 1 if the state changes from `state` within `ns`. */
 static int changes(const worker *w, int state, int64_t ns)
 {
     int64_t since = 0;
@@ -62,7 +61,7 @@ static int changes(const worker *w, int state, int64_t ns)
     }
 }
 
-/* -> 1, if it was in `from`. */
+/* -> 1 if the state was `from`; it is now `to`. */
 static int change(worker *w, int from, int to)
 {
     return __atomic_compare_exchange_n(&w->state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
@@ -86,9 +85,10 @@ static int current_cpu(void)
 #endif
 }
 
-/* Moves the thread away from that CPU, if it has another. Linux may wake a thread where its caller computes: a
- * virtual machine's CPU that has slept looks as if the host had taken it away (vcpu_is_preempted). There the two
- * would take each other's time, and the thread would sleep and wake there again. */
+/* Moves the thread to another CPU than `cpu`, if it may use one. Linux may wake a thread on the CPU of its
+ * caller: on a virtual machine a CPU that was idle looks as if the host had taken it away
+ * (vcpu_is_preempted). There the two would share their time, and the thread would sleep and wake on the same
+ * CPU again. */
 static void leave_cpu(int cpu)
 {
 #if defined(__linux__)
@@ -104,18 +104,19 @@ static void leave_cpu(int cpu)
 #endif
 }
 
-/* No thread-local variable here: a new thread's first use of one makes glibc allocate, and so reserve 64 MiB. */
+/* No thread-local variable here: at its first use in a new thread glibc allocates, which reserves 64 MiB of
+ * addresses. */
 static void *work(void *ctx)
 {
     worker *w = ctx;
     for (;;) {
-        /* On a machine that is short of cores a spinning thread only takes one away. */
+        /* If cores are short, a spinning thread only takes one away. */
         if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN)) {
             sleep_until_woken(w);
             leave_cpu(__atomic_load_n(&w->cpu, __ATOMIC_RELAXED));
         }
         if (!change(w, JOB, BEGUN))
-            continue; /* taken back */
+            continue; /* the caller has taken it back */
         int team;
         while (!(team = __atomic_load_n(&w->team, __ATOMIC_ACQUIRE)))
             lnrnn_pause_core();
@@ -151,7 +152,7 @@ static void await(worker *w)
 
 /* --- the list ------------------------------------------------------------------------------------------- */
 
-/* A worker with a thread of its own, or NULL. */
+/* -> a worker with a new thread, or NULL. */
 static worker *start(void)
 {
     pthread_t thread;
@@ -178,7 +179,8 @@ static worker *start(void)
         pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
 #endif
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &usual); /* inherited: signals go to the program's own threads */
+    /* The new thread inherits this mask, so signals go to the program's own threads. */
+    pthread_sigmask(SIG_SETMASK, &all, &usual);
     const int error = pthread_create(&thread, &attributes, work, w);
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
     pthread_attr_destroy(&attributes);
@@ -190,7 +192,7 @@ static worker *start(void)
     /* GCOVR_EXCL_STOP */
 }
 
-/* At most n workers of the list, linked by `next`. -> the first. */
+/* -> the first of at most n workers from the list, linked by `next`. */
 static worker *take(int n, int *taken)
 {
     worker *first = NULL;
@@ -217,7 +219,8 @@ static void give_back(worker *first)
     pthread_mutex_unlock(&lock);
 }
 
-/* n workers in front of `first`, or as many as can be started. Without the lock: it takes some 20 us each. */
+/* Puts n new workers, or as many as can be started, in front of `first`. -> the first. It does not hold the
+ * lock, since a start takes some 20 us. */
 static worker *start_more(worker *first, int n, int *started, int *short_of)
 {
     const unsigned now = lnrnn_team_generation();
@@ -237,21 +240,21 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
     return first;
 }
 
-/* A body that calls for a team gets one too: there are always more workers. */
-static int can(void) { return 1; }
+/* Always: a body that asks for a team gets other workers. */
+static int available(void) { return 1; }
 
-/* -> the size of the team of those that come within `patience` ns, of which each gets its number; the others have
- * nothing to do. */
-static int gather(worker *first, int64_t patience)
+/* Gives a number to each worker that arrives within `arrival` ns, and takes the job back from the others. ->
+ * the size of the team. */
+static int gather(worker *first, int64_t arrival)
 {
     int team = 1;
     for (worker *w = first; w; w = w->next)
-        if (changes(w, JOB, patience) || !change(w, JOB, IDLE))
+        if (changes(w, JOB, arrival) || !change(w, JOB, IDLE))
             w->index = team++;
     return team;
 }
 
-static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker, int team), void *ctx,
+static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of)
 {
     int taken, started, team = 1;
@@ -260,12 +263,12 @@ static int run(int threads, int64_t patience, void (*body)(void *ctx, int worker
     const int cpu = current_cpu();
     for (worker *w = first; w; w = w->next) {
         __atomic_store_n(&w->cpu, cpu, __ATOMIC_RELAXED);
-        w->body = body, w->ctx = ctx, w->index = patience ? 0 : team++;
-        __atomic_store_n(&w->team, patience ? 0 : 1 + taken + started, __ATOMIC_RELAXED);
+        w->body = body, w->ctx = ctx, w->index = arrival ? 0 : team++;
+        __atomic_store_n(&w->team, arrival ? 0 : 1 + taken + started, __ATOMIC_RELAXED);
         give(w);
     }
-    if (patience) {
-        team = gather(first, patience);
+    if (arrival) {
+        team = gather(first, arrival);
         for (worker *w = first; w; w = w->next)
             __atomic_store_n(&w->team, team, __ATOMIC_RELEASE);
     }
@@ -288,8 +291,7 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    /* The workers' memory stays: in the child of a process with threads nothing may be freed before it is certain
-     * that no thread held malloc's own locks. */
+    /* The workers' memory is not freed: another thread may have held malloc's locks at the fork. */
     idle = NULL;
 }
 /* GCOVR_EXCL_STOP */
@@ -301,7 +303,7 @@ __attribute__((constructor)) static void watch_forks(void)
 
 const lnrnn_team_kind *lnrnn_pthread_team(void)
 {
-    static const lnrnn_team_kind kind = {"pthread", can, run};
+    static const lnrnn_team_kind kind = {"pthread", available, run};
     return &kind;
 }
 

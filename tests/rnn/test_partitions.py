@@ -83,12 +83,13 @@ def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
 def test_barriers_are_counted():
     """One a step, two where rows are divided, each dearer by the threads that meet; none between groups."""
     with on_machine("fast L3"):
-        before = _core.set_figures()
+        before = _core.cpu_model()
+        dear = {"barrier": before["barrier"] + 1000, "barrier_thread": before["barrier_thread"] + 100}
         for grid, barriers, more in (((4, 1, False), 0, 0), ((1, 5, False), 1, 3), ((2, 4, True), 2, 4)):
             took = _core.step_time(*grid, 16, 512, 512)
-            _core.set_figures(*before[:5], before[5] + 1000, before[6] + 100)
+            _core.set_cpu_model(**before | dear)
             dearer = _core.step_time(*grid, 16, 512, 512)
-            _core.set_figures(*before)
+            _core.set_cpu_model(**before)
             np.testing.assert_allclose(dearer - took, barriers * 1000 + more * 100, atol=1e-6)
 
 

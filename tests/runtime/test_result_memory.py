@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 MiB = 1 << 20
-KEPT = 32  # LNRNN_KEPT of tuning.h
+KEPT = 32  # LNRNN_CACHED_BLOCKS of tuning.h
 ROWS = 2048  # of 1024 float32: 8 MiB
 
 

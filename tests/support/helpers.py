@@ -143,26 +143,30 @@ def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
             _core.set_caches(*before)
 
 
-# Multiply-adds a ns; bytes a ns of L2, of L3, of memory, of all cores' memory; ns of a barrier, and of each
-# thread more.
-FAST_L3 = (57, 105, 60, 20, 200, 150, 60), (32 << 10, 1 << 20, 32 << 20)
-SLOW_L3 = (86, 210, 28, 12, 250, 250, 80), (48 << 10, 2 << 20, 260 << 20)
+FAST_L3 = (
+    dict(multiply_adds=57, l2=105, l3=60, memory=20, all_memory=200, barrier=150, barrier_thread=60),
+    (32 << 10, 1 << 20, 32 << 20),
+)
+SLOW_L3 = (
+    dict(multiply_adds=86, l2=210, l3=28, memory=12, all_memory=250, barrier=250, barrier_thread=80),
+    (48 << 10, 2 << 20, 260 << 20),
+)
 MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
 
 
 @contextmanager
 def on_machine(name: str):
-    """Run the body with the cost model's figures and the caches of one of MACHINES."""
+    """Run the body with the CPU model and the caches of one of MACHINES."""
     from lnrnn import _core
 
-    figures, caches = MACHINES[name]
-    before = _core.set_figures()
+    model, caches = MACHINES[name]
+    before = _core.cpu_model()
     with using_caches(caches):
-        _core.set_figures(*figures)
+        _core.set_cpu_model(**model)
         try:
             yield
         finally:
-            _core.set_figures(*before)
+            _core.set_cpu_model(**before)
 
 
 @contextmanager

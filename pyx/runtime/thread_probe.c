@@ -1,6 +1,6 @@
-/* Can threads be started? Asked before OpenMP is, which has no error for a thread that it cannot start:
- * libgomp ends the process. Limits are those on processes (RLIMIT_NPROC, a control group's pids.max) and on
- * memory (RLIMIT_AS). */
+/* Tests whether threads can be started, before OpenMP starts them: libgomp has no error for a failure and
+ * ends the process. Limits are those on processes (RLIMIT_NPROC, pids.max of a control group) and on memory
+ * (RLIMIT_AS). */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdlib.h>
@@ -41,8 +41,7 @@ static void *wait_for_end(void *ctx)
     return NULL;
 }
 
-/* A thread that has been joined still counts against the limits until the system has taken it off its
- * lists. */
+/* A joined thread still counts against the limits until the system has removed it from its lists. */
 static void wait_until_gone(long id)
 {
 #if defined(__linux__)
@@ -73,9 +72,9 @@ int lnrnn_stacks_that_fit(size_t bytes)
     return INT_MAX;
 }
 
-int lnrnn_try_threads(int n)
+int lnrnn_probe_threads(int n)
 {
-    /* Left for OpenMP, which allocates some 100 bytes for a thread besides its stack. */
+    /* Memory that stays free for OpenMP, which allocates some 100 bytes per thread besides its stack. */
     enum { RESERVE = 1 << 20 };
     candidate *c = calloc((size_t)n, sizeof *c);
     void *reserve = malloc(RESERVE);
@@ -85,12 +84,12 @@ int lnrnn_try_threads(int n)
     int started = 0;
     if (c && reserve && pthread_attr_init(&attributes) == 0) {
         if (stack_bytes)
-            pthread_attr_setstacksize(&attributes, stack_bytes); /* a size it refuses, OpenMP refuses too */
+            pthread_attr_setstacksize(&attributes, stack_bytes); /* OpenMP refuses the same sizes */
         size_t bytes = 1 << 20;
         pthread_attr_getstacksize(&attributes, &bytes);
         const int fit = lnrnn_stacks_that_fit(bytes);
         sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &usual); /* inherited by the new threads, which take no signals */
+        pthread_sigmask(SIG_SETMASK, &all, &usual); /* the new threads inherit this and take no signals */
         pthread_mutex_lock(&end);
         for (; started < n && started < fit; started++) {
             c[started].end = &end;
@@ -110,7 +109,8 @@ int lnrnn_try_threads(int n)
     return started;
 }
 
-/* A size as OMP_STACKSIZE has it: kilobytes, or what a letter B, K, M or G says. 0 if there is none. */
+/* A size in the notation of OMP_STACKSIZE: kilobytes, or a number with B, K, M or G. -> bytes, or 0 if there
+ * is none. */
 static size_t size_in(const char *text)
 {
     if (!text)
@@ -131,8 +131,8 @@ __attribute__((constructor)) static void read_stack_size(void)
 {
     stack_bytes = size_in(getenv("OMP_STACKSIZE"));
     if (!stack_bytes)
-        stack_bytes = size_in(getenv("GOMP_STACKSIZE")); /* libgomp's older name for it */
+        stack_bytes = size_in(getenv("GOMP_STACKSIZE")); /* libgomp's older name of the variable */
 }
 #else
-int lnrnn_try_threads(int n) { return n; }
+int lnrnn_probe_threads(int n) { return n; }
 #endif

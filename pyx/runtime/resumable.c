@@ -1,18 +1,18 @@
-/* Long work in parts, so that a caller can look for an interrupt in between. */
+/* Runs long work in parts, so that a caller can serve an interrupt in between. */
 #include "lnrnn.h"
-#include "runtime/parts.h"
+#include "runtime/resumable.h"
 #include "runtime/threads.h"
 
 typedef struct {
     size_t n, next;
     const size_t *position;
-    int64_t left; /* of all threads together, so that one that has lost its core is not waited for */
+    int64_t left; /* shared by all threads, so that nobody waits for a thread that lost its core */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;
 
-/* Without a limit: lnrnn_parallel gives the tasks out, to the thread whose cache may have their data. */
-static void to_its_end(void *ctx, size_t index, int worker)
+/* Without a limit lnrnn_parallel distributes the tasks: a thread's cache may still have their data. */
+static void finish_task(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;
     int64_t left = INT64_MAX;
@@ -20,8 +20,8 @@ static void to_its_end(void *ctx, size_t index, int worker)
         j->task(j->ctx, index, worker, &left);
 }
 
-/* What one thread does in a part: unfinished tasks, the first ones first, until the part is used up. */
-static void to_the_limit(void *ctx, size_t index, int worker)
+/* One thread's share of a part: unfinished tasks in their order, until the part is used up. */
+static void run_to_limit(void *ctx, size_t index, int worker)
 {
     parts_job *j = ctx;
     (void)index;
@@ -49,8 +49,8 @@ int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double co
         if ((size_t)threads > some)
             threads = (int)some;
         j.left = whole_number(part * threads);
-        lnrnn_parallel((size_t)threads, threads, to_the_limit, &j);
+        lnrnn_parallel((size_t)threads, threads, run_to_limit, &j);
     } else
-        lnrnn_parallel(n, threads, to_its_end, &j);
+        lnrnn_parallel(n, threads, finish_task, &j);
     return !unfinished(n, position);
 }

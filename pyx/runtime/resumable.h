@@ -1,17 +1,18 @@
-/* Tasks that are done in parts, so that a caller can look for an interrupt in between: parts.c. */
-#ifndef LNRNN_PARTS_H
-#define LNRNN_PARTS_H
+/* Tasks that stop and continue in the next call, so that a caller can serve an interrupt in between:
+ * resumable.c. */
+#ifndef LNRNN_RESUMABLE_H
+#define LNRNN_RESUMABLE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The position of a task that is finished. */
+/* The position of a finished task. */
 #define LNRNN_DONE SIZE_MAX
 
-/* Runs those of n tasks that are not finished, until each thread has done about `part` multiply-adds, or, if
- * part is 0 or all n cost no more than that, to their end. A task continues at position[index], which it
- * advances; it subtracts what that cost from *left, which all threads share, and stops when nothing remains.
- * -> whether all are finished. */
+/* Runs the unfinished ones of n tasks until each thread has done about `part` multiply-adds. With part = 0,
+ * or if all tasks together cost no more, it finishes them. A task continues at position[index] and advances
+ * it. It subtracts its cost from *left, which all threads share, and stops when nothing remains. -> whether
+ * all tasks are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,
                         void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
@@ -24,7 +25,7 @@ static inline void spend(int64_t *left, double cost)
     __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
 }
 
-/* The first aligned place for positions at or after p, which has room for one float more than they need. */
+/* The first aligned address at or after p; an array of positions there needs at most one float more. */
 static inline size_t *positions_at(float *p)
 {
     return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));

@@ -1,14 +1,14 @@
-/* Two ways to use a team of threads: lnrnn_parallel gives its threads tasks, lnrnn_team runs one function in
- * each. */
+/* Two ways to use a team of threads: lnrnn_parallel distributes tasks, lnrnn_team runs one function in each
+ * thread. */
 #include <stddef.h>
 #include <stdint.h>
 
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. in a cache line of its own. Worker w takes those of
- * queue w first, so that the next call on the same data finds them in the same core's cache, and then what is
- * left in the others. */
+/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. and has a cache line of its own. Worker w takes the
+ * tasks of queue w first, since the data of an earlier call with the same tasks may still be in its core's
+ * cache. Then it takes tasks from the other queues. */
 enum { QUEUES = 64 };
 typedef struct {
     size_t next;
@@ -22,7 +22,7 @@ typedef struct {
     void *ctx;
     int start_together;
     lnrnn_barrier start;
-    /* Worker 0's tasks: how many, the time they took in all, and the longest of them (ns). */
+    /* Of worker 0: the number of its tasks, ns of all of them, ns of the longest. */
     size_t tasks;
     int64_t time, longest;
 } task_job;
@@ -39,7 +39,7 @@ static void take_tasks(void *ctx, int worker, int team)
         while ((index = q + j->queues * __atomic_fetch_add(&j->queue[q].next, 1, __ATOMIC_RELAXED)) < j->n) {
             j->task(j->ctx, index, worker);
             if (!worker) {
-                const int64_t begun = now, took = (now = lnrnn_nanoseconds()) - begun;
+                const int64_t start = now, took = (now = lnrnn_nanoseconds()) - start;
                 j->tasks++, j->time += took;
                 j->longest = took > j->longest ? took : j->longest;
             }
@@ -47,8 +47,8 @@ static void take_tasks(void *ctx, int worker, int team)
     }
 }
 
-/* What one thread would have taken for all tasks, from worker 0's; without its longest, in which it may have
- * lost its core. */
+/* An estimate of the ns that one thread would have taken for all tasks, from worker 0's tasks. The longest
+ * one is left out, since the thread may have lost its core in it. */
 static int64_t serial_time(const task_job *j)
 {
     if (j->tasks > 1)
@@ -88,8 +88,8 @@ void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void
         body(ctx, 0, 1);
         return;
     }
-    const int64_t patience = lnrnn_barrier_mode() == LNRNN_BARRIER_NORMAL ? LNRNN_ARRIVAL : INT64_MAX;
-    const int team = lnrnn_run_team(threads, patience, body, ctx);
+    const int64_t arrival = lnrnn_barrier_mode() == LNRNN_BARRIER_NORMAL ? LNRNN_ARRIVAL : INT64_MAX;
+    const int team = lnrnn_run_team(threads, arrival, body, ctx);
     lnrnn_teams *largest = lnrnn_teams_of_thread();
     largest->units = team > largest->units ? team : largest->units;
 }

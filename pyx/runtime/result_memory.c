@@ -1,0 +1,133 @@
+/* Blocks for large results. A thread owns a block once it has exchanged its entry in `cached` for 0. So there
+ * is no lock that a fork could leave locked. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "runtime/result_memory.h"
+
+#if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
+
+enum {
+    HUGE = 2 << 20,  /* a huge page; a multiple of every usual page size */
+    GRAIN = 64 << 10 /* block sizes are multiples of it */
+};
+
+/* Stands directly before the block, outside the block's huge pages. */
+typedef struct {
+    void *map;
+    size_t mapped, bytes; /* bytes of the mapping and of the block */
+    char padding[40];
+} header;
+
+/* The address of a cached block, a multiple of HUGE, plus its size in units of GRAIN; or 0. */
+static uintptr_t cached[LNRNN_CACHED_BLOCKS];
+static size_t cached_bytes;
+static unsigned next_place;
+
+int lnrnn_keeps_result_memory(void) { return 1; }
+
+static header *header_of(void *block) { return (header *)block - 1; }
+
+static size_t bytes_of(uintptr_t entry) { return entry % HUGE * GRAIN; }
+
+/* The block of an entry that was taken out of `cached`, or NULL. */
+static void *block_of_entry(uintptr_t entry)
+{
+    __atomic_fetch_sub(&cached_bytes, bytes_of(entry), __ATOMIC_RELAXED);
+    return (void *)(entry - entry % HUGE);
+}
+
+static void unmap(void *block)
+{
+    if (block)
+        munmap(header_of(block)->map, header_of(block)->mapped);
+}
+
+void lnrnn_result_free(void *block)
+{
+    if (!block)
+        return;
+    const size_t bytes = header_of(block)->bytes;
+    if (bytes > LNRNN_CACHED_BYTES || (bytes > LNRNN_MARKED_FREE_FROM && madvise(block, bytes, MADV_FREE))) {
+        unmap(block);
+        return;
+    }
+    const unsigned place = __atomic_fetch_add(&next_place, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&cached_bytes, bytes, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < LNRNN_CACHED_BLOCKS; i++) {
+        if (__atomic_load_n(&cached_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
+            break;
+        /* Oldest first, as long as no place has become empty since. */
+        unmap(block_of_entry(
+            __atomic_exchange_n(&cached[(place + i) % LNRNN_CACHED_BLOCKS], 0, __ATOMIC_ACQ_REL)));
+    }
+    uintptr_t entry = (uintptr_t)block + bytes / GRAIN;
+    for (unsigned i = 0; i < LNRNN_CACHED_BLOCKS; i++) {
+        uintptr_t none = 0;
+        if (__atomic_compare_exchange_n(&cached[(place + i) % LNRNN_CACHED_BLOCKS], &none, entry, 0,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return;
+    }
+    /* Other threads may have cached more bytes meanwhile. */
+    if (__atomic_load_n(&cached_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
+        entry = __atomic_exchange_n(&cached[place % LNRNN_CACHED_BLOCKS], entry, __ATOMIC_ACQ_REL);
+    unmap(block_of_entry(entry));
+}
+
+static void *map(size_t size)
+{
+    const size_t bytes = (size + GRAIN - 1) / GRAIN * GRAIN, mapped = bytes + HUGE;
+    if (mapped < size)
+        return NULL;
+    char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    char *block = p + (HUGE - (uintptr_t)p % HUGE);
+    *header_of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
+    /* The last bytes in small pages: a few bytes need no huge page. */
+    madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE);
+    return block;
+}
+
+void *lnrnn_result_malloc(size_t size)
+{
+    /* Youngest first: it is the most likely to be in the caches. */
+    const unsigned last = __atomic_load_n(&next_place, __ATOMIC_RELAXED) - 1;
+    for (unsigned j = 0; j < LNRNN_CACHED_BLOCKS; j++) {
+        const unsigned i = (last - j) % LNRNN_CACHED_BLOCKS;
+        uintptr_t entry = __atomic_load_n(&cached[i], __ATOMIC_RELAXED);
+        const size_t bytes = bytes_of(entry);
+        if (bytes >= size && bytes - size <= size / 4 + GRAIN
+            && __atomic_compare_exchange_n(&cached[i], &entry, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return block_of_entry(entry);
+    }
+    return map(size);
+}
+
+void *lnrnn_result_realloc(void *block, size_t size)
+{
+    const size_t bytes = block ? header_of(block)->bytes : 0;
+    if (block && size <= bytes && size >= bytes / 2)
+        return block;
+    void *other = lnrnn_result_malloc(size);
+    if (other && block) {
+        memcpy(other, block, size < bytes ? size : bytes);
+        lnrnn_result_free(block);
+    }
+    return other;
+}
+
+#else
+
+int lnrnn_keeps_result_memory(void) { return 0; }
+void *lnrnn_result_malloc(size_t size) { return malloc(size); }
+void *lnrnn_result_realloc(void *block, size_t size) { return realloc(block, size); }
+void lnrnn_result_free(void *block) { free(block); }
+
+#endif

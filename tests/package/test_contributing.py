@@ -1,0 +1,120 @@
+"""CONTRIBUTING.md is true where that can be counted. Its tables have the files that mention an existing cell,
+placement, instruction set, importer or study. The sentences above them have the numbers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "CONTRIBUTING.md"
+
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of the repository")
+
+
+class Counted(NamedTuple):
+    """A table, and the example whose files it should have."""
+
+    sentence: str  # the start of the sentence above the table
+    name: str  # of the example, instead of NAME in the table
+    mention: str  # a regular expression of the example in code
+    folders: tuple[str, ...]
+    others: dict[str, str] = {}  # files that mention it and are not to be changed: why
+    without: dict[str, str] = {}  # files that are to be changed and do not mention it: why
+    docstrings: bool = True  # do those of Python count?
+
+
+TABLES = [
+    Counted(
+        "A placement of the norms", "gate", r'"gate"|\bLNRNN_GATE\b|\bGATE = ',
+        ("include", "pyx", "lnrnn", ":!lnrnn/importers"),
+    ),
+    Counted(
+        "A cell", "gru", r"(?i)(?<![a-z])gru(?![a-z])",
+        ("include", "pyx", "lnrnn", ":!lnrnn/importers", "docs/api", *(f"tests/support/{name}.py" for name in
+         ("networks", "reference_cells", "torch_twins"))),
+        others={
+            "lnrnn/rnn/specs.py": "an option that only a GRU has",
+            "lnrnn/torch/accelerate.py": "torch's own classes",
+            "lnrnn/torch/accelerated.py": "torch's own classes",
+        },
+        without={"include/lnrnn/kernels/gate_norm.h": "by the number of gates"},
+        docstrings=False,
+    ),
+    Counted(
+        "A set", "avxvnni", r"\bavxvnni|_avxvnni\b",
+        ("include", "pyx", "lnrnn", "docs/api", "docs/how_it_is_built.md", "tests/rnn", "tests/runtime",
+         "tests/simd", "tests/support", "tests/campaigns"),
+    ),
+    Counted(
+        "A cell that people train in torch", "icefall", "(?i)icefall",
+        ("lnrnn/importers", "docs/which_cell.md", "tests/support"),
+    ),
+    Counted(
+        "A study", "saturation", r"\bsaturation\b",
+        ("examples/studies/README.rst", "examples/studies/saturation.py", "examples/studies/results",
+         "tests/studies"),
+    ),
+]  # fmt: skip
+each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.sentence)
+
+
+def tracked(*folders: str) -> list[str]:
+    command = ["git", "ls-files", "--", *folders]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def code(name: str, docstrings: bool) -> str:
+    """A file without its comments."""
+    text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+    if name.endswith((".c", ".h")):
+        return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    if name.endswith((".py", ".pyi", ".pyx", ".pxi", ".pxd")):
+        text = re.sub(r"(?m)^\s*#.*|  #.*", "", text)
+        return text if docstrings else re.sub(r'"""(?s:.*?)"""', "", text)
+    return text
+
+
+def named_in(table: Counted) -> tuple[int, int, list[str]]:
+    """The numbers in the sentence above a table, and the files in its last column."""
+    found = re.search(
+        rf"{re.escape(table.sentence)} changes (\d+) files(?:, (\w+) of them new)?:\n\n((?:\|.*\n)+)",
+        PAGE.read_text(encoding="utf-8"),
+    )
+    assert found, f"no table below {table.sentence!r}"
+    cells = [row.rstrip("|").rpartition("|")[2] for row in found[3].splitlines()[2:]]
+    folder, files = "", list[str]()
+    for path in re.findall(r"`([^`]+)`", " ".join(cells)):
+        if path.endswith("/"):
+            folder = path
+            continue
+        path = path if "/" in path else folder + path
+        files.append(path.replace("NAME", table.name))
+    new = {None: 0, "one": 1, "two": 2, "three": 3}[found[2]]
+    assert len(re.findall(r"\(new\)", found[3])) == new
+    return int(found[1]), new, files
+
+
+@each_table
+def test_tables_have_the_files_that_mention_an_example(table):
+    count, _, files = named_in(table)
+    texts = [name for name in tracked(*table.folders) if not name.endswith((".npz", ".npy", ".png"))]
+    mention = re.compile(table.mention)
+    mentioning = {
+        name for name in texts if mention.search(name) or mention.search(code(name, table.docstrings))
+    }
+    assert not table.others.keys() - mentioning and not table.without.keys() & mentioning
+    assert sorted(files) == sorted(mentioning - table.others.keys() | table.without.keys())
+    assert count == len(files)
+
+
+def test_files_named_on_the_page_exist():
+    paths = set(re.findall(r"`([\w./]+/[\w.]*\w)`", PAGE.read_text(encoding="utf-8")))
+    known = {"/".join(name.split("/")[:k]) for name in tracked() for k in range(1, name.count("/") + 2)}
+    built = {"build/docs/index.html"}
+    assert not {path for path in paths - known - built if "NAME" not in path}
+    assert len(paths) > 60
