@@ -37,38 +37,65 @@
 extern "C" {
 #endif
 
-/* stream: of lnrnn, as rnn.stream(lanes) gives in Python. -> a handle that steps `rows` (1 .. lanes) of its
- * lanes a call, on up to `threads` (1 .. 1024) threads; NULL with a TypeError, ValueError or MemoryError. With
- * overrun="batch" rows has to be that of all lanes. The handle has working memory of its own, and keeps the
- * stream's lanes, weights and plans, of the instruction set in use now; other handles of the stream, and
- * Python, see the same lanes. Needs the interpreter's lock. */
-lnrnn_stream *lnrnn_stream_open(PyObject *stream, size_t rows, int threads);
-/* s: a handle that no thread uses, or NULL. Needs the interpreter's lock. */
-void lnrnn_stream_close(lnrnn_stream *s);
+/* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a TypeError,
+ * ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and weights, of the
+ * instruction set in use now. Other handles, and Python, see the same lanes. Its lnrnn_stream belongs to Python,
+ * and may not be released. Needs the interpreter's lock. */
+lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
-/* The functions of the table, in its order; a new one comes last, and with it a new minor. Each has its
- * #define below. */
+/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and with
+ * it a new minor. Each has its #define below. */
 #define LNRNN_API_FUNCTIONS(X)   \
-    X(lnrnn_stream_open)         \
-    X(lnrnn_stream_close)        \
-    X(lnrnn_stream_step)         \
-    X(lnrnn_stream_reset)        \
-    X(lnrnn_stream_inputs)       \
-    X(lnrnn_stream_units)        \
-    X(lnrnn_stream_layers)       \
-    X(lnrnn_stream_lanes)        \
-    X(lnrnn_stream_rows)         \
-    X(lnrnn_stream_state)        \
-    X(lnrnn_stream_steps)        \
+    X(lnrnn_handle_open)         \
+    X(lnrnn_version)             \
+    X(lnrnn_isa_list)            \
+    X(lnrnn_isa_emulated)        \
     X(lnrnn_isa_name)            \
+    X(lnrnn_isa_use)             \
+    X(lnrnn_isa_unit)            \
+    X(lnrnn_isa_amx)             \
+    X(lnrnn_has_openmp)          \
+    X(lnrnn_team_list)           \
+    X(lnrnn_team_name)           \
+    X(lnrnn_team_use)            \
     X(lnrnn_cores)               \
+    X(lnrnn_get_num_threads)     \
+    X(lnrnn_set_num_threads)     \
+    X(lnrnn_on_shortage)         \
+    X(lnrnn_try_threads_again)   \
     X(lnrnn_map)                 \
     X(lnrnn_layer_norm)          \
     X(lnrnn_layer_norm_backward) \
     X(lnrnn_layer_norm_work)     \
     X(lnrnn_batch_work)          \
     X(lnrnn_batch_norm)          \
-    X(lnrnn_batch_norm_backward)
+    X(lnrnn_batch_norm_backward) \
+    X(lnrnn_describe)            \
+    X(lnrnn_description_resolve) \
+    X(lnrnn_description_arrays)  \
+    X(lnrnn_description_array)   \
+    X(lnrnn_network_create)      \
+    X(lnrnn_network_open)        \
+    X(lnrnn_network_retain)      \
+    X(lnrnn_network_release)     \
+    X(lnrnn_network_inputs)      \
+    X(lnrnn_network_units)       \
+    X(lnrnn_network_layers)      \
+    X(lnrnn_network_directions)  \
+    X(lnrnn_network_states)      \
+    X(lnrnn_network_run)         \
+    X(lnrnn_stream_create)       \
+    X(lnrnn_stream_release)      \
+    X(lnrnn_stream_network)      \
+    X(lnrnn_stream_lanes)        \
+    X(lnrnn_stream_state)        \
+    X(lnrnn_stream_steps)        \
+    X(lnrnn_handle_create)       \
+    X(lnrnn_handle_free)         \
+    X(lnrnn_handle_stream)       \
+    X(lnrnn_handle_rows)         \
+    X(lnrnn_handle_step)         \
+    X(lnrnn_handle_reset)
 
 /* In C++ the ::name keeps its meaning where a member has that name too. */
 #ifdef __cplusplus
@@ -117,19 +144,23 @@ static inline int lnrnn_import(void)
     return 0;
 }
 
-#define lnrnn_stream_open (lnrnn_api_table->lnrnn_stream_open)
-#define lnrnn_stream_close (lnrnn_api_table->lnrnn_stream_close)
-#define lnrnn_stream_step (lnrnn_api_table->lnrnn_stream_step)
-#define lnrnn_stream_reset (lnrnn_api_table->lnrnn_stream_reset)
-#define lnrnn_stream_inputs (lnrnn_api_table->lnrnn_stream_inputs)
-#define lnrnn_stream_units (lnrnn_api_table->lnrnn_stream_units)
-#define lnrnn_stream_layers (lnrnn_api_table->lnrnn_stream_layers)
-#define lnrnn_stream_lanes (lnrnn_api_table->lnrnn_stream_lanes)
-#define lnrnn_stream_rows (lnrnn_api_table->lnrnn_stream_rows)
-#define lnrnn_stream_state (lnrnn_api_table->lnrnn_stream_state)
-#define lnrnn_stream_steps (lnrnn_api_table->lnrnn_stream_steps)
+#define lnrnn_handle_open (lnrnn_api_table->lnrnn_handle_open)
+#define lnrnn_version (lnrnn_api_table->lnrnn_version)
+#define lnrnn_isa_list (lnrnn_api_table->lnrnn_isa_list)
+#define lnrnn_isa_emulated (lnrnn_api_table->lnrnn_isa_emulated)
 #define lnrnn_isa_name (lnrnn_api_table->lnrnn_isa_name)
+#define lnrnn_isa_use (lnrnn_api_table->lnrnn_isa_use)
+#define lnrnn_isa_unit (lnrnn_api_table->lnrnn_isa_unit)
+#define lnrnn_isa_amx (lnrnn_api_table->lnrnn_isa_amx)
+#define lnrnn_has_openmp (lnrnn_api_table->lnrnn_has_openmp)
+#define lnrnn_team_list (lnrnn_api_table->lnrnn_team_list)
+#define lnrnn_team_name (lnrnn_api_table->lnrnn_team_name)
+#define lnrnn_team_use (lnrnn_api_table->lnrnn_team_use)
 #define lnrnn_cores (lnrnn_api_table->lnrnn_cores)
+#define lnrnn_get_num_threads (lnrnn_api_table->lnrnn_get_num_threads)
+#define lnrnn_set_num_threads (lnrnn_api_table->lnrnn_set_num_threads)
+#define lnrnn_on_shortage (lnrnn_api_table->lnrnn_on_shortage)
+#define lnrnn_try_threads_again (lnrnn_api_table->lnrnn_try_threads_again)
 #define lnrnn_map (lnrnn_api_table->lnrnn_map)
 #define lnrnn_layer_norm (lnrnn_api_table->lnrnn_layer_norm)
 #define lnrnn_layer_norm_backward (lnrnn_api_table->lnrnn_layer_norm_backward)
@@ -137,6 +168,32 @@ static inline int lnrnn_import(void)
 #define lnrnn_batch_work (lnrnn_api_table->lnrnn_batch_work)
 #define lnrnn_batch_norm (lnrnn_api_table->lnrnn_batch_norm)
 #define lnrnn_batch_norm_backward (lnrnn_api_table->lnrnn_batch_norm_backward)
+#define lnrnn_describe (lnrnn_api_table->lnrnn_describe)
+#define lnrnn_description_resolve (lnrnn_api_table->lnrnn_description_resolve)
+#define lnrnn_description_arrays (lnrnn_api_table->lnrnn_description_arrays)
+#define lnrnn_description_array (lnrnn_api_table->lnrnn_description_array)
+#define lnrnn_network_create (lnrnn_api_table->lnrnn_network_create)
+#define lnrnn_network_open (lnrnn_api_table->lnrnn_network_open)
+#define lnrnn_network_retain (lnrnn_api_table->lnrnn_network_retain)
+#define lnrnn_network_release (lnrnn_api_table->lnrnn_network_release)
+#define lnrnn_network_inputs (lnrnn_api_table->lnrnn_network_inputs)
+#define lnrnn_network_units (lnrnn_api_table->lnrnn_network_units)
+#define lnrnn_network_layers (lnrnn_api_table->lnrnn_network_layers)
+#define lnrnn_network_directions (lnrnn_api_table->lnrnn_network_directions)
+#define lnrnn_network_states (lnrnn_api_table->lnrnn_network_states)
+#define lnrnn_network_run (lnrnn_api_table->lnrnn_network_run)
+#define lnrnn_stream_create (lnrnn_api_table->lnrnn_stream_create)
+#define lnrnn_stream_release (lnrnn_api_table->lnrnn_stream_release)
+#define lnrnn_stream_network (lnrnn_api_table->lnrnn_stream_network)
+#define lnrnn_stream_lanes (lnrnn_api_table->lnrnn_stream_lanes)
+#define lnrnn_stream_state (lnrnn_api_table->lnrnn_stream_state)
+#define lnrnn_stream_steps (lnrnn_api_table->lnrnn_stream_steps)
+#define lnrnn_handle_create (lnrnn_api_table->lnrnn_handle_create)
+#define lnrnn_handle_free (lnrnn_api_table->lnrnn_handle_free)
+#define lnrnn_handle_stream (lnrnn_api_table->lnrnn_handle_stream)
+#define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
+#define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
+#define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
 
 #endif
 

@@ -44,9 +44,9 @@ ISAS = {
 # What is compiled once; the kernels in pyx/isa are compiled once per instruction set.
 ONCE = [
     "runtime/dispatch.c", "runtime/cpu_x86.c", "runtime/cpu_arm.c", "runtime/cores.c", "runtime/caches.c",
-    "runtime/cpu_model.c", "runtime/backoff.c", "runtime/barrier.c", "runtime/team.c", "runtime/team_openmp.c",
-    "runtime/team_pthread.c", "runtime/thread_policy.c", "runtime/thread_probe.c", "runtime/parallel.c", "runtime/resumable.c",
-    "runtime/result_memory.c",
+    "runtime/cpu_model.c", "runtime/backoff.c", "runtime/barrier.c", "runtime/team.c",
+    "runtime/team_openmp.c", "runtime/team_pthread.c", "runtime/thread_policy.c", "runtime/thread_probe.c",
+    "runtime/parallel.c", "runtime/resumable.c", "runtime/result_memory.c",
     "file/message.c", "file/json.c", "file/description.c", "file/safetensors.c", "file/model_file.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
     "rnn/config.c", "rnn/cost_model.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c",

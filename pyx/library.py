@@ -30,9 +30,9 @@ __all__ = ["HEADER", "library_name", "link", "openmp_flags", "rpath"]
 
 ROOT = Path(__file__).parents[1]
 HEADER = "include/lnrnn.h"
-(MAJOR,) = re.findall(r"^#define LNRNN_API_MAJOR (\d+)$", (ROOT / HEADER).read_text(), re.MULTILINE)
-(VERSION,) = re.findall(
-    r'^__version__ = "(.+)"$', (ROOT / "lnrnn/__init__.py").read_text(encoding="utf-8"), re.MULTILINE
+MAJOR, VERSION = (
+    re.search(rf'^#define LNRNN_{name} "?([^\s"]+)', (ROOT / HEADER).read_text(), re.MULTILINE)[1]  # type: ignore[index]
+    for name in ("API_MAJOR", "VERSION")
 )
 
 PC = """\

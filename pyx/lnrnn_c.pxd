@@ -6,6 +6,13 @@ from libc.stdint cimport int64_t, uint32_t
 from lnrnn cimport *
 
 cdef extern from "lnrnn/tuning.h" nogil:
+    ctypedef struct lnrnn_caches:
+        size_t l1, l2, l3
+        bint reads_ahead
+
+    lnrnn_caches lnrnn_get_caches()
+    void lnrnn_set_caches(lnrnn_caches caches)
+
     enum:
         LNRNN_SHORT_CALL_WORK
         LNRNN_RELEASE_LOCK_WORK
@@ -28,13 +35,6 @@ cdef extern from "lnrnn.h" nogil:
     void lnrnn_set_num_threads(int n)
     void lnrnn_on_shortage(void (*report)(int wanted, int given) noexcept)
     void lnrnn_try_threads_again()
-
-    ctypedef struct lnrnn_caches:
-        size_t l1, l2, l3
-        bint reads_ahead
-
-    lnrnn_caches lnrnn_get_caches()
-    void lnrnn_set_caches(lnrnn_caches caches)
 
 cdef extern from "rnn/layer.h" nogil:
     enum: LNRNN_INT8_INPUTS

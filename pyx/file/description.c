@@ -67,6 +67,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "momentum must be a finite number of at least 0 and at most 1, got %g", d->momentum);
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
+    d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
     if (!lstm)
         d->zoneout[1] = 0;
     CHECK_RATE(d->zoneout[0], "zoneout");
@@ -100,8 +101,8 @@ enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 /* A use at a site. */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
-/* The arrays of one layer in one direction: the one table of names, shapes and sites. Networks have those for which they
- * are one of `any` and all of `all`. */
+/* The arrays of one layer in one direction: the one table of names, shapes and sites. Networks have those
+ * for which they are one of `any` and all of `all`. */
 static const struct {
     const char *name;
     int any, all, shape, role;

@@ -8,7 +8,8 @@
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* count (steps): the sequences that training has seen alive at each step. -> how many of the first steps have statistics. */
+/* count (steps): the sequences that training has seen alive at each step. -> how many of the first steps
+ * have statistics. */
 size_t lnrnn_known_steps(const int64_t *count, size_t steps);
 
 /* A site of batch norm. */

@@ -8,7 +8,7 @@
 #include "rnn/network.h"
 #include "runtime/floats.h"
 
-/* --- the arrays that a caller brings --------------------------------------------------------------------- */
+/* --- the arrays of the caller --------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -72,7 +72,7 @@ static lnrnn_status check_arrays(const lnrnn_description *d, const lnrnn_array *
     return LNRNN_OK;
 }
 
-/* --- the network ------------------------------------------------------------------------------------------ */
+/* --- the network ---------------------------------------------------------------------------------------- */
 
 /* Memory of the network, which `lay_out` divides twice: first only to learn how much it takes. */
 typedef struct {
@@ -89,7 +89,8 @@ static void *part_of(construction *b, size_t bytes)
     return part;
 }
 
-/* -> a + b (n), each of them NULL for nothing; with neither of them `otherwise`, or NULL where that is negative. */
+/* -> a + b (n), each of them NULL for nothing; with neither of them `otherwise`, or NULL where that is
+ * negative. */
 static const float *sum_of(construction *b, const float *x, const float *y, size_t n, float otherwise)
 {
     if (!x && !y && otherwise < 0)

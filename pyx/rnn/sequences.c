@@ -6,8 +6,8 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one: parts of a sequence
- * stand one after the other in the states. */
+/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one: parts of a
+ * sequence stand one after the other in the states. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;
@@ -54,18 +54,20 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
 static int longest_first(const void *a, const void *b)
 {
     const lnrnn_row *const x = a, *const y = b;
-    return x->length != y->length ? (x->length < y->length ? 1 : -1) : (x->state > y->state) - (x->state < y->state);
+    return x->length != y->length ? (x->length < y->length ? 1 : -1)
+                                  : (x->state > y->state) - (x->state < y->state);
 }
 
 static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
 {
     const size_t values = s->steps * s->sequences;
     if (strcmp(n->isa, lnrnn_isa_name()))
-        return lnrnn_fail(message, LNRNN_INVALID, "network must be of the instruction set in use, %s, got one of %s",
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          "network must be of the instruction set in use, %s, got one of %s",
                           lnrnn_isa_name(), n->isa);
     if (s->threads < 0 || s->threads > LNRNN_MOST_THREADS)
-        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d", LNRNN_MOST_THREADS,
-                          s->threads);
+        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d",
+                          LNRNN_MOST_THREADS, s->threads);
     if (values && (!s->x || !s->y))
         return lnrnn_fail(message, LNRNN_INVALID, "%s must not be NULL", s->x ? "y" : "x");
     if (n->states == 1 && (s->c0 || s->cn))
@@ -73,13 +75,15 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
                           s->c0 ? "c0" : "cn");
     for (size_t b = 0; s->lengths && b < s->sequences; b++)
         if (s->lengths[b] < 0 || (uint64_t)s->lengths[b] > s->steps)
-            return lnrnn_fail(message, LNRNN_INVALID, "lengths[%zu] must be between 0 and the %zu steps of x, got %lld",
-                              b, s->steps, (long long)s->lengths[b]);
+            return lnrnn_fail(message, LNRNN_INVALID,
+                              "lengths[%zu] must be between 0 and the %zu steps of x, got %lld", b, s->steps,
+                              (long long)s->lengths[b]);
     return LNRNN_OK;
 }
 
-/* Copies a state of the sequences (lines, B, H) into that of the rows, where `in`, or back. A forward direction begins
- * with a sequence's first part and ends with its last, a reverse one the other way around; other parts begin at 0. */
+/* Copies a state of the sequences (lines, B, H) into that of the rows, where `in`, or back. A forward
+ * direction begins with a sequence's first part and ends with its last, a reverse one the other way around;
+ * other parts begin at 0. */
 static void copy_states(const call_memory *m, float *of_rows, float *of_sequences, int in)
 {
     const size_t H = m->n->units, lines = m->n->layers * m->n->directions, B = m->s->sequences;
@@ -103,7 +107,8 @@ static int take_states(call_memory *m)
     float *const given[4] = {(float *)s->h0, (float *)s->c0, s->hn, s->cn};
     const size_t one = m->n->layers * m->n->directions * m->n->units;
     size_t floats, bytes;
-    if (__builtin_mul_overflow(one, m->parts, &floats) || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
+    if (__builtin_mul_overflow(one, m->parts, &floats)
+        || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
         return 0;
     m->owned = calloc(bytes ? bytes : 1, 1);
     if (!m->owned)
@@ -134,10 +139,11 @@ static lnrnn_status run(call_memory *m, char *message)
         state += split(s, b, state, m->rows + state);
     qsort(m->rows, m->parts, sizeof *m->rows, longest_first);
     if (m->parts && m->rows->length > n->refused_from)
-        return lnrnn_fail(message, LNRNN_TOO_LONG,
-                          "sequence %lld has %lld steps, but statistics are known for %lld only",
-                          (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);
-    lnrnn_network_call call = {.network = n, .line = m->lines, .steps = T, .sequences = B, .x = s->x, .y = s->y};
+        return lnrnn_fail(
+            message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
+            (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);
+    lnrnn_network_call call = {
+        .network = n, .line = m->lines, .steps = T, .sequences = B, .x = s->x, .y = s->y};
     call.xt = (ptrdiff_t)(s->batch_first ? D : B * D), call.xb = (ptrdiff_t)(s->batch_first ? T * D : D);
     call.yt = (ptrdiff_t)(s->batch_first ? H : B * H), call.yb = (ptrdiff_t)(s->batch_first ? T * H : H);
     call.rows = m->rows, call.B = call.states = m->parts;

@@ -40,7 +40,7 @@ def c():
 
 
 def both(rnn, x, *arguments, **options):
-    """A call of Python, and what it gives as lists."""
+    """The results of a call in Python, as lists."""
     y, state = rnn(x, *arguments, **options)
     return y, list(state) if isinstance(state, tuple) else [state]
 
@@ -143,7 +143,10 @@ def test_names_twice_or_none(c):
         with pytest.raises(Refused, match=said.replace("[", r"\[")) as error:
             pointer = P()
             checked(
-                c.lnrnn_network_create, ctypes.byref(described(rnn)), given, SIZE(len(given)),
+                c.lnrnn_network_create,
+                ctypes.byref(described(rnn)),
+                given,
+                SIZE(len(given)),
                 ctypes.byref(pointer),
             )
         assert error.value.status == 4
@@ -187,7 +190,9 @@ def test_wrong_calls(c, rng):
         net(x)
     assert error.value.status == 6
     for length in (-1, 7):
-        with pytest.raises(Refused, match=rf"lengths\[1\] must be between 0 and the 6 steps of x, got {length}"):
+        with pytest.raises(
+            Refused, match=rf"lengths\[1\] must be between 0 and the 6 steps of x, got {length}"
+        ):
             net(x, lengths=np.array([2, length]))
     with pytest.raises(Refused, match="c0 must be NULL"):
         net(x[:5], [np.zeros((1, 2, 4), np.float32)] * 2)

@@ -9,7 +9,6 @@ PyObject *names(PyObject *module, PyObject *nothing);
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
 _Static_assert(LNRNN_API_MAJOR == 3, "a new major: the layouts below are those of major 3");
-LAYOUT(lnrnn_caches, reads_ahead, 24, 32);
 LAYOUT(lnrnn_batch, threads, 88, 96);
 
 #define CONSTANT(name, value) _Static_assert((name) == (value), "another value: a new major")

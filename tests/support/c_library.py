@@ -111,7 +111,11 @@ class Network:
         else:
             arrays = arrays_of(state)
             checked(
-                c.lnrnn_network_create, ctypes.byref(source), arrays, SIZE(len(arrays)), ctypes.byref(self.pointer)
+                c.lnrnn_network_create,
+                ctypes.byref(source),
+                arrays,
+                SIZE(len(arrays)),
+                ctypes.byref(self.pointer),
             )
 
     def size(self, name: str) -> int:
@@ -129,7 +133,9 @@ class Network:
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
         y = np.full((*x.shape[:2], self.size("directions") * self.size("units")), np.nan, np.float32)
-        end = [np.full((lines, B, self.size("units")), np.nan, np.float32) for _ in range(self.size("states"))]
+        end = [
+            np.full((lines, B, self.size("units")), np.nan, np.float32) for _ in range(self.size("states"))
+        ]
         start = list(state or [])
 
         def data(array: Any) -> int | None:
