@@ -7,14 +7,14 @@ cdef lnrnn_stream *open_stream(object stream, size_t rows, int threads) except N
         raise TypeError(f"stream must be a stream of lnrnn, as rnn.stream(lanes) gives, got {type(stream).__name__}")
     cdef Lanes lanes = found
     cdef Workspace work
-    if lanes.together and rows != <size_t>lanes.lanes:
+    if lanes.network.net.together and rows != <size_t>lanes.lanes:
         raise ValueError(
             f"rows must be {lanes.lanes}, all lanes of the stream, with overrun='batch', for which they go together, got {rows}")
     if rows < 1 or rows > <size_t>lanes.lanes:
         raise ValueError(f"rows must be between 1 and {lanes.lanes}, the lanes of the stream, got {rows}")
     if threads < 1 or threads > 1024:
         raise ValueError(f"threads must be between 1 and 1024, got {threads}")
-    work = Workspace(lanes)
+    work = Workspace()
     work.prepare(lanes, rows, threads)
     work.touch()
     owner = (work, lanes)

@@ -65,13 +65,6 @@ cdef extern from "rnn/layer.h" nogil:
 
     void lnrnn_rnn_configure(lnrnn_rnn_config *config)
 
-    ctypedef struct lnrnn_rnn_scratch:
-        size_t floats
-
-    ctypedef struct lnrnn_rnn_plan:
-        size_t group
-        lnrnn_rnn_scratch scratch
-
     ctypedef struct lnrnn_site_statistics:
         double *mean
         double *var
@@ -85,33 +78,6 @@ cdef extern from "rnn/layer.h" nogil:
         const unsigned char *c
         size_t sequences
 
-    ctypedef struct lnrnn_rnn_call:
-        const lnrnn_rnn_config *config
-        const lnrnn_rnn_plan *plan
-        size_t T, B
-        const uint32_t *w_ih
-        const uint32_t *w_hh
-        const float *x
-        ptrdiff_t xt, xb
-        float *y
-        ptrdiff_t yt, yb
-        const float *h0
-        const float *c0
-        float *hn
-        float *cn
-        const lnrnn_row *rows
-        size_t last_step_end
-        lnrnn_site_statistics statistics[3]
-        int64_t *count
-        float *tape
-        lnrnn_rnn_masks masks
-        double part
-        int resumed
-        float *scratch
-
-    void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan)
-    int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
-
     size_t lnrnn_tape_width(const lnrnn_rnn_config *)
 
     ctypedef struct lnrnn_site_gradients:
@@ -119,45 +85,19 @@ cdef extern from "rnn/layer.h" nogil:
         double *bias
 
     ctypedef struct lnrnn_rnn_gradients:
-        const float *gy
-        ptrdiff_t gyt, gyb
-        const float *ghn
-        const float *gcn
         const uint32_t *w_ih_t
         const uint32_t *w_hh_t
         const float *w_ih
         const float *w_hh
-        float *gx
-        ptrdiff_t gxt, gxb
-        float *gh0
-        float *gc0
         float *gw_ih
         float *gw_hh
         int add
         lnrnn_site_gradients site[3]
         double *inner[2]
-        float *work
 
     int lnrnn_reads_lines(const float *w, size_t k)
-    size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
-    int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)
 
 cdef extern from "rnn/network.h" nogil:
-    ctypedef struct lnrnn_line:
-        lnrnn_rnn_call call
-        lnrnn_rnn_plan plan
-
-    ctypedef struct lnrnn_network_call:
-        lnrnn_line *line
-        size_t layers, directions
-        float *scratch
-        double part
-        int resumed
-        size_t groups, floats
-
-    int lnrnn_network_plan(lnrnn_network_call *, int threads)
-    int lnrnn_network_forward(lnrnn_network_call *)
-
     enum:
         LNRNN_NETWORK_FASTEST
         LNRNN_NETWORK_IN_TURN
@@ -165,18 +105,87 @@ cdef extern from "rnn/network.h" nogil:
 
     void lnrnn_set_network_way(int way)
 
+    ctypedef struct lnrnn_packed_weights:
+        const uint32_t *ih
+        const uint32_t *hh
+
+    ctypedef struct lnrnn_network:
+        size_t layers, directions
+        const lnrnn_rnn_config *config
+        const lnrnn_packed_weights *weights
+        const char *isa
+        int64_t refused_from
+        int together
+        size_t inputs, units
+        int states
+        double step_work
+
+    size_t lnrnn_network_complete(lnrnn_network *n)
+
+    ctypedef struct lnrnn_line:
+        pass
+
+    ctypedef struct lnrnn_line_training:
+        lnrnn_site_statistics statistics[3]
+        int64_t *count
+        float *tape
+        lnrnn_rnn_masks masks
+
+    ctypedef struct lnrnn_layer_training:
+        float *y
+        float *dropped
+        const unsigned char *kept
+        float scale
+        const float *factors
+
+    ctypedef struct lnrnn_network_call:
+        const lnrnn_network *network
+        lnrnn_line *line
+        size_t steps, sequences
+        const float *x
+        ptrdiff_t xt, xb
+        float *y
+        ptrdiff_t yt, yb
+        const lnrnn_row *rows
+        size_t B, states
+        const float *h0
+        const float *c0
+        float *hn
+        float *cn
+        const lnrnn_line_training *line_training
+        const lnrnn_layer_training *layer_training
+        int threads
+        double part
+        int resumed
+        float *scratch
+
+    size_t lnrnn_network_plan(lnrnn_network_call *n)
+    int lnrnn_network_forward(lnrnn_network_call *n)
+
+    ctypedef struct lnrnn_network_gradients:
+        lnrnn_rnn_gradients *line
+        const float *gy
+        ptrdiff_t gyt, gyb
+        const float *ghn
+        const float *gcn
+        float *gx
+        ptrdiff_t gxt, gxb
+        float *gh0
+        float *gc0
+
+    size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g)
+    int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
+
 cdef extern from "rnn/stream.h" nogil:
     ctypedef struct lnrnn_handle "lnrnn_stream": # as this module sees it
-        size_t inputs, units, layers, lanes, rows
-        int by_step, together
-        int64_t refused_from
+        size_t lanes, rows
         int64_t *steps
-        lnrnn_rnn_call *calls
-        lnrnn_row *table
-        float *x
-        int64_t *seen
+        lnrnn_network_call call
         void *owner
+        float *x
 
+    size_t lnrnn_stream_memory(const lnrnn_network *network, size_t lanes, size_t rows)
+    size_t lnrnn_stream_prepare(lnrnn_handle *s, void *memory)
     int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_stream_run(lnrnn_handle *s, float *y)
 

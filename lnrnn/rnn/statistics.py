@@ -35,9 +35,7 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
 
-def of_steps(
-    batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False
-) -> dict[str, Any] | None:
+def of_steps(batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
     """The steps t0 .. t1 - 1 of what `blank` made: views, or, to be written with the same numbers, copies."""
     if batch is None:
         return None

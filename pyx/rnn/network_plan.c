@@ -12,7 +12,7 @@
 
 #include "lnrnn/tuning.h"
 #include "rnn/cost_model.h"
-#include "rnn/network.h"
+#include "rnn/wavefront.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
@@ -46,7 +46,7 @@ static double rounds(const lnrnn_rnn_plan *p, double lines, double threads)
 }
 
 /* Makes the lines' plans for so many threads. -> the time of all layers, one after the other. */
-static double one_after_the_other(lnrnn_network_call *n, int threads)
+static double one_after_the_other(lnrnn_wavefront *n, int threads)
 {
     double time = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -58,7 +58,7 @@ static double one_after_the_other(lnrnn_network_call *n, int threads)
 }
 
 /* Layers in one direction, n->threads > 1 of them at once: sets the chunk. -> the time of all. */
-static double as_a_wave(lnrnn_network_call *n)
+static double as_a_wave(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
@@ -82,7 +82,7 @@ static double as_a_wave(lnrnn_network_call *n)
 }
 
 /* Two directions of each layer at once. */
-static double as_pairs(lnrnn_network_call *n)
+static double as_pairs(lnrnn_wavefront *n)
 {
     double time = 0;
     for (size_t k = 0; k < 2 * n->layers; k += 2) {
@@ -93,7 +93,7 @@ static double as_pairs(lnrnn_network_call *n)
 }
 
 /* Makes the lines' plans, each for `share` threads. -> can the lines be computed with them side by side? */
-static int plan_lines(lnrnn_network_call *n, int share)
+static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -111,7 +111,7 @@ static int plan_lines(lnrnn_network_call *n, int share)
 }
 
 /* -> the time of all layers; INFINITY where they cannot be computed side by side. */
-static double side_by_side(lnrnn_network_call *n, int threads)
+static double side_by_side(lnrnn_wavefront *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;
     if (!(n->directions == 2 && threads >= 4 && plan_lines(n, (threads + 1) / 2)) && !plan_lines(n, 1))
@@ -132,13 +132,15 @@ static int way = LNRNN_NETWORK_FASTEST;
 
 void lnrnn_set_network_way(int new_way) { __atomic_store_n(&way, new_way, __ATOMIC_RELAXED); }
 
-int lnrnn_network_plan(lnrnn_network_call *n, int threads)
+int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
 {
     LNRNN_DEFAULT_FLOATS;
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN)
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer waits for all of the one before */
+    if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
+        || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;
     double work = 0;
     for (size_t k = 0; k < lines; k++) {
