@@ -1,25 +1,22 @@
-/* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by `cimport
- * lnrnn`. The folder of this header is what lnrnn.get_include() says; there is nothing to link with.
+/* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by
+ * `cimport lnrnn`. lnrnn.get_include() is the folder of this header. There is nothing to link with.
  *
- *     #include <lnrnn_api.h>                       // includes Python.h and lnrnn.h
- *     if (lnrnn_import())                          // once in a module or program, as in its PyInit_
- *         return NULL;                             // with a Python exception
- *     lnrnn_stream *s = lnrnn_stream_open(stream, rows, 1); // stream: Python's lnrnn.load(path).stream(lanes)
- *     ... without the interpreter's lock: lnrnn_stream_step(s, lanes, x, y);
- *     lnrnn_stream_close(s);
+ * #include <lnrnn_api.h>                       // includes Python.h and lnrnn.h if (lnrnn_import())
+ * // once in a module or program, as in its PyInit_ return NULL;                             // with a
+ * Python exception lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1); // stream: Python's
+ * lnrnn.load(path).stream(lanes) ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
+ * lnrnn_handle_free(h);
  *
- * lnrnn.h says what the functions do, and what may alias. The functions in the list below can be called by
- * their names once lnrnn_import has returned 0, and not before: each name is a macro then, for a pointer in a
- * table that the compiled module lnrnn._core exports as the capsule LNRNN_API_CAPSULE. The other functions of
- * lnrnn.h cannot be called from outside.
+ * Once lnrnn_import has returned 0, all functions of lnrnn.h can be called by their names, and not before:
+ * each name is a macro for a pointer in a table, which the compiled module lnrnn._core exports as the
+ * capsule LNRNN_API_CAPSULE.
  *
- * The interpreter's lock (the GIL): lnrnn_import, lnrnn_stream_open and lnrnn_stream_close need it, all others
- * do not, and never take it. These allocate nothing, take no lock and make no system call with threads = 1, but
- * for lnrnn_cores, which asks the system.
+ * lnrnn_import and lnrnn_handle_open need the interpreter's lock (the GIL). All others do not; only
+ * lnrnn_handle_free takes it, for a handle of lnrnn_handle_open.
  *
- * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m and
- * minor n or more. Within a major the table only grows at its end, and no function, struct or constant of
- * lnrnn.h that it needs changes. Else lnrnn_import raises ImportError, which says both versions.
+ * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m
+ * and minor n or more. Within a major the table only grows at its end, and no function, struct or constant
+ * of lnrnn.h that it needs changes. Else lnrnn_import raises ImportError, which says both versions.
  *
  * Compilers: those that build lnrnn, gcc and clang, as C99 or C++11 and later, with __typeof__ and
  * __attribute__. */
@@ -37,14 +34,14 @@
 extern "C" {
 #endif
 
-/* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a TypeError,
- * ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and weights, of the
- * instruction set in use now. Other handles, and Python, see the same lanes. Its lnrnn_stream belongs to Python,
- * and may not be released. Needs the interpreter's lock. */
+/* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a
+ * TypeError, ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and
+ * weights, of the instruction set in use now. Other handles, and Python, see the same lanes. Its
+ * lnrnn_stream belongs to Python, and may not be released. Needs the interpreter's lock. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
-/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and with
- * it a new minor. Each has its #define below. */
+/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and
+ * with it a new minor. Each has its #define below. */
 #define LNRNN_API_FUNCTIONS(X)   \
     X(lnrnn_handle_open)         \
     X(lnrnn_version)             \

@@ -50,8 +50,8 @@ ONCE = [
     "file/message.c", "file/json.c", "file/description.c", "file/safetensors.c", "file/model_file.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
     "rnn/config.c", "rnn/cost_model.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c",
-    "rnn/network_plan.c", "rnn/network.c", "rnn/fold.c", "rnn/network_create.c", "rnn/step.c",
-    "rnn/zoneout.c", "rnn/stream.c", "rnn/backward.c",
+    "rnn/network_plan.c", "rnn/wavefront.c", "rnn/network.c", "rnn/fold.c", "rnn/network_create.c",
+    "rnn/sequences.c", "rnn/step.c", "rnn/zoneout.c", "rnn/stream.c", "rnn/stream_create.c", "rnn/backward.c",
     "rnn/backward_steps.c", "rnn/backward_sites.c", "rnn/weight_gradients.c",
 ]  # fmt: skip
 

@@ -39,7 +39,8 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s: %s\n", arguments[1], message);
         return 1;
     }
-    if (lnrnn_stream_create(network, 1, &stream, message) || lnrnn_handle_create(stream, 1, 1, &handle, message)) {
+    if (lnrnn_stream_create(network, 1, &stream, message)
+        || lnrnn_handle_create(stream, 1, 1, &handle, message)) {
         fprintf(stderr, "%s\n", message);
         return 1;
     }

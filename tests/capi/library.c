@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(right)                                                               \
-    do {                                                                           \
-        if (!(right)) {                                                            \
+#define CHECK(right)                                                                 \
+    do {                                                                             \
+        if (!(right)) {                                                              \
             printf("%s:%d: %s; message: %s\n", __FILE__, __LINE__, #right, message); \
-            exit(1);                                                               \
-        }                                                                          \
+            exit(1);                                                                 \
+        }                                                                            \
     } while (0)
 
 static char message[LNRNN_MESSAGE];
@@ -104,7 +104,8 @@ static void compare_stream(lnrnn_network *n)
     const int64_t order[B] = {3, 1, 4, 0, 2};
     lnrnn_stream *stream;
     lnrnn_handle *single, *all;
-    lnrnn_sequences call = {.steps = T, .sequences = B, .x = x, .y = y, .hn = h, .cn = states == 2 ? c : NULL};
+    lnrnn_sequences call = {
+        .steps = T, .sequences = B, .x = x, .y = y, .hn = h, .cn = states == 2 ? c : NULL};
     CHECK(!lnrnn_network_run(n, &call, message));
     CHECK(!lnrnn_stream_create(n, B, &stream, message));
     CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
@@ -141,7 +142,8 @@ static void compare_resets(lnrnn_network *n)
     const int64_t whole = 3, parts[2] = {2, 1};
     lnrnn_sequences call = {.steps = T, .sequences = 1, .x = x, .y = y, .lengths = &whole, .resets = resets};
     CHECK(!lnrnn_network_run(n, &call, message));
-    call = (lnrnn_sequences){.steps = 2, .sequences = 2, .batch_first = 1, .x = x, .y = other, .lengths = parts};
+    call =
+        (lnrnn_sequences){.steps = 2, .sequences = 2, .batch_first = 1, .x = x, .y = other, .lengths = parts};
     CHECK(!lnrnn_network_run(n, &call, message));
     CHECK(!memcmp(y, other, 3 * H * sizeof *y));
     for (size_t k = 0; k < H; k++)
@@ -156,7 +158,8 @@ static void test_networks(void)
             for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
                 for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
                     lnrnn_description d = lnrnn_describe(cell, 3, 19);
-                    d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2, d.max_steps = 4;
+                    d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
+                    d.max_steps = 4;
                     d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25;
                     lnrnn_network *n = network_of(&d);
                     compare_stream(n);
