@@ -100,7 +100,7 @@ class BuildExt(build_ext):
         self.copy_file(os.path.join(self.build_lib, self.library()), self.library(), level=self.verbose)
 
     def get_outputs(self) -> list[str]:
-        return [*super().get_outputs(), os.path.join(self.build_lib, self.library())]
+        return sorted({*super().get_outputs(), os.path.join(self.build_lib, self.library())})
 
     def get_output_mapping(self) -> dict[str, str]:
         library = {os.path.join(self.build_lib, self.library()): self.library()}

@@ -1,4 +1,4 @@
-"""Networks without Python's objects: from arrays or files, on whole sequences, with the bits of Python's calls."""
+"""Networks of liblnrnn, from arrays or files, on whole sequences, with the bits of Python's calls."""
 
 from __future__ import annotations
 
