@@ -1,6 +1,8 @@
 # make demo         install lnrnn into .venv and draw the figure of the README
 # make test         the tests; K=pattern: only those whose names fit; ARGS="-m quick": a minute
 # make build        compile what has changed of C and Cython (make test does it too)
+# make lib          liblnrnn for C programs, in build/lib
+# make install      that, its header and lnrnn.pc, into PREFIX (/usr/local)
 # make bench        the benchmarks, against the peers that are installed; K=pattern
 # make lint         types, style, spelling and sentences
 # make docs         the documentation, in build/docs/index.html
@@ -17,12 +19,13 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 NAME ?=
+PREFIX ?= /usr/local
 
 PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: help demo test build bench lint docs studies wheels campaign clean types style spelling sentences format warnings peers
+.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences format warnings peers
 .DEFAULT_GOAL := help
 
 help:
@@ -91,6 +94,12 @@ docs: $(VENV)/.docs
 
 build: $(VENV)/.build
 
+lib:
+	$(PYTHON) pyx/library.py
+
+install:
+	$(PYTHON) pyx/library.py --prefix "$(PREFIX)"
+
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)
 
@@ -138,4 +147,4 @@ $(VENV)/.tools: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info pyx/_core.c lnrnn/*.so .pytest_cache .hypothesis benchmarks-results
+	rm -rf $(VENV) build dist *.egg-info pyx/_core.c lnrnn/*.so lnrnn/*.so.* lnrnn/*.dylib .pytest_cache .hypothesis benchmarks-results

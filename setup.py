@@ -1,5 +1,5 @@
-"""Builds lnrnn._core: the Cython module, the C that is compiled once, and the kernels compiled once per
-instruction set.
+"""Builds liblnrnn, the C that is compiled once and the kernels compiled once per instruction set, and
+lnrnn._core, the Cython module, which links it.
 
 Objects are kept in build/objects and compiled again only when their text, a header that they include, the
 compiler or its flags have changed: see pyx/objects.py.
@@ -20,7 +20,6 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from glob import glob
@@ -34,9 +33,11 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, "pyx")
-HEADERS = ["include/lnrnn.h", "include/lnrnn_api.h"]  # of the C API: lnrnn.get_include() finds them
 from build_flags import CFLAGS, units  # noqa: E402
+from library import HEADER, library_name, link, openmp_flags, rpath  # noqa: E402
 from objects import Objects  # noqa: E402
+
+HEADERS = [HEADER, "include/lnrnn_api.h"]  # of the C API: lnrnn.get_include() finds them
 
 if sys.maxsize < 2**32:
     sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
@@ -52,12 +53,14 @@ def _without_python(command: list[str]) -> list[str]:
 
 
 class BuildExt(build_ext):
+    """Builds the shared library and, linked to it, the module, in one folder."""
+
     def build_extension(self, ext: Extension) -> None:
-        openmp = self.openmp_flags()
+        command, linker = self.compiler.compiler_so, self.compiler.linker_so
+        openmp = openmp_flags(command, linker)
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
         folder = Path("build/objects") / self.plat_name
-        command = self.compiler.compiler_so
         asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         for_this, for_all = (
             Objects(words, asked.stdout, folder) for words in (command, _without_python(command))
@@ -73,9 +76,11 @@ class BuildExt(build_ext):
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
         todo += [partial(for_all.compile, *unit) for unit in units(self.machine(), openmp)]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            ext.extra_objects = list(pool.map(lambda compiled: compiled(), todo))
-        ext.sources = []
-        ext.extra_link_args = [*(openmp or (["-pthread"] if os.name == "posix" else [])), "-lm"]
+            compiled, *objects = pool.map(lambda one: one(), todo)
+        library = Path(self.build_lib, self.library())
+        link(linker, objects, library, self.system(), openmp or ["-pthread"])
+        ext.sources, ext.extra_objects = [], [compiled, str(library)]
+        ext.extra_link_args = [*rpath(self.system()), "-lm"]
         self.force = True  # linking takes no time, and setuptools does not know what it depends on
         super().build_extension(ext)
 
@@ -84,24 +89,22 @@ class BuildExt(build_ext):
         name = self.plat_name.rpartition("-")[2]
         return platform.machine() if name == "universal2" else name
 
-    def openmp_flags(self) -> list[str]:
-        """["-fopenmp"] if a module that uses it compiles and links, else []; LNRNN_OPENMP=0 does without. A
-        module and not a program: LDFLAGS of the environment are for modules alone."""
-        if os.environ.get("LNRNN_OPENMP") == "0":
-            return []
-        source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "openmp.c")
-            with open(path, "w") as f:
-                f.write(source)
-            try:
-                objects = self.compiler.compile([path], output_dir=folder, extra_postargs=["-fopenmp"])
-                self.compiler.link_shared_object(
-                    objects, os.path.join(folder, "openmp.so"), extra_postargs=["-fopenmp"]
-                )
-            except Exception:  # whatever a compiler says, it says that it has none
-                return []
-        return ["-fopenmp"]
+    def system(self) -> str:
+        return "darwin" if self.plat_name.startswith("macosx") else "linux"
+
+    def library(self) -> str:
+        return f"lnrnn/{library_name(self.system())}"
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        self.copy_file(os.path.join(self.build_lib, self.library()), self.library(), level=self.verbose)
+
+    def get_outputs(self) -> list[str]:
+        return sorted({*super().get_outputs(), os.path.join(self.build_lib, self.library())})
+
+    def get_output_mapping(self) -> dict[str, str]:
+        library = {os.path.join(self.build_lib, self.library()): self.library()}
+        return super().get_output_mapping() | (library if self.inplace else {})
 
 
 class BuildPy(build_py):

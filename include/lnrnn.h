@@ -1,15 +1,18 @@
-/* lnrnn in C: what the Cython module calls, and what a C program may. lnrnn_api.h says how one gets at these
- * functions; all but some are in its table.
+/* liblnrnn: recurrent networks with norms inside, and the norms alone, for programs in C and C++. Link with
+ * -llnrnn; lnrnn_api.h says how extension modules of Python get at these functions.
  *
- * Nothing here allocates results, fails or knows Python: the caller has checked the shapes and brings the
- * memory, also the working memory, whose size a function named ..._work or a plan tells. Sizes count
- * elements, strides count elements too and may be any value unless a function says more. Inputs are only
- * read. Outputs may not overlap inputs or each other except where "may be" says so. Memory has to be aligned
- * as C wants it for its type; 64 bytes are faster for what is packed and for working memory. `threads` is the
- * most a call may use; 1 makes it run in the caller, without allocation, lock or system call. All compute in the
- * default floating-point state (nearest even, denormals kept, no traps), whatever that of the calling thread is,
- * which they leave as it was.
- */
+ * Functions with a parameter `message` check their arguments and allocate their results. All others expect
+ * right arguments, neither fail nor allocate results, and use memory of the caller; lnrnn_..._work gives the
+ * size of working memory. Pointers are never checked, nor how much memory is behind them.
+ *
+ * Shapes stand in parentheses. Sizes and strides count elements, and a stride may have any value unless a
+ * function says more. Inputs are only read. An output may not overlap an input or another output, except
+ * where "may be" says so. Memory must be aligned as C wants it for its type; 64 bytes are faster for working
+ * memory. `threads` is the most that a call may use. With 1 it runs in the calling thread, without a lock or
+ * a system call.
+ *
+ * All results are those of the default floating-point state (nearest even, denormals kept, no traps). The
+ * state of the calling thread is the same after a call as before. */
 #ifndef LNRNN_H
 #define LNRNN_H
 
@@ -22,9 +25,23 @@
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
 
+/* No call uses more threads. */
+enum { LNRNN_MOST_THREADS = 1024 };
+
+/* The version of these declarations. Within a major version they only grow. */
+#define LNRNN_API_MAJOR 3
+#define LNRNN_API_MINOR 0
+#define LNRNN_VERSION "0.1.0"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The library is compiled with hidden names; those from here on are seen outside. */
+#pragma GCC visibility push(default)
+
+/* -> the LNRNN_VERSION with which the library was compiled. */
+const char *lnrnn_version(void);
 
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
@@ -33,32 +50,18 @@ enum { LNRNN_ISAS = 16 };
 /* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
  * n-1]. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* Sets of which this machine lacks a unit, emulated in plain C: the same bits, slowly. */
+/* Sets whose unit this machine lacks, emulated in plain C: the same bits, slowly. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
-/* The one in use. Until lnrnn_isa_use has been called: the best, unless a set's unit is slower on this model of CPU
- * than what the next set does. */
+/* The one in use. Until lnrnn_isa_use has been called: the best, unless a set's unit is slower on this model
+ * of CPU than the next set. */
 const char *lnrnn_isa_name(void);
 /* 0, or -1 if the name is in neither list (then nothing changes). Not while another thread computes. */
 int lnrnn_isa_use(const char *name);
-/* The unit of the CPU that products with these weights, LNRNN_WEIGHT_F32 .., are done on; NULL: vector instructions
- * for all kinds of things. A unit for bfloat16 takes rows that are rounded to bfloat16 too. */
+/* The unit of the CPU that products with these weights, LNRNN_WEIGHT_F32 .., are done on; NULL: vector
+ * instructions for all kinds of things. A unit for bfloat16 takes rows that are rounded to bfloat16 too. */
 const char *lnrnn_isa_unit(int weights);
 /* AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
-
-/* --- caches.c: what the tuning goes by ----------------------------------------------------------------- */
-
-/* Bytes of the data caches that a core reads through: its L1, its L2, and the L3 that it shares. caches.c
- * asks the machine. reads_ahead: whether the core reads what a loop goes through ahead of it, as fast as L3 gives it. */
-typedef struct {
-    size_t l1, l2, l3;
-    int reads_ahead;
-} lnrnn_caches;
-
-/* Those of this machine, or what lnrnn_set_caches has set. */
-lnrnn_caches lnrnn_get_caches(void);
-/* For tests: no result may depend on them. Not while another thread computes. */
-void lnrnn_set_caches(lnrnn_caches caches);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
@@ -72,15 +75,15 @@ int lnrnn_team_use(const char *name);
 /* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
-/* The most threads of a call that sets no number itself. The default is the value of OMP_NUM_THREADS now, else
- * the cores at the first call of this function; limits of omp_set_num_threads in the calling thread and of
- * threadpoolctl hold too. Reads the environment, which no other thread may change meanwhile. */
+/* The most threads of a call that sets no number itself. The default is the value of OMP_NUM_THREADS now,
+ * else the cores at the first call of this function; limits of omp_set_num_threads in the calling thread and
+ * of threadpoolctl hold too. Reads the environment, which no other thread may change meanwhile. */
 int lnrnn_get_num_threads(void);
 /* n >= 1, for the whole process. Then lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later calls
- * of the same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such
- * call, in its thread. Best effort: team_openmp.c names the gap that OpenMP leaves. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later
+ * calls of the same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of
+ * each such call, in its thread. Best effort: team_openmp.c names the gap that OpenMP leaves. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -91,8 +94,8 @@ void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
 /* --- layer_norm.c, batch_norm.c: the norms over threads ---
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. What has
- * 16 bits is computed in float and rounded to nearest even at the end.
+ * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. Types of
+ * 16 bits are computed in float and rounded to nearest even at the end.
  */
 
 enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
@@ -108,9 +111,9 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL; mean
- * and biased var (C): those of the batch, and written, if `training`; else given, and read. work:
- * lnrnn_batch_work doubles, for which dtype, N, C, L must be set; sums: in training, and backward. */
+/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL. mean,
+ * biased var (C): with `training` written, those of the batch; else read. work: lnrnn_batch_work doubles,
+ * for which dtype, N, C, L must be set; sums: in training, and backward. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -126,60 +129,166 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
                                double *gbias, int training);
 
-/* --- what a network is ------------------------------------------------------------------------------------ */
+/* --- status and message -------------------------------------------------------------------------------- */
+
+/* Codes below 0 are those of a step or a reset of a stream: no lane and no output has changed. */
+typedef enum {
+    LNRNN_OK = 0,
+    LNRNN_NO_MEMORY = 1,
+    LNRNN_NO_FILE = 2,          /* nothing is at this path */
+    LNRNN_CANNOT_READ = 3,      /* the system refuses to open or to read the file */
+    LNRNN_INVALID = 4,          /* an argument, a description, an array or a file is wrong */
+    LNRNN_OTHER_VERSION = 5,    /* a file of a schema that this version does not read */
+    LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
+    LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
+    LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
+    LNRNN_STREAM_OVERRUN = -3,  /* a lane has no statistics for its step (overrun "raise"), or 2^62 steps */
+    LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": not all lanes, in their order, at one step */
+    LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
+} lnrnn_status;
+
+/* Functions with a parameter `message` write a text into it unless they return LNRNN_OK: it names the
+ * argument or array, its value and the expected one. It has room for LNRNN_MESSAGE bytes, or is NULL. */
+enum { LNRNN_MESSAGE = 256 };
+
+/* --- networks ------------------------------------------------------------------------------------------ */
 
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
 /* The activation of an RNN. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* What a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. */
+/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* What weights are packed as: float, bfloat16, or int8 with a scale for each output. Activations and the
- * norm are float; what int8 multiplies is rounded to 14 bits of each row's largest, or to 8 (LNRNN_WEIGHT_I8A8). */
+/* The steps for which batch norm has no statistics: an error; those of the last step; their mean over time;
+ * those of the batch itself. */
+enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRUN_BATCH, LNRNN_OVERRUNS };
+/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Activations and the
+ * norm are float; rows that int8 multiplies are rounded to 14 bits of each row's largest, or to 8
+ * (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
-/* --- stream.c: a network that goes on from call to call -----------------------------------------------------
+
+/* The arguments of Python's constructors. */
+typedef struct {
+    int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
+    size_t input_size, hidden_size, num_layers; /* D, H */
+    int bias, batch_first, bidirectional;
+    int norm;
+    /* Of layer norm. LNRNN_PLACEMENTS: the cell's own placement. */
+    int placement, span, cell_norm, inner_bias;
+    /* Of both norms. */
+    double eps;
+    /* Of batch norm. max_steps 0: as many as in training. steps: rows of the statistics, those of count_l0.
+     * momentum -1: statistics are pooled by their counts. */
+    size_t max_steps, steps;
+    int overrun;
+    double momentum;
+    double zoneout[2], dropout; /* of h and c; between layers */
+} lnrnn_description;
+
+/* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
+lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
+/* Fills in all that the cell decides, and refuses values that no network has. */
+lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
+
+enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
+enum { LNRNN_ARRAY_DIMS = 6, LNRNN_ARRAY_NAME = 64 };
+
+/* An array of a network, named as in Python's state_dict. */
+typedef struct {
+    const char *name;
+    int dtype;
+    size_t ndim, shape[LNRNN_ARRAY_DIMS];
+    const void *data; /* in C order, aligned for its type */
+} lnrnn_array;
+
+/* How many arrays a network of a resolved description has, and the k-th without its data; its name is
+ * written to the buffer. */
+size_t lnrnn_description_arrays(const lnrnn_description *d);
+lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
+
+/* A network: an immutable value with its weights packed for the instruction set in use now. Any number of
+ * threads, calls and streams may share it. */
+typedef struct lnrnn_network lnrnn_network;
+
+/* arrays (count), in any order: those that the description asks for, and no others; they are copied. ->
+ * *network, with one reference; NULL after an error. */
+lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
+                                  lnrnn_network **network, char message[LNRNN_MESSAGE]);
+/* The network in a file that Python's `save` wrote. */
+lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
+/* One more reference, and one less: with the last one the network is freed. Streams have a reference of
+ * their own. n may be NULL. */
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
+void lnrnn_network_release(lnrnn_network *n);
+/* D; H; layers; 1 direction or 2; 1 state, h, or 2, h and c. */
+size_t lnrnn_network_inputs(const lnrnn_network *n);
+size_t lnrnn_network_units(const lnrnn_network *n);
+size_t lnrnn_network_layers(const lnrnn_network *n);
+size_t lnrnn_network_directions(const lnrnn_network *n);
+size_t lnrnn_network_states(const lnrnn_network *n);
+
+/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). */
+typedef struct {
+    size_t steps, sequences; /* T, B */
+    int batch_first;
+    int threads;                 /* the most that are used; 0: lnrnn_get_num_threads() */
+    const float *x;              /* (T, B, D) */
+    const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
+    const unsigned char *resets; /* (T, B): not 0: the state starts anew before this step; NULL: never */
+    const float *h0, *c0;        /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM, else NULL */
+    float *y;                    /* (T, B, directions * H), 0 past a length; no other array overlaps it */
+    float *hn, *cn;              /* as h0; may be h0, c0; NULL: not wanted */
+} lnrnn_sequences;
+
+/* All layers and directions; a step is the same, bit for bit, as in a stream. */
+lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
+
+/* --- streams ---
  *
- * A stream has `lanes`, each with the states of one sequence; a handle steps `rows` of them a call. Streams
- * and handles are made from Python: lnrnn_stream_open of lnrnn_api.h. Handles of one stream share its lanes,
- * and share them with Python. Several threads may use them at once, without a lock, if no lane is in two calls
- * at a time; one handle serves one call at a time.
+ * A stream has lanes. Each lane holds the states of one sequence, which continues from call to call. A handle
+ * is the memory with which one thread steps some of the lanes. Several threads may step lanes of one stream
+ * at the same time, without a lock: each with its own handle, and no lane in two calls at a time.
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
+typedef struct lnrnn_handle lnrnn_handle;
 
-/* What a function says that has changed nothing: a lane that is none; a lane twice; a lane that has taken all
- * steps for which batch norm has statistics (overrun="raise"), or 2^62 steps; some lanes, an order
- * of them, or lanes at different steps, where all go together (overrun="batch"). */
-enum {
-    LNRNN_STREAM_NO_LANE = -1,
-    LNRNN_STREAM_TWICE = -2,
-    LNRNN_STREAM_OVERRUN = -3,
-    LNRNN_STREAM_TOGETHER = -4
-};
-
-/* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
- * lanes 0 .. rows - 1. y may be x, and may overlap it. With overrun="batch" lanes has to be NULL. Bit for bit
- * what Python's stream gives. -> 0, or a code above, and nothing has changed. */
-int lnrnn_stream_step(lnrnn_stream *s, const int64_t *lanes, const float *x, float *y);
-/* lanes (n), each at most once, n any number; NULL: lanes 0 .. n - 1. They go back to a zero state and step 0.
- * With overrun="batch" n has to be that of all lanes. -> as lnrnn_stream_step. */
-int lnrnn_stream_reset(lnrnn_stream *s, const int64_t *lanes, size_t n);
-/* D; H; the network's layers; the stream's lanes; those that a step of this handle takes. */
-size_t lnrnn_stream_inputs(const lnrnn_stream *s);
-size_t lnrnn_stream_units(const lnrnn_stream *s);
-size_t lnrnn_stream_layers(const lnrnn_stream *s);
+/* A stream of a network with one direction: lanes with zero states, at step 0. -> *stream, NULL after an
+ * error. */
+lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
+                                 char message[LNRNN_MESSAGE]);
+/* Frees the stream, or lets its last handle do it. s may be NULL. */
+void lnrnn_stream_release(lnrnn_stream *s);
+const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-size_t lnrnn_stream_rows(const lnrnn_stream *s);
-/* -> the states h (lanes, H) of a layer, or c with cell = 1; NULL for a c of another cell than an LSTM, and for
- * a layer that is none. They may be read and written while no step of the lane runs, and live as long as the
- * handle. */
+/* -> the states h (lanes, H) of a layer, or c with cell = 1; NULL for a c of another cell than an LSTM, and
+ * for a layer beyond the last. They may be read and written while no call has the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
-/* -> (lanes): the steps that each lane has taken since its reset, to be read. */
-const int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
+/* -> (lanes): the steps that each lane has taken since its reset; likewise. Batch norm's statistics depend
+ * on them. */
+int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
+
+/* A handle that steps `rows` (1 .. lanes) of the lanes a call, on up to `threads` (1 .. LNRNN_MOST_THREADS)
+ * threads. With overrun "batch", rows must be all lanes. -> *handle, NULL after an error. */
+lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
+                                 char message[LNRNN_MESSAGE]);
+/* h: no thread uses it; may be NULL. */
+void lnrnn_handle_free(lnrnn_handle *h);
+lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
+size_t lnrnn_handle_rows(const lnrnn_handle *h);
+/* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
+ * lanes 0 .. rows - 1. y may overlap x. With overrun "batch" lanes has to be NULL. With one thread: no
+ * allocation, lock or system call. */
+lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
+/* lanes (n), each at most once, n any number; NULL: lanes 0 .. n - 1. They return to a zero state and step
+ * 0. With overrun "batch" n has to be that of all lanes. */
+lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -1,25 +1,22 @@
-/* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by `cimport
- * lnrnn`. The folder of this header is what lnrnn.get_include() says; there is nothing to link with.
+/* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by
+ * `cimport lnrnn`. lnrnn.get_include() is the folder of this header. There is nothing to link with.
  *
- *     #include <lnrnn_api.h>                       // includes Python.h and lnrnn.h
- *     if (lnrnn_import())                          // once in a module or program, as in its PyInit_
- *         return NULL;                             // with a Python exception
- *     lnrnn_stream *s = lnrnn_stream_open(stream, rows, 1); // stream: Python's lnrnn.load(path).stream(lanes)
- *     ... without the interpreter's lock: lnrnn_stream_step(s, lanes, x, y);
- *     lnrnn_stream_close(s);
+ * #include <lnrnn_api.h>                       // includes Python.h and lnrnn.h if (lnrnn_import())
+ * // once in a module or program, as in its PyInit_ return NULL;                             // with a
+ * Python exception lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1); // stream: Python's
+ * lnrnn.load(path).stream(lanes) ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
+ * lnrnn_handle_free(h);
  *
- * lnrnn.h says what the functions do, and what may alias. The functions in the list below can be called by
- * their names once lnrnn_import has returned 0, and not before: each name is a macro then, for a pointer in a
- * table that the compiled module lnrnn._core exports as the capsule LNRNN_API_CAPSULE. The other functions of
- * lnrnn.h cannot be called from outside.
+ * Once lnrnn_import has returned 0, all functions of lnrnn.h can be called by their names, and not before:
+ * each name is a macro for a pointer in a table, which the compiled module lnrnn._core exports as the
+ * capsule LNRNN_API_CAPSULE.
  *
- * The interpreter's lock (the GIL): lnrnn_import, lnrnn_stream_open and lnrnn_stream_close need it, all others
- * do not, and never take it. These allocate nothing, take no lock and make no system call with threads = 1, but
- * for lnrnn_cores, which asks the system.
+ * lnrnn_import and lnrnn_handle_open need the interpreter's lock (the GIL). All others do not; only
+ * lnrnn_handle_free takes it, for a handle of lnrnn_handle_open.
  *
- * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m and
- * minor n or more. Within a major the table only grows at its end, and no function, struct or constant of
- * lnrnn.h that it needs changes. Else lnrnn_import raises ImportError, which says both versions.
+ * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m
+ * and minor n or more. Within a major the table only grows at its end, and no function, struct or constant
+ * of lnrnn.h that it needs changes. Else lnrnn_import raises ImportError, which says both versions.
  *
  * Compilers: those that build lnrnn, gcc and clang, as C99 or C++11 and later, with __typeof__ and
  * __attribute__. */
@@ -31,46 +28,71 @@
 
 #include <lnrnn.h>
 
-#define LNRNN_API_MAJOR 3
-#define LNRNN_API_MINOR 0
 #define LNRNN_API_CAPSULE "lnrnn._core._C_API"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* stream: of lnrnn, as rnn.stream(lanes) gives in Python. -> a handle that steps `rows` (1 .. lanes) of its
- * lanes a call, on up to `threads` (1 .. 1024) threads; NULL with a TypeError, ValueError or MemoryError. With
- * overrun="batch" rows has to be that of all lanes. The handle has working memory of its own, and keeps the
- * stream's lanes, weights and plans, of the instruction set in use now; other handles of the stream, and
- * Python, see the same lanes. Needs the interpreter's lock. */
-lnrnn_stream *lnrnn_stream_open(PyObject *stream, size_t rows, int threads);
-/* s: a handle that no thread uses, or NULL. Needs the interpreter's lock. */
-void lnrnn_stream_close(lnrnn_stream *s);
+/* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a
+ * TypeError, ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and
+ * weights, of the instruction set in use now. Other handles, and Python, see the same lanes. Its
+ * lnrnn_stream belongs to Python, and may not be released. Needs the interpreter's lock. */
+lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
-/* The functions of the table, in its order; a new one comes last, and with it a new minor. Each has its
- * #define below. */
+/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and
+ * with it a new minor. Each has its #define below. */
 #define LNRNN_API_FUNCTIONS(X)   \
-    X(lnrnn_stream_open)         \
-    X(lnrnn_stream_close)        \
-    X(lnrnn_stream_step)         \
-    X(lnrnn_stream_reset)        \
-    X(lnrnn_stream_inputs)       \
-    X(lnrnn_stream_units)        \
-    X(lnrnn_stream_layers)       \
-    X(lnrnn_stream_lanes)        \
-    X(lnrnn_stream_rows)         \
-    X(lnrnn_stream_state)        \
-    X(lnrnn_stream_steps)        \
+    X(lnrnn_handle_open)         \
+    X(lnrnn_version)             \
+    X(lnrnn_isa_list)            \
+    X(lnrnn_isa_emulated)        \
     X(lnrnn_isa_name)            \
+    X(lnrnn_isa_use)             \
+    X(lnrnn_isa_unit)            \
+    X(lnrnn_isa_amx)             \
+    X(lnrnn_has_openmp)          \
+    X(lnrnn_team_list)           \
+    X(lnrnn_team_name)           \
+    X(lnrnn_team_use)            \
     X(lnrnn_cores)               \
+    X(lnrnn_get_num_threads)     \
+    X(lnrnn_set_num_threads)     \
+    X(lnrnn_on_shortage)         \
+    X(lnrnn_try_threads_again)   \
     X(lnrnn_map)                 \
     X(lnrnn_layer_norm)          \
     X(lnrnn_layer_norm_backward) \
     X(lnrnn_layer_norm_work)     \
     X(lnrnn_batch_work)          \
     X(lnrnn_batch_norm)          \
-    X(lnrnn_batch_norm_backward)
+    X(lnrnn_batch_norm_backward) \
+    X(lnrnn_describe)            \
+    X(lnrnn_description_resolve) \
+    X(lnrnn_description_arrays)  \
+    X(lnrnn_description_array)   \
+    X(lnrnn_network_create)      \
+    X(lnrnn_network_open)        \
+    X(lnrnn_network_retain)      \
+    X(lnrnn_network_release)     \
+    X(lnrnn_network_inputs)      \
+    X(lnrnn_network_units)       \
+    X(lnrnn_network_layers)      \
+    X(lnrnn_network_directions)  \
+    X(lnrnn_network_states)      \
+    X(lnrnn_network_run)         \
+    X(lnrnn_stream_create)       \
+    X(lnrnn_stream_release)      \
+    X(lnrnn_stream_network)      \
+    X(lnrnn_stream_lanes)        \
+    X(lnrnn_stream_state)        \
+    X(lnrnn_stream_steps)        \
+    X(lnrnn_handle_create)       \
+    X(lnrnn_handle_free)         \
+    X(lnrnn_handle_stream)       \
+    X(lnrnn_handle_rows)         \
+    X(lnrnn_handle_step)         \
+    X(lnrnn_handle_reset)
 
 /* In C++ the ::name keeps its meaning where a member has that name too. */
 #ifdef __cplusplus
@@ -119,19 +141,23 @@ static inline int lnrnn_import(void)
     return 0;
 }
 
-#define lnrnn_stream_open (lnrnn_api_table->lnrnn_stream_open)
-#define lnrnn_stream_close (lnrnn_api_table->lnrnn_stream_close)
-#define lnrnn_stream_step (lnrnn_api_table->lnrnn_stream_step)
-#define lnrnn_stream_reset (lnrnn_api_table->lnrnn_stream_reset)
-#define lnrnn_stream_inputs (lnrnn_api_table->lnrnn_stream_inputs)
-#define lnrnn_stream_units (lnrnn_api_table->lnrnn_stream_units)
-#define lnrnn_stream_layers (lnrnn_api_table->lnrnn_stream_layers)
-#define lnrnn_stream_lanes (lnrnn_api_table->lnrnn_stream_lanes)
-#define lnrnn_stream_rows (lnrnn_api_table->lnrnn_stream_rows)
-#define lnrnn_stream_state (lnrnn_api_table->lnrnn_stream_state)
-#define lnrnn_stream_steps (lnrnn_api_table->lnrnn_stream_steps)
+#define lnrnn_handle_open (lnrnn_api_table->lnrnn_handle_open)
+#define lnrnn_version (lnrnn_api_table->lnrnn_version)
+#define lnrnn_isa_list (lnrnn_api_table->lnrnn_isa_list)
+#define lnrnn_isa_emulated (lnrnn_api_table->lnrnn_isa_emulated)
 #define lnrnn_isa_name (lnrnn_api_table->lnrnn_isa_name)
+#define lnrnn_isa_use (lnrnn_api_table->lnrnn_isa_use)
+#define lnrnn_isa_unit (lnrnn_api_table->lnrnn_isa_unit)
+#define lnrnn_isa_amx (lnrnn_api_table->lnrnn_isa_amx)
+#define lnrnn_has_openmp (lnrnn_api_table->lnrnn_has_openmp)
+#define lnrnn_team_list (lnrnn_api_table->lnrnn_team_list)
+#define lnrnn_team_name (lnrnn_api_table->lnrnn_team_name)
+#define lnrnn_team_use (lnrnn_api_table->lnrnn_team_use)
 #define lnrnn_cores (lnrnn_api_table->lnrnn_cores)
+#define lnrnn_get_num_threads (lnrnn_api_table->lnrnn_get_num_threads)
+#define lnrnn_set_num_threads (lnrnn_api_table->lnrnn_set_num_threads)
+#define lnrnn_on_shortage (lnrnn_api_table->lnrnn_on_shortage)
+#define lnrnn_try_threads_again (lnrnn_api_table->lnrnn_try_threads_again)
 #define lnrnn_map (lnrnn_api_table->lnrnn_map)
 #define lnrnn_layer_norm (lnrnn_api_table->lnrnn_layer_norm)
 #define lnrnn_layer_norm_backward (lnrnn_api_table->lnrnn_layer_norm_backward)
@@ -139,6 +165,32 @@ static inline int lnrnn_import(void)
 #define lnrnn_batch_work (lnrnn_api_table->lnrnn_batch_work)
 #define lnrnn_batch_norm (lnrnn_api_table->lnrnn_batch_norm)
 #define lnrnn_batch_norm_backward (lnrnn_api_table->lnrnn_batch_norm_backward)
+#define lnrnn_describe (lnrnn_api_table->lnrnn_describe)
+#define lnrnn_description_resolve (lnrnn_api_table->lnrnn_description_resolve)
+#define lnrnn_description_arrays (lnrnn_api_table->lnrnn_description_arrays)
+#define lnrnn_description_array (lnrnn_api_table->lnrnn_description_array)
+#define lnrnn_network_create (lnrnn_api_table->lnrnn_network_create)
+#define lnrnn_network_open (lnrnn_api_table->lnrnn_network_open)
+#define lnrnn_network_retain (lnrnn_api_table->lnrnn_network_retain)
+#define lnrnn_network_release (lnrnn_api_table->lnrnn_network_release)
+#define lnrnn_network_inputs (lnrnn_api_table->lnrnn_network_inputs)
+#define lnrnn_network_units (lnrnn_api_table->lnrnn_network_units)
+#define lnrnn_network_layers (lnrnn_api_table->lnrnn_network_layers)
+#define lnrnn_network_directions (lnrnn_api_table->lnrnn_network_directions)
+#define lnrnn_network_states (lnrnn_api_table->lnrnn_network_states)
+#define lnrnn_network_run (lnrnn_api_table->lnrnn_network_run)
+#define lnrnn_stream_create (lnrnn_api_table->lnrnn_stream_create)
+#define lnrnn_stream_release (lnrnn_api_table->lnrnn_stream_release)
+#define lnrnn_stream_network (lnrnn_api_table->lnrnn_stream_network)
+#define lnrnn_stream_lanes (lnrnn_api_table->lnrnn_stream_lanes)
+#define lnrnn_stream_state (lnrnn_api_table->lnrnn_stream_state)
+#define lnrnn_stream_steps (lnrnn_api_table->lnrnn_stream_steps)
+#define lnrnn_handle_create (lnrnn_api_table->lnrnn_handle_create)
+#define lnrnn_handle_free (lnrnn_api_table->lnrnn_handle_free)
+#define lnrnn_handle_stream (lnrnn_api_table->lnrnn_handle_stream)
+#define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
+#define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
+#define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
 
 #endif
 

@@ -29,7 +29,7 @@ from .rnn.models import GRU, LSTM, RNN
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
-from .runtime import cpu_info, get_include, get_num_threads, num_threads, set_num_threads
+from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.1.0"
 threadpools.register(__version__)
@@ -56,6 +56,7 @@ __all__ = [
     "from_keras",
     "from_torch",
     "get_include",
+    "get_library",
     "get_num_threads",
     "layer_norm",
     "layer_norm_backward",

@@ -129,11 +129,11 @@ def batch_norm_backward(
 ) -> tuple[ndarray, ndarray | None, ndarray] | None: ...
 def set_part(part: float) -> None: ...
 
-Statistics = dict[str, Any]  # side -> (mean, var), each (T, width) float64; "count" -> (T,) int64
-
 Sites = dict[str, tuple[ndarray | None, ndarray | None]]  # side -> what belongs to the gain, to the bias
 
-Masks = tuple[ndarray | None, ndarray | None, ndarray | None]  # of h on its way to W_hh; zoneout of h, of c
+def fold(
+    mean: ndarray, var: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float, averages: bool
+) -> tuple[ndarray, ndarray]: ...
 
 class Layer:
     def __init__(
@@ -159,6 +159,30 @@ class Layer:
     def set_steps(self, tables: dict[str, tuple[ndarray, ndarray]], known: int, overrun_row: int) -> None: ...
     @property
     def nbytes(self) -> int: ...
+    def tape(self, steps: int) -> ndarray: ...
+    @property
+    def tape_width(self) -> int: ...
+    def empty_gradients(self) -> list[ndarray]: ...
+
+class Packed: ...  # the compiled module's own
+class Call: ...
+
+class Network:
+    layers: tuple[Layer, ...]
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        directions: int,
+        batch_first: bool,
+        refused_from: int,
+        together: bool = False,
+    ) -> None: ...
+    def call(
+        self, x: Any, h0: Any, lengths: Any, threads: int
+    ) -> tuple[ndarray, ndarray | tuple[ndarray, ...]] | None: ...
+    def train(
+        self, x: Any, h0: Any, lengths: Any
+    ) -> tuple[ndarray, Any, tuple[ndarray, ...], ndarray, ndarray, list[ndarray], list[ndarray]] | None: ...
     def forward(
         self,
         *,
@@ -169,15 +193,9 @@ class Layer:
         c0: ndarray | None = None,
         cn: ndarray | None = None,
         rows: ndarray,
-        statistics: Statistics | None = None,
-        tape: ndarray | None = None,
-        masks: Masks | None = None,
+        training: Any = None,
         threads: int = 0,
     ) -> None: ...
-    def tape(self, steps: int) -> ndarray: ...
-    @property
-    def tape_width(self) -> int: ...
-    def empty_gradients(self) -> list[ndarray]: ...
     def backward(
         self,
         *,
@@ -186,58 +204,17 @@ class Layer:
         h0: ndarray,
         c0: ndarray | None = None,
         rows: ndarray,
-        statistics: Statistics | None,
-        tape: ndarray,
-        masks: Masks | None = None,
+        training: Any,
         gy: ndarray,
         ghn: ndarray | None,
         gcn: ndarray | None = None,
         gx: ndarray | None,
         gh0: ndarray,
         gc0: ndarray | None = None,
-        grads: list[ndarray] | None = None,
+        grads: list[list[ndarray]] | None = None,
         add: bool = False,
         threads: int = 0,
-    ) -> list[ndarray]: ...
-
-class Parts: ...  # the compiled module's own
-
-class Together:
-    def set(
-        self,
-        k: int,
-        layer: Layer,
-        *,
-        x: ndarray,
-        y: ndarray,
-        h0: ndarray,
-        hn: ndarray,
-        c0: ndarray | None = None,
-        cn: ndarray | None = None,
-    ) -> None: ...
-    def run(self, scratch: ndarray | None = None) -> ndarray: ...
-
-class Layers:
-    layers: tuple[Layer, ...]
-    def __init__(
-        self, layers: tuple[Layer, ...], directions: int, batch_first: bool, refused_from: int
-    ) -> None: ...
-    def together(self, rows: ndarray, threads: int) -> Together | None: ...
-    def call(
-        self, x: Any, h0: Any, lengths: Any, threads: int
-    ) -> tuple[ndarray, ndarray | tuple[ndarray, ...]] | None: ...
-    def train(
-        self, x: Any, h0: Any, lengths: Any
-    ) -> (
-        tuple[
-            ndarray,
-            Any,
-            tuple[ndarray, ...],
-            ndarray,
-            list[tuple[Layer, ndarray, ndarray, ndarray]],
-        ]
-        | None
-    ): ...
+    ) -> list[list[ndarray]]: ...
 
 LAST_STEP: int  # that a lane counts
 
@@ -246,7 +223,7 @@ class Workspace: ...  # the compiled module's own
 class Lanes:
     states: list[ndarray]
     steps: ndarray
-    def __init__(self, layers: tuple[Layer, ...], lanes: int, refused_from: int, together: bool) -> None: ...
+    def __init__(self, network: Network, lanes: int) -> None: ...
     def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
     def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
 

@@ -123,6 +123,12 @@ def get_include() -> str:
     return str(installed if installed.is_dir() else package.parent / "include")  # installed in place
 
 
+def get_library() -> str:
+    """The file of liblnrnn, the shared library in the package, for programs and other languages that call
+    lnrnn without Python, as by ctypes.CDLL. docs/c_api.md has examples."""
+    return str(next(Path(__file__).parent.glob("liblnrnn.*")))
+
+
 def _is_command() -> bool:
     """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
     argv = getattr(sys, "argv", None) or [""]

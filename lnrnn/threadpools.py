@@ -19,7 +19,7 @@ def register(version: str) -> None:
 
     class Pool(threadpoolctl.LibController):  # type: ignore[misc]
         user_api = internal_api = "lnrnn"
-        filename_prefixes = ("_core.",)
+        filename_prefixes = ("liblnrnn.",)
         check_symbols = ("lnrnn_get_thread_limit",)
 
         def get_num_threads(self) -> int:

@@ -15,7 +15,7 @@ from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset, strcpy
+from libc.string cimport memcmp, memcpy, memset, strcmp, strcpy
 
 from lnrnn cimport *
 from lnrnn_c cimport *
@@ -26,6 +26,11 @@ from contextvars import ContextVar
 from time import perf_counter
 
 import numpy as np
+
+if strcmp(lnrnn_version(), LNRNN_VERSION):
+    raise ImportError(
+        f"liblnrnn is of version {lnrnn_version().decode()}, the module of lnrnn of {LNRNN_VERSION.decode()}: "
+        "the process has loaded another one than that of the package")
 
 cnp.import_array()
 
@@ -300,8 +305,7 @@ include "elementwise.pxi"
 include "layer_norm.pxi"
 include "batch_norm.pxi"
 include "recurrent.pxi"
-include "together.pxi"
+include "network.pxi"
 include "stream.pxi"
-include "short_call.pxi"
 include "file.pxi"
 include "c_api.pxi"

@@ -6,35 +6,19 @@ from libc.stdint cimport int64_t, uint32_t
 from lnrnn cimport *
 
 cdef extern from "lnrnn/tuning.h" nogil:
-    enum:
-        LNRNN_SHORT_CALL_WORK
-        LNRNN_RELEASE_LOCK_WORK
-        LNRNN_RELEASE_LOCK_ELEMENTS
-        LNRNN_FIRST_PART_WORK
-    double LNRNN_PART_SECONDS
-
-cdef extern from "lnrnn.h" nogil:
-    enum: LNRNN_ISAS
-    size_t lnrnn_isa_list(const char **names)
-    size_t lnrnn_isa_emulated(const char **names)
-    const char *lnrnn_isa_unit(int weights)
-    const char *lnrnn_isa_amx()
-    int lnrnn_isa_use(const char *name)
-    int lnrnn_has_openmp()
-    size_t lnrnn_team_list(const char **names)
-    const char *lnrnn_team_name()
-    int lnrnn_team_use(const char *name)
-    int lnrnn_get_num_threads()
-    void lnrnn_set_num_threads(int n)
-    void lnrnn_on_shortage(void (*report)(int wanted, int given) noexcept)
-    void lnrnn_try_threads_again()
-
     ctypedef struct lnrnn_caches:
         size_t l1, l2, l3
         bint reads_ahead
 
     lnrnn_caches lnrnn_get_caches()
     void lnrnn_set_caches(lnrnn_caches caches)
+
+    enum:
+        LNRNN_SHORT_CALL_WORK
+        LNRNN_RELEASE_LOCK_WORK
+        LNRNN_RELEASE_LOCK_ELEMENTS
+        LNRNN_FIRST_PART_WORK
+    double LNRNN_PART_SECONDS
 
 cdef extern from "rnn/layer.h" nogil:
     enum: LNRNN_INT8_INPUTS
@@ -70,13 +54,6 @@ cdef extern from "rnn/layer.h" nogil:
 
     void lnrnn_rnn_configure(lnrnn_rnn_config *config)
 
-    ctypedef struct lnrnn_rnn_scratch:
-        size_t floats
-
-    ctypedef struct lnrnn_rnn_plan:
-        size_t group
-        lnrnn_rnn_scratch scratch
-
     ctypedef struct lnrnn_site_statistics:
         double *mean
         double *var
@@ -90,33 +67,6 @@ cdef extern from "rnn/layer.h" nogil:
         const unsigned char *c
         size_t sequences
 
-    ctypedef struct lnrnn_rnn_call:
-        const lnrnn_rnn_config *config
-        const lnrnn_rnn_plan *plan
-        size_t T, B
-        const uint32_t *w_ih
-        const uint32_t *w_hh
-        const float *x
-        ptrdiff_t xt, xb
-        float *y
-        ptrdiff_t yt, yb
-        const float *h0
-        const float *c0
-        float *hn
-        float *cn
-        const lnrnn_row *rows
-        size_t last_step_end
-        lnrnn_site_statistics statistics[3]
-        int64_t *count
-        float *tape
-        lnrnn_rnn_masks masks
-        double part
-        int resumed
-        float *scratch
-
-    void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan)
-    int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
-
     size_t lnrnn_tape_width(const lnrnn_rnn_config *)
 
     ctypedef struct lnrnn_site_gradients:
@@ -124,45 +74,31 @@ cdef extern from "rnn/layer.h" nogil:
         double *bias
 
     ctypedef struct lnrnn_rnn_gradients:
-        const float *gy
-        ptrdiff_t gyt, gyb
-        const float *ghn
-        const float *gcn
         const uint32_t *w_ih_t
         const uint32_t *w_hh_t
         const float *w_ih
         const float *w_hh
-        float *gx
-        ptrdiff_t gxt, gxb
-        float *gh0
-        float *gc0
         float *gw_ih
         float *gw_hh
         int add
         lnrnn_site_gradients site[3]
         double *inner[2]
-        float *work
 
     int lnrnn_reads_lines(const float *w, size_t k)
-    size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *)
-    int lnrnn_rnn_backward(const lnrnn_rnn_call *, const lnrnn_rnn_gradients *)
+
+cdef extern from "rnn/fold.h" nogil:
+    ctypedef struct lnrnn_fold_job:
+        size_t known, width
+        int averages
+        const double *mean
+        const double *var
+        const float *gain
+        const float *bias
+        double eps
+
+    void lnrnn_fold(const lnrnn_fold_job *f, float *scale, float *shift)
 
 cdef extern from "rnn/network.h" nogil:
-    ctypedef struct lnrnn_line:
-        lnrnn_rnn_call call
-        lnrnn_rnn_plan plan
-
-    ctypedef struct lnrnn_network:
-        lnrnn_line *line
-        size_t layers, directions
-        float *scratch
-        double part
-        int resumed
-        size_t groups, floats
-
-    int lnrnn_network_plan(lnrnn_network *, int threads)
-    int lnrnn_network_forward(lnrnn_network *)
-
     enum:
         LNRNN_NETWORK_FASTEST
         LNRNN_NETWORK_IN_TURN
@@ -170,54 +106,100 @@ cdef extern from "rnn/network.h" nogil:
 
     void lnrnn_set_network_way(int way)
 
-cdef extern from "rnn/stream.h" nogil:
-    ctypedef struct lnrnn_handle "lnrnn_stream": # as this module sees it
-        size_t inputs, units, layers, lanes, rows
-        int by_step, together
-        int64_t refused_from
-        int64_t *steps
-        lnrnn_rnn_call *calls
-        lnrnn_row *table
-        float *x
-        int64_t *seen
-        void *owner
+    ctypedef struct lnrnn_packed_weights:
+        const uint32_t *ih
+        const uint32_t *hh
 
-    int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
-    void lnrnn_stream_run(lnrnn_handle *s, float *y)
+    ctypedef struct lnrnn_network_fields "lnrnn_network": # as this module sees it
+        size_t layers, directions
+        const lnrnn_rnn_config *config
+        const lnrnn_packed_weights *weights
+        const char *isa
+        int64_t refused_from
+        int together
+        size_t inputs, units
+        int states
+        double step_work
+
+    size_t lnrnn_network_complete(lnrnn_network_fields *n)
+
+    ctypedef struct lnrnn_line:
+        pass
+
+    ctypedef struct lnrnn_line_training:
+        lnrnn_site_statistics statistics[3]
+        int64_t *count
+        float *tape
+        lnrnn_rnn_masks masks
+
+    ctypedef struct lnrnn_layer_training:
+        float *y
+        float *dropped
+        const unsigned char *kept
+        float scale
+        const float *factors
+
+    ctypedef struct lnrnn_network_call:
+        const lnrnn_network_fields *network
+        lnrnn_line *line
+        size_t steps, sequences
+        const float *x
+        ptrdiff_t xt, xb
+        float *y
+        ptrdiff_t yt, yb
+        const lnrnn_row *rows
+        size_t B, states
+        const float *h0
+        const float *c0
+        float *hn
+        float *cn
+        const lnrnn_line_training *line_training
+        const lnrnn_layer_training *layer_training
+        int threads
+        double part
+        int resumed
+        float *scratch
+
+    size_t lnrnn_network_plan(lnrnn_network_call *n)
+    int lnrnn_network_forward(lnrnn_network_call *n)
+
+    ctypedef struct lnrnn_network_gradients:
+        lnrnn_rnn_gradients *line
+        const float *gy
+        ptrdiff_t gyt, gyb
+        const float *ghn
+        const float *gcn
+        float *gx
+        ptrdiff_t gxt, gxb
+        float *gh0
+        float *gc0
+
+    size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g)
+    int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
+
+cdef extern from "rnn/stream.h" nogil:
+    ctypedef struct lnrnn_stream_fields "lnrnn_stream":
+        lnrnn_network_fields *network
+        size_t lanes
+        float *h
+        float *c
+        int64_t *steps
+        int references
+
+    ctypedef struct lnrnn_handle_fields "lnrnn_handle":
+        lnrnn_stream_fields *stream
+        size_t rows
+        void *owner
+        void (*release)(void *owner) noexcept
+        lnrnn_network_call call
+        float *x
+
+    size_t lnrnn_handle_memory(const lnrnn_network_fields *network, size_t lanes, size_t rows)
+    size_t lnrnn_handle_prepare(lnrnn_handle_fields *h, const lnrnn_network_fields *network, int threads, void *memory)
+    int lnrnn_handle_choose(lnrnn_handle_fields *h, const int64_t *lanes, const unsigned char *resets)
+    void lnrnn_handle_run(lnrnn_handle_fields *h, float *y)
 
 cdef extern from "file/model_file.h" nogil:
-    enum: LNRNN_MESSAGE
-    ctypedef enum lnrnn_status:
-        LNRNN_OK
-        LNRNN_NO_MEMORY
-        LNRNN_NO_FILE
-
-    ctypedef struct lnrnn_description:
-        int cell, act, weights
-        size_t input_size, hidden_size, num_layers
-        int bias, batch_first, bidirectional
-        int norm, placement, span, cell_norm, inner_bias
-        double eps
-        size_t max_steps
-        int overrun
-        double momentum
-        double *zoneout
-        double dropout
-
-    enum:
-        LNRNN_OVERRUN_RAISE
-        LNRNN_OVERRUN_LAST
-        LNRNN_OVERRUN_MEAN
-        LNRNN_OVERRUN_BATCH
-
-    enum: LNRNN_ARRAY_DIMS
-    ctypedef struct lnrnn_array:
-        const char *name
-        int dtype
-        size_t ndim
-        size_t *shape
-        const void *data
-
     ctypedef struct lnrnn_tensor:
         lnrnn_array array
 

@@ -1,32 +1,17 @@
-# One recurrent layer in one direction, whole or a step a call. Part of _core.pyx.
+# The parameters of a recurrent layer in one direction. Part of _core.pyx.
 
-# A long call is done in parts, and between two of them an interrupt is served. 0: as long as tuning.h says.
-cdef double fixed_part = 0
-
-
-def set_part(double part):
-    """For tests: the multiply-adds of a thread in each part of a call; 0: as tuning.h says."""
-    global fixed_part
-    fixed_part = part
-
-
-cdef class Parts:
-    """The sizes of a call's parts."""
-
-    cdef double size, since
-
-    def __cinit__(self):
-        self.size = fixed_part or LNRNN_FIRST_PART_WORK
-        self.since = perf_counter()
-
-    cdef double next(self) except -1:
-        """Serves an interrupt. -> the next part."""
-        cdef double took = perf_counter() - self.since
-        PyErr_CheckSignals()
-        if not fixed_part:
-            self.size *= min(4, max(0.25, LNRNN_PART_SECONDS / max(took, 1e-6)))
-        self.since = perf_counter()
-        return self.size
+def fold(mean, var, gain, bias, double eps, bint averages):
+    """Batch norm of the known steps, mean and var (known, width), with gain (width) and bias (width) or None. averages: a
+    row more, of the means over the steps. -> scale, shift (known or known + 1, width)."""
+    cdef lnrnn_fold_job f
+    cdef size_t rows, values
+    f.known, f.width, f.averages, f.eps = axis(mean, 0), axis(mean, 1), averages, eps
+    rows, values = f.known + f.averages, f.known * f.width
+    f.mean, f.var = <const double *>pointer(mean, cnp.NPY_FLOAT64, values, False), <const double *>pointer(var, cnp.NPY_FLOAT64, values, False)
+    f.gain, f.bias = floats(gain, f.width), floats(bias, f.width)
+    scale, shift = np.empty((rows, f.width), np.float32), np.empty((rows, f.width), np.float32)
+    lnrnn_fold(&f, out_floats(scale, rows * f.width), out_floats(shift, rows * f.width))
+    return scale, shift
 
 
 cdef class Layer:
@@ -115,12 +100,12 @@ cdef class Layer:
         self.tables = tables
 
     cdef tuple pack(self):
-        """-> instruction set, W_ih, W_hh, packed. A caller keeps the tuple while C reads it: another thread
+        """-> the address of the instruction set's name, W_ih, W_hh, packed. A caller keeps the tuple while C reads it: another thread
         may pack again."""
         cdef tuple kept
         with cython.critical_section(self):
             kept = self.packed
-        name = isa()
+        name = <uintptr_t>lnrnn_isa_name()
         if kept is None or kept[0] != name:
             kept = (name, *(packed(w, False, self.config.dtype) for w in self.weights))
             with cython.critical_section(self):
@@ -128,12 +113,12 @@ cdef class Layer:
         return kept
 
     cdef tuple pack_transposed(self, bint both):
-        """-> instruction set, W_hh and, if both are wanted, W_ih, transposed and packed; None for one that backward reads as
+        """-> that address, W_hh and, if both are wanted, W_ih, transposed and packed; None for one that backward reads as
         it stands."""
         cdef tuple kept
         with cython.critical_section(self):
             kept = self.transposed
-        name = isa()
+        name = <uintptr_t>lnrnn_isa_name()
         if kept is None or kept[0] != name or len(kept) < 2 + both:
             first = kept[1] if kept is not None and kept[0] == name else turned(self.weights[1])
             kept = (name, first, turned(self.weights[0])) if both else (name, first)
@@ -148,79 +133,6 @@ cdef class Layer:
             both = self.packed, self.transposed
         return sum(w.nbytes for kept in both if kept for w in kept[1:] if w is not None)
 
-    cdef tuple describe(self, lnrnn_rnn_call *r, x, y, h0, hn, c0, cn, rows, statistics, tape, masks, bint writable=True):
-        """Fills r, all but its plan. Not writable: for backward, which only reads these arrays. -> what must
-        live as long as r."""
-        cdef ptrdiff_t steps = axis(x, 0), sequences = axis(x, 1), states = axis(h0, 0)
-        cdef ptrdiff_t D = self.config.D, H = self.config.H, R = axis(rows, 0)
-        cdef float *px = NULL
-        cdef size_t n, T
-        cdef int index
-        cdef tuple kept = self.pack()
-        memset(r, 0, sizeof(r[0]))
-        r.config = &self.config
-        r.w_ih, r.w_hh = words(kept[1]), words(kept[2])
-        strided(x, steps, sequences, D, False, &px, &r.xt, &r.xb)
-        r.x = px
-        strided(y, steps, sequences, H, writable, &r.y, &r.yt, &r.yb)
-        r.h0, r.hn = floats(h0, states * H), <float *>pointer(hn, cnp.NPY_FLOAT32, states * H, writable)
-        if self.config.cell_state:
-            r.c0, r.cn = floats(c0, states * H), <float *>pointer(cn, cnp.NPY_FLOAT32, states * H, writable)
-            if c0 is None or cn is None:
-                raise AssertionError("broken promise: an LSTM without c")
-        r.rows, r.B = table_of(rows), R
-        check_rows(r, steps, sequences, states)
-        T = r.T
-        if statistics is not None:
-            for side, value in statistics.items():
-                if side == "count":
-                    r.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
-                else:
-                    index, (mean, var) = self.site_of(side), value
-                    n = T * self.config.site[index].width  # GCOVR_EXCL_LINE: gcc moves the computation
-                    r.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
-                    r.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
-        if masks is not None:
-            r.masks.sequences, n = sequences, steps * sequences * H
-            r.masks.state = floats(masks[0], sequences * H)
-            r.masks.h = <const unsigned char *>pointer(masks[1], cnp.NPY_BOOL, n, False)
-            r.masks.c = <const unsigned char *>pointer(masks[2], cnp.NPY_BOOL, n, False)
-        if tape is not None:
-            if (r.masks.h == NULL) != (self.config.zoneout_h == 0) or (r.masks.c == NULL) != (self.config.zoneout_c == 0):
-                raise AssertionError("broken promise: a tape with zoneout, and no masks of it")
-            n = lnrnn_tape_width(&self.config) * active_steps(r)
-            r.tape = <float *>pointer(tape, cnp.NPY_FLOAT32, n, writable)
-        return kept
-
-    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, statistics=None, tape=None, tuple masks=None, int threads=0):
-        """x (T, B, D), h0, and of an LSTM c0, (states, H) -> y (T, B, H), hn, cn (states, H).
-
-        rows (R, 6): lnrnn_row of lnrnn.h, longest first; no other thread can change them. statistics: side ->
-        (mean, var), arrays (steps of the longest row, values), and "count" -> (steps): make batch norm use and report those
-        of the batch. tape: written, for backward. masks: in training, what is dropped, each None for nothing: factors of
-        h on its way to W_hh, (B, H) float32; where zoneout keeps the old h, and the old c, (T, B, H) bool. threads: the
-        most that are used; 0: as set for all calls.
-        """
-        cdef lnrnn_rnn_call r
-        cdef lnrnn_rnn_plan plan
-        cdef Parts parts
-        cdef bint finished = False
-        kept = self.describe(&r, x, y, h0, hn, c0, cn, rows, statistics, tape, masks)
-        lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
-        scratch = aligned(plan.scratch.floats)
-        r.plan, r.scratch = &plan, out_floats(scratch, plan.scratch.floats)
-        if tape is None and plan.group < r.B and r.rows[0].length != r.rows[r.B - 1].length:
-            rows = dealt(rows, plan.group)
-            r.rows = table_of(rows)
-        parts = Parts()
-        r.part = parts.size
-        while True:
-            with nogil:
-                finished = lnrnn_rnn_forward(&r)
-            if finished:
-                return
-            r.part, r.resumed = parts.next(), 1
-
     def tape(self, size_t steps):
         """An empty tape for so many steps of rows."""
         return aligned(lnrnn_tape_width(&self.config) * steps)
@@ -229,74 +141,6 @@ cdef class Layer:
     def tape_width(self):
         """Floats of a step of a row in a tape."""
         return lnrnn_tape_width(&self.config)
-
-    def backward(self, *, x, y, h0, c0=None, rows, statistics, tape, tuple masks=None, gy, ghn, gcn=None, gx,
-                 gh0, gc0=None, list grads=None, bint add=False, int threads=0):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written; gx
-        None: it is not wanted. -> the gradients of weight_ih and weight_hh, then of the gain and the bias of each of the
-        sites, where it has them, then of the inner biases: float32, in the order in which they were given. They stand in the
-        arrays of `grads`, which they are added to (add), or in new ones."""
-        cdef lnrnn_rnn_call r
-        cdef lnrnn_rnn_plan plan
-        cdef lnrnn_rnn_gradients g
-        cdef size_t T = axis(x, 0), B = axis(x, 1), states = axis(h0, 0)
-        cdef size_t D = self.config.D, H = self.config.H, n = self.config.outputs
-        cdef size_t need
-        cdef int index
-        cdef float *pgy = NULL
-        cdef Parts parts
-        cdef bint finished = False
-        cdef room doubles
-        memset(&g, 0, sizeof(g))
-        # A tape belongs to the caller, who may make its arrays writeable again.
-        rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
-        kept = self.describe(&r, x, y, h0, h0, c0, c0, rows, statistics, tape, masks, False)
-        for index in range(LNRNN_SITES):
-            if tape is None or (self.config.norm == LNRNN_NORM_BATCH and self.config.site[index].width
-                                and (r.count == NULL or r.statistics[index].mean == NULL)):
-                raise AssertionError("broken promise: a tape without its records or statistics")
-        transposed = self.pack_transposed(gx is not None)
-        strided(gy, T, B, H, False, &pgy, &g.gyt, &g.gyb)
-        g.gy, g.ghn, g.gcn = pgy, floats(ghn, states * H), floats(gcn, states * H)
-        g.w_ih, g.w_hh = floats(self.weights[0], n * D), floats(self.weights[1], n * H)
-        g.w_hh_t = words(transposed[1])
-        if gx is not None:
-            g.w_ih_t = words(transposed[2])
-            g.gx, g.gxt, g.gxb = out_floats(gx, T * B * D), B * D, D
-        g.gh0, g.gc0 = out_floats(gh0, states * H), out_floats(gc0, states * H)
-        if grads is None:
-            grads = self.empty_gradients()
-            add = False
-        g.gw_ih, g.gw_hh, g.add = out_floats(grads[0], n * D), out_floats(grads[1], n * H), add
-        lnrnn_rnn_make_plan(&r, threads or allowed_threads(), &plan)
-        r.plan = &plan
-        need = lnrnn_rnn_backward_work(&r)
-        work = aligned(need)
-        g.work = out_floats(work, need)
-        parts = Parts()
-        r.part = parts.size
-        need = 2 * n
-        for index in range(LNRNN_SITES):
-            need += 2 * self.config.site[index].width
-        take(&doubles, need)
-        try:
-            need = 0
-            for index, gain in self.learnt: # two biases of one sum have one gradient
-                where = self.gradient_of(&g, index, gain)
-                if where[0] == NULL:
-                    where[0] = doubles.values + need
-                    need += self.width_of(index)
-            while True:
-                with nogil:
-                    finished = lnrnn_rnn_backward(&r, &g)
-                if finished:
-                    break
-                r.part, r.resumed = parts.next(), 1
-            for one, (index, gain) in zip(grads[2:], self.learnt, strict=True):
-                rounded_to(self.width_of(index), self.gradient_of(&g, index, gain)[0], one, add)
-            return grads
-        finally:
-            leave(&doubles)
 
     def empty_gradients(self):
         """Arrays for the gradients that `backward` gives."""
@@ -311,6 +155,23 @@ cdef class Layer:
             dims[0] = self.width_of(index)
             found.append(cnp.PyArray_EMPTY(1, dims, cnp.NPY_FLOAT32, 0))
         return found
+
+    cdef size_t gradient_doubles(self) noexcept:
+        cdef size_t index, n = 2 * self.config.outputs
+        for index in range(LNRNN_SITES):
+            n += 2 * self.config.site[index].width
+        return n
+
+    cdef tuple fill_gradients(self, lnrnn_rnn_gradients *g, list grads, bint inputs):
+        """Weights, and where their gradients go. inputs: those of x are wanted too. -> to be kept while C reads it."""
+        cdef size_t D = self.config.D, H = self.config.H, n = self.config.outputs
+        cdef tuple transposed = self.pack_transposed(inputs)
+        g.w_ih, g.w_hh = floats(self.weights[0], n * D), floats(self.weights[1], n * H)
+        g.w_hh_t = words(transposed[1])
+        if inputs:
+            g.w_ih_t = words(transposed[2])
+        g.gw_ih, g.gw_hh = out_floats(grads[0], n * D), out_floats(grads[1], n * H)
+        return transposed
 
     cdef size_t width_of(self, int index) noexcept:
         """Of a site, or, from LNRNN_SITES on, of an inner bias."""
@@ -332,59 +193,6 @@ cdef int rounded_to(size_t n, const double *values, object array, bint add) exce
         to[i] = to[i] + <float>values[i] if add else <float>values[i]
     lnrnn_leave_floats(&own)
     return 0
-
-
-cdef inline const lnrnn_row *table_of(object rows) except? NULL:
-    return <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
-
-
-cdef int check_rows(lnrnn_rnn_call *r, int64_t steps, int64_t sequences, int64_t states) except -1:
-    """Rows within these arrays, longest first, no two with one state? Sets T and last_step_end."""
-    cdef size_t i, wrong = 0
-    cdef char some[512]
-    cdef char *seen = &some[0]
-    cdef const lnrnn_row *row
-    if states > <int64_t>sizeof(some):
-        seen = <char *>malloc(states)
-    if seen == NULL:
-        raise MemoryError  # GCOVR_EXCL_LINE: no memory for the marks of more than 512 states
-    memset(seen, 0, states)
-    r.T = r.rows[0].length if r.B else 0
-    r.last_step_end = 0
-    for i in range(r.B):
-        row = &r.rows[i]
-        if (row.sequence < 0 or row.sequence >= sequences or row.first < 0 or row.length < 0 or row.first > steps
-                or row.length > steps - row.first or row.end < row.first + row.length or row.end > steps
-                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0 or row.start > INT64_MAX - row.length
-                or (i and row.length > r.rows[i - 1].length)):
-            wrong += 1
-            break
-        seen[row.state] = 1
-        r.last_step_end = max(r.last_step_end, <size_t>(row.start + row.length))
-    if seen != &some[0]:
-        free(seen)
-    if wrong:
-        raise AssertionError("broken promise: rows that cannot be")
-    return 0
-
-
-cdef size_t active_steps(const lnrnn_rnn_call *r) noexcept:
-    """Those of all rows: the sum of their lengths."""
-    cdef size_t i, n = 0
-    for i in range(r.B):
-        n += <size_t>r.rows[i].length
-    return n
-
-
-cdef object dealt(rows, size_t group):
-    """The rows in groups that cost about the same, each group longest first: one row to each group in turn,
-    longest first, the turns alternately from the first group and from the last."""
-    place = np.arange(rows.shape[0])
-    to, turn = place // group, place % group
-    places = np.lexsort((np.where(turn % 2, -to, to), turn))
-    found = np.empty_like(rows)
-    found[places] = rows
-    return found
 
 
 cdef added(a, b):

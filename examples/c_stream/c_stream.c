@@ -10,11 +10,12 @@
 
 /* One lane of the stream, T steps: x (T, D) -> y (T, H). -> 0, or what is wrong with step *t. A loop like this
  * may run in a thread that Python knows nothing of, as that of a sound card. */
-static int take_steps(lnrnn_stream *s, int64_t lane, size_t T, const float *x, float *y, size_t *t)
+static int take_steps(lnrnn_handle *h, int64_t lane, size_t T, const float *x, float *y, size_t *t)
 {
-    const size_t D = lnrnn_stream_inputs(s), H = lnrnn_stream_units(s);
+    const lnrnn_network *const n = lnrnn_stream_network(lnrnn_handle_stream(h));
+    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n);
     for (*t = 0; *t < T; ++*t) {
-        const int wrong = lnrnn_stream_step(s, &lane, x + *t * D, y + *t * H);
+        const int wrong = lnrnn_handle_step(h, &lane, x + *t * D, y + *t * H);
         if (wrong)
             return wrong;
     }
@@ -30,21 +31,22 @@ static PyObject *run(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "Oy*w*L", &stream, &x, &y, &lane))
         return NULL;
-    lnrnn_stream *const s = lnrnn_stream_open(stream, 1, 1); /* steps of one lane, on one thread */
-    if (s) {
-        const size_t row = lnrnn_stream_inputs(s) * sizeof(float), T = (size_t)x.len / row;
+    lnrnn_handle *const h = lnrnn_handle_open(stream, 1, 1); /* steps of one lane, on one thread */
+    if (h) {
+        const lnrnn_network *const n = lnrnn_stream_network(lnrnn_handle_stream(h));
+        const size_t row = lnrnn_network_inputs(n) * sizeof(float), T = (size_t)x.len / row;
         size_t t = 0;
         int wrong = 0;
-        if ((size_t)x.len != T * row || (size_t)y.len != T * lnrnn_stream_units(s) * sizeof(float)) {
+        if ((size_t)x.len != T * row || (size_t)y.len != T * lnrnn_network_units(n) * sizeof(float)) {
             PyErr_SetString(PyExc_ValueError, "x must be (T, D) and y (T, H), float32");
         } else {
             Py_BEGIN_ALLOW_THREADS;
-            wrong = take_steps(s, lane, T, x.buf, y.buf, &t);
+            wrong = take_steps(h, lane, T, x.buf, y.buf, &t);
             Py_END_ALLOW_THREADS;
             if (wrong)
                 PyErr_Format(PyExc_ValueError, "step %zu of lane %lld is refused: code %d", t, lane, wrong);
         }
-        lnrnn_stream_close(s);
+        lnrnn_handle_free(h);
     }
     PyBuffer_Release(&x);
     PyBuffer_Release(&y);

@@ -13,19 +13,20 @@ def run(stream, const float[:, :, ::1] x, const float[::1] gain, const float[::1
     cdef Py_ssize_t T = x.shape[0], R = x.shape[1], H = y.shape[2], t
     cdef float *row
     cdef int wrong = 0
-    cdef lnrnn.lnrnn_stream *s = lnrnn.lnrnn_stream_open(stream, R, 1)  # R rows a step, on one thread
+    cdef lnrnn.lnrnn_handle *h = lnrnn.lnrnn_handle_open(stream, R, 1)  # R rows a step, on one thread
+    cdef const lnrnn.lnrnn_network *n = lnrnn.lnrnn_stream_network(lnrnn.lnrnn_handle_stream(h))
     try:
-        if (<size_t>x.shape[2] != lnrnn.lnrnn_stream_inputs(s) or <size_t>H != lnrnn.lnrnn_stream_units(s)
+        if (<size_t>x.shape[2] != lnrnn.lnrnn_network_inputs(n) or <size_t>H != lnrnn.lnrnn_network_units(n)
                 or y.shape[0] != T or y.shape[1] != R or gain.shape[0] != H or bias.shape[0] != H):
             raise ValueError("x must be (T, R, D), y (T, R, H), gain and bias (H)")
         with nogil:
             for t in range(T):
                 row = &y[t, 0, 0]
-                wrong = lnrnn.lnrnn_stream_step(s, NULL, &x[t, 0, 0], row)
+                wrong = lnrnn.lnrnn_handle_step(h, NULL, &x[t, 0, 0], row)
                 if wrong:
                     break
                 lnrnn.lnrnn_layer_norm(lnrnn.LNRNN_FLOAT32, R, H, row, H, &gain[0], &bias[0], 1e-5, row, H, 1, 1)
         if wrong:
             raise ValueError(f"step {t} is refused: code {wrong}")
     finally:
-        lnrnn.lnrnn_stream_close(s)
+        lnrnn.lnrnn_handle_free(h)

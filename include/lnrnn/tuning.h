@@ -7,7 +7,24 @@
 #ifndef LNRNN_TUNING_H
 #define LNRNN_TUNING_H
 
-#include "lnrnn.h"
+#include <stddef.h>
+
+/* --- caches.c ------------------------------------------------------------------------------------------- */
+
+/* Bytes of the data caches that a core reads through: its L1, its L2, and the L3 that it shares. caches.c
+ * asks the machine. reads_ahead: the core itself reads ahead of a loop, as fast as L3 gives it. */
+typedef struct {
+    size_t l1, l2, l3;
+    int reads_ahead;
+} lnrnn_caches;
+
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+/* Those of this machine, or of lnrnn_set_caches. */
+lnrnn_caches lnrnn_get_caches(void);
+/* For tests: no result may depend on them. Not while another thread computes. */
+void lnrnn_set_caches(lnrnn_caches caches);
+#pragma GCC visibility pop
 
 /* --- the product with packed weights: matmul_*.h ------------------------------------------------------- */
 

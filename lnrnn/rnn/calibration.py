@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .._core import Layer
 from ..errors import bad_type
 from . import engine
 from .architecture import Architecture
@@ -57,14 +56,9 @@ def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatis
     """Of every layer and direction, by suffix, where all sequences, and parts of such, go through time
     together."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
-    seen: list[dict[str, Any]] = []
-
-    def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any], None]:
-        seen.append(blank(made.sides, T))
-        return seen[-1], None
-
+    seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)
-    engine.run(snapshot, x, rows, start, note)
+    engine.run(snapshot, x, rows, start, engine.Training(seen))
     room = made.batch_norm.max_steps or 0 if made.batch_norm else 0
     nothing = StepStatistics.empty(made.sides, max(T, room))
     return {end: nothing.updated(batch, None) for end, batch in zip(made.suffixes, seen, strict=True)}

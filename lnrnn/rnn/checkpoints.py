@@ -8,12 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from .._core import Layer, empty
+from .._core import Layer, Network, empty
+from .dropout import MaskArrays
+from .engine import Training
 from .rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
+from .snapshot import LAST_STEP
 from .statistics import of_steps
 
 Array = np.ndarray
-MaskArrays = tuple[Array | None, Array | None, Array | None]  # as Masks.of_layer has them
+
+
+def alone(layer: Layer) -> Network:
+    """A network of this layer in its direction."""
+    return Network((layer,), 1, False, LAST_STEP)
+
+
+def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> Training:
+    """Of one layer in one direction."""
+    return Training(
+        None if statistics is None else [statistics],
+        None if tape is None else [tape],
+        None if masks is None else [masks],
+    )
 
 
 class Checkpoints:
@@ -35,34 +51,35 @@ class Checkpoints:
             yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
 
     def forward(
-        self, layer: Layer, reverse: bool, *, x: Array, y: Array, before: list[Array], after: list[Array],
-        rows: Array, statistics: Mapping[str, Any] | None, masks: MaskArrays | None, threads: int = 0,
+        self, network: Network, reverse: bool, *, x: Array, y: Array, before: list[Array], after: list[Array],
+        rows: Array, statistics: Mapping[str, Any] | None, masks: MaskArrays | None,
     ) -> None:  # fmt: skip
-        """As Layer.forward, with a tape. before, after: the states (states, H), h, or h and c."""
+        """As Network.forward, of one layer and direction. before, after: the states (states, H), h, or h and
+        c."""
         for old, new in zip(before, after, strict=True):
             new[...] = old
         _blank_past_the_end(y, rows)
         for t0, t1, some in self._parts(rows):
             self.states.append(tuple(s[some[:, STATE]] for s in after))
             table = _steps(some, t0, t1, reverse)
-            found = [s.copy() for s in self.states[-1]]
+            found = [s[None].copy() for s in self.states[-1]]
             table[:, STATE] = np.arange(len(table))
-            layer.forward(
+            network.forward(
                 x=x, y=y, h0=found[0], hn=found[0], c0=found[-1], cn=found[-1], rows=table,
-                statistics=of_steps(statistics, t0, t1), masks=masks, threads=threads,
+                training=_training(of_steps(statistics, t0, t1), masks),
             )  # fmt: skip
             for whole, part in zip(after, found, strict=True):
-                whole[some[:, STATE]] = part
+                whole[some[:, STATE]] = part[0]
 
     def backward(
-        self, layer: Layer, reverse: bool, *, x: Array, rows: Array, statistics: Mapping[str, Any] | None,
+        self, network: Network, reverse: bool, *, x: Array, rows: Array, statistics: Mapping[str, Any] | None,
         masks: MaskArrays | None, gy: Array, gafter: list[Array | None], gx: Array | None,
         gbefore: list[Array], grads: list[Array] | None,
     ) -> list[Array]:  # fmt: skip
-        """As Layer.backward. gafter, gbefore: the gradients of the states, (states, H). grads: arrays that
+        """As Network.backward. gafter, gbefore: the gradients of the states, (states, H). grads: arrays that
         the gradients are added to, or None for new ones."""
         add = grads is not None
-        grads = layer.empty_gradients() if grads is None else grads
+        grads = network.layers[0].empty_gradients() if grads is None else grads
         for g, given in zip(gbefore, gafter * len(gbefore), strict=False):
             g[...] = 0 if given is None else given
         parts = list(self._parts(rows))
@@ -81,22 +98,25 @@ class Checkpoints:
                 _picked(masks[0], who), _picked(masks[1], (steps, who)), _picked(masks[2], (steps, who)),
             )  # fmt: skip
             own_x, own_statistics = x[steps, who], of_steps(statistics, t0, t1, copy=True)
-            y, record = empty((*steps.shape, gy.shape[2])), layer.tape(int(table[:, LENGTH].sum()))
-            end, last = [np.empty_like(s) for s in begin], [g[some[:, STATE]] for g in gbefore]
-            layer.forward(
-                x=own_x, y=y, h0=begin[0], hn=end[0], c0=begin[-1], cn=end[-1], rows=table,
-                statistics=own_statistics, tape=record, masks=own_masks,
+            y, record = (
+                empty((*steps.shape, gy.shape[2])),
+                network.layers[0].tape(int(table[:, LENGTH].sum())),
+            )
+            begin = [s[None] for s in begin]
+            end, last = [np.empty_like(s) for s in begin], [g[some[:, STATE]][None] for g in gbefore]
+            training = _training(own_statistics, own_masks, record)
+            network.forward(
+                x=own_x, y=y, h0=begin[0], hn=end[0], c0=begin[-1], cn=end[-1], rows=table, training=training
             )  # fmt: skip
             own_gx = None if gx is None else empty(own_x.shape)
             first = [np.empty_like(g) for g in last]
-            layer.backward(
-                x=own_x, y=y, h0=begin[0], c0=begin[-1], rows=table, statistics=own_statistics, tape=record,
-                masks=own_masks, gy=gy[steps, who], ghn=last[0], gcn=last[-1], gx=own_gx, gh0=first[0],
-                gc0=first[-1], grads=grads, add=add,
+            network.backward(
+                x=own_x, y=y, h0=begin[0], c0=begin[-1], rows=table, training=training, gy=gy[steps, who],
+                ghn=last[0], gcn=last[-1], gx=own_gx, gh0=first[0], gc0=first[-1], grads=[grads], add=add,
             )  # fmt: skip
             add = True
             for whole, part in zip(gbefore, first, strict=True):
-                whole[some[:, STATE]] = part
+                whole[some[:, STATE]] = part[0]
             if gx is not None and own_gx is not None:
                 at, row = np.nonzero(within)
                 gx[steps[at, row], who[row]] = own_gx[at, row]

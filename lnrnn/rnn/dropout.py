@@ -15,6 +15,8 @@ from .batches import FLOAT32
 from .specs import DropoutSpec
 
 Array = np.ndarray
+# Factors of h on its way to W_hh, (B, H); where zoneout keeps the old h, and the old c, (T, B, H).
+MaskArrays = tuple[Array | None, Array | None, Array | None]
 DRAWN = 2**16  # numbers that are drawn at a time
 
 # The first number of a stream's spawn key: what it is drawn for.
@@ -77,12 +79,16 @@ class Masks:
         each = (*self.inputs, *self.between, *self.states, *(m for pair in self.zoneout for m in pair))
         return [mask for mask in each if mask is not None]
 
-    def of_layer(self, k: int) -> tuple[Array | None, Array | None, Array | None]:
+    def of_layer(self, k: int) -> MaskArrays:
         """Those of a layer in a direction as the compiled one takes them."""
         return self.states[k], *self.zoneout[k]
 
     def drops_input(self, layer: int) -> bool:
         return self.inputs[layer] is not None or self.between[layer] is not None
+
+    def of_input(self, layer: int) -> tuple[Array | None, float, Array | None]:
+        """Those of a layer's input as the compiled module takes them: which stay, their scale, factors."""
+        return self.between[layer], self.scale, self.inputs[layer]
 
     def on_input(self, layer: int, x: Array, out: Array) -> None:
         """x (T, B, width), the input of a layer or its gradient -> out, which may be x: through the masks."""

@@ -8,26 +8,44 @@ here changes a network: whoever owns one puts the new version in the place of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import Layer, empty
+from .._core import empty
 from ..errors import shaped
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, integers, states
-from .checkpoints import Checkpoints
-from .dropout import Masks
+from .dropout import MaskArrays
 from .rows import Rows, call_rows
 from .snapshot import Snapshot
 from .statistics import StepStatistics
 
 Array = np.ndarray
 
-# Called with each layer, its input and its output before it runs; gives the statistics and the tape that the
-# layer writes, each None if it is to write none.
-Note = Callable[[Layer, Array, Array], tuple[Mapping[str, Any] | None, Array | Checkpoints | None]]
+
+class Training(NamedTuple):
+    """Arrays of a run that is trained on, or whose statistics are wanted: the compiled module writes them, but
+    reads masks. A line is a layer in one direction.
+
+    statistics, tapes, masks: of each line; statistics as statistics.blank has them, masks as Masks.of_layer.
+    outputs: of each layer, as `empty_outputs` makes them. dropped: of each layer None, or an array for the
+    inputs that dropout leaves, and Masks.of_input. Dropout of the first layer's inputs is the caller's.
+    """
+
+    statistics: Sequence[Mapping[str, Any]] | None = None
+    tapes: Sequence[Array] | None = None
+    masks: Sequence[MaskArrays] | None = None
+    outputs: Sequence[Array] | None = None
+    dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
+
+
+def empty_outputs(made: Architecture, T: int, B: int) -> Array:
+    """(T, B, directions * H), of any contents; in memory (B, T, *) with batch_first."""
+    wide = made.directions * made.hidden_size
+    found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
+    return found
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
@@ -46,65 +64,25 @@ def run(
     x: Array,
     rows: Rows,
     start: Sequence[Array],
-    note: Note | None = None,
+    training: Training | None = None,
     threads: int = 0,
     out: Array | None = None,
-    masks: Masks | None = None,
 ) -> tuple[Array, list[Array]]:
     """All layers and directions.
 
     x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
-    out: where to write y, float32, the last axis contiguous, without memory in common with x. masks: what is
-    dropped, with a tape; x is then written to.
+    out: where to write y, float32, the last axis contiguous, without memory in common with x.
     -> y (T, B, directions * H), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
     """
     made = snapshot.architecture
-    T, B, _ = x.shape
-    directions, H = made.directions, made.hidden_size
-    end = [np.empty_like(s) for s in start]
-    statistics = tape = None
-    beside = None  # in training each layer runs before the next is prepared
-    if note is None and masks is None:
-        beside = snapshot.compiled().together(rows.table, threads)
-    ends = []
-    y = x
-    for k, layer in enumerate(snapshot.layers()):
-        d = k % directions
-        if d == 0 and out is not None and k >= len(made.suffixes) - directions:
-            x, y = y, out
-        elif d == 0:
-            x = y
-            wide = directions * H
-            y = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
-        if d == 0 and masks is not None and masks.drops_input(k // directions):
-            whole = x  # of the first layer x itself: nobody else has it
-            x = x if k == 0 else np.empty_like(whole)
-            masks.on_input(k // directions, whole, x)
-        part = y if directions == 1 else y[:, :, d * H : (d + 1) * H]
-        if note is not None:
-            statistics, tape = note(layer, x, part)
-        before = [rows.begin(s[k], d == 1) for s in start]
-        after = [e[k] for e in end] if rows.parts is None else [np.empty_like(s) for s in before]
-        ends.append(after)
-        dropped = None if masks is None else masks.of_layer(k)
-        if beside is not None:
-            beside.set(k, layer, x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1])
-        elif isinstance(tape, Checkpoints):
-            tape.forward(
-                layer, d == 1, x=x, y=part, before=before, after=after, rows=rows.table,
-                statistics=statistics, masks=dropped, threads=threads,
-            )  # fmt: skip
-        else:
-            layer.forward(
-                x=x, y=part, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
-                statistics=statistics, tape=tape, masks=dropped, threads=threads,
-            )  # fmt: skip
-    if beside is not None:
-        beside.run()
-    for k, after in enumerate(ends if rows.parts is not None else ()):
-        for e, found in zip(end, after, strict=True):
-            e[k] = rows.finish(found, k % directions == 1)
-    return y, end
+    y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out
+    before = [rows.begin(s, made.directions) for s in start]
+    after = [np.empty_like(s) for s in before]
+    snapshot.compiled().forward(
+        x=x, y=y, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
+        training=training, threads=threads,
+    )  # fmt: skip
+    return y, [rows.finish(s, made.directions) for s in after]
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:

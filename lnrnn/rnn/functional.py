@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._core import Layer
 from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, checked_batch, time_first
@@ -188,9 +187,8 @@ def forward(
     if record and lengths is None and not made.batch_norm:
         found = snapshot.compiled().train(x, _state(start), None)
         if found is not None:
-            y, state, begin, table, parts = found
-            between = [inputs for _, _, inputs, _ in parts[made.directions :: made.directions]]
-            tapes = [tape for _, tape, _, _ in parts]
+            y, state, begin, _, table, outputs, tapes = found
+            between = outputs[:-1]
             for array in between + tapes:
                 array.setflags(write=True)
             _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
@@ -202,21 +200,17 @@ def forward(
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     states = engine.state_arrays(made, "h0", _state(start), B, False)
     active = int(rows.table[:, LENGTH].sum())
-    seen: list[dict[str, Any]] = []
-    between, tapes = [], []
-
-    def note(layer: Layer, inputs: Array, y: Array) -> tuple[dict[str, Any] | None, Array | None]:
-        own = None
-        if made.sides:
-            seen.append(blank(made.sides, T))
-        if record:
-            if len(tapes) % made.directions == 0 and tapes:
-                between.append(as_caller(inputs, False, made.batch_first))
-            tapes.append(layer.tape(T * B))
-            own = _active(tapes[-1], T * B, active)
-        return of_steps(seen[-1], 0, rows.longest) if made.sides else None, own
-
-    y, end = engine.run(snapshot, x, rows, states, note)
+    seen = [blank(made.sides, T) for _ in made.suffixes] if made.sides else []
+    outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)] if record else []
+    tapes = [layer.tape(T * B) for layer in snapshot.layers()] if record else []
+    wanted = engine.Training(
+        [of_steps(each, 0, rows.longest) for each in seen] if seen else None,
+        [_active(tape, T * B, active) for tape in tapes] if record else None,
+        outputs=outputs if record else None,
+        dropped=[None] * made.num_layers,
+    )
+    y, end = engine.run(snapshot, x, rows, states, wanted, out=outputs[-1] if record else None)
+    between = [as_caller(one, False, made.batch_first) for one in outputs[:-1]]
     if record and T * B:
         _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
     flat = [a for each in seen for value in each.values() for a in _arrays(value)]
@@ -263,18 +257,12 @@ def backward(
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)
     T, B, _ = x.shape
-    active, D, H = int(rows.table[:, LENGTH].sum()), made.directions, made.hidden_size
+    active = int(rows.table[:, LENGTH].sum())
     outputs = [time_first(a, False, made.batch_first) for a in (*saved[: made.num_layers - 1], y)]
     tapes = saved[made.num_layers - 1 :]
-    batches = _seen(made, seen)
-    runs = []
-    for k, layer in enumerate(snapshot.layers()):
-        inputs = outputs[k // D - 1] if k >= D else x
-        own = outputs[k // D][:, :, k % D * H : (k % D + 1) * H]
-        tape = _active(tapes[k], T * B, active)
-        statistics = of_steps(batches[k], 0, rows.longest) if made.sides else None
-        runs.append(training.Run(layer, statistics, tape, inputs, own))
-    remembered = training.Tape(None, made, rows, (False, y.shape), states, None, tuple(runs))
+    batches = [of_steps(each, 0, rows.longest) for each in _seen(made, seen)]
+    tapes = [_active(tape, T * B, active) for tape in tapes]
+    remembered = training.taped(None, snapshot, rows, False, states, None, batches, tapes, x, outputs)
     gstart: Any
     gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)
     return gx, list(_arrays(gstart)), [*grads.values()]

@@ -42,17 +42,27 @@ class Parts:
     last: Array
     fresh: Array
 
-    def begin_backward(self, ghn: Array, reverse: bool) -> Array:
-        """The gradient of what `Rows.finish` has read: (B, H) -> (R, H)."""
-        found = np.zeros((self.count, ghn.shape[1]), ghn.dtype)
-        found[self.first if reverse else self.last] = ghn
+    def reached(self, k: int, directions: int) -> Array:
+        """The parts with which line k, a layer in a direction, ends."""
+        return self.first if k % directions else self.last
+
+    def begun(self, k: int, directions: int) -> Array:
+        """Those with which it begins."""
+        return self.last if k % directions else self.first
+
+    def begin_backward(self, ghn: Array, directions: int) -> Array:
+        """The gradient of what `Rows.finish` has read: (lines, B, H) -> (lines, R, H)."""
+        found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
+        for k, given in enumerate(ghn):
+            found[k, self.reached(k, directions)] = given
         return found
 
-    def finish_backward(self, gh0: Array, reverse: bool) -> Array:
-        """The gradient of what `Rows.begin` has read: (R, H) -> (B, H)."""
-        found: Array = gh0[self.last if reverse else self.first]
-        if not reverse:
-            found[self.fresh] = 0
+    def finish_backward(self, gh0: Array, directions: int) -> Array:
+        """The gradient of what `Rows.begin` has read: (lines, R, H) -> (lines, B, H)."""
+        found: Array = np.stack([g[self.begun(k, directions)] for k, g in enumerate(gh0)])
+        for k, g in enumerate(found):
+            if not k % directions:
+                g[self.fresh] = 0
         return found
 
 
@@ -89,23 +99,27 @@ class Rows:
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
-    def begin(self, h0: Array, reverse: bool) -> Array:
-        """h0 (B, H), of the sequences -> (R, H), of the rows: a forward direction starts with a sequence's
-        first part, a reverse one with its last; all other parts start at zero."""
+    def begin(self, h0: Array, directions: int) -> Array:
+        """h0 (lines, B, H), of the sequences -> (lines, R, H), of the rows. A line is a layer in a direction.
+        A forward one starts with a sequence's first part, a reverse one with its last. All other parts start
+        at zero."""
         parts = self.parts
         if parts is None:
             return h0
-        found = np.zeros((parts.count, h0.shape[1]), h0.dtype)
-        if reverse:
-            found[parts.last] = h0
-        else:
-            found[parts.first[~parts.fresh]] = h0[~parts.fresh]
+        found = np.zeros((len(h0), parts.count, h0.shape[2]), h0.dtype)
+        for k, given in enumerate(h0):
+            if k % directions:
+                found[k, parts.last] = given
+            else:
+                found[k, parts.first[~parts.fresh]] = given[~parts.fresh]
         return found
 
-    def finish(self, hn: Array, reverse: bool) -> Array:
-        """hn (R, H), of the rows -> (B, H): the state with which each sequence ends."""
+    def finish(self, hn: Array, directions: int) -> Array:
+        """hn (lines, R, H), of the rows -> (lines, B, H): the state with which each sequence ends."""
         parts = self.parts
-        return hn if parts is None else hn[parts.first if reverse else parts.last]
+        if parts is None:
+            return hn
+        return np.stack([given[parts.reached(k, directions)] for k, given in enumerate(hn)])
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:

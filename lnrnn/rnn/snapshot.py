@@ -51,7 +51,7 @@ class Snapshot:
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
     # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
-    _compiled: _core.Layers | None = field(default=None, init=False, repr=False)
+    _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def changed(self, **what: Any) -> Snapshot:
@@ -96,13 +96,14 @@ class Snapshot:
             return LAST_STEP
         return min(each.known for each in self.statistics.values())
 
-    def compiled(self) -> _core.Layers:
+    def compiled(self) -> _core.Network:
         """The compiled form of every layer and direction."""
         made = self._compiled
         if made is None:
             own = self.architecture
             layers = tuple(map(self._layer, own.suffixes))
-            made = _core.Layers(layers, own.directions, own.batch_first, self.refused_from)
+            together = self.overrun == "batch"
+            made = _core.Network(layers, own.directions, own.batch_first, self.refused_from, together)
             object.__setattr__(self, "_compiled", made)
         return made
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..errors import SequenceTooLongError
 from ..state import MOST_COUNTED
 from .rows import LENGTH, SEQUENCE, START
@@ -35,9 +36,7 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
 
-def of_steps(
-    batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False
-) -> dict[str, Any] | None:
+def of_steps(batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
     """The steps t0 .. t1 - 1 of what `blank` made: views, or, to be written with the same numbers, copies."""
     if batch is None:
         return None
@@ -154,14 +153,8 @@ class StepStatistics:
         if averages:
             beyond = self.known
         tables = {}
-        # What is beyond float32, or has neither variance nor eps, shows in its unit.
-        with np.errstate(all="ignore"):
-            for site in sites:
-                mean, var = (self.arrays[name][: self.known] for name in _names(site.side))
-                if averages:
-                    mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
-                gain, bias = (parameters.get(name or "") for name in site.parameters)
-                scale = gain / np.sqrt(var + eps)
-                shift = (np.float32(0) if bias is None else bias) - mean * scale
-                tables[site.side] = scale.astype(np.float32), shift.astype(np.float32)
+        for site in sites:
+            mean, var = (np.ascontiguousarray(self.arrays[n][: self.known]) for n in _names(site.side))
+            gain, bias = (parameters.get(name or "") for name in site.parameters)
+            tables[site.side] = _core.fold(mean, var, gain, bias, eps, averages)
         return tables, self.known, beyond

@@ -91,7 +91,7 @@ class Stream(Closed, Generic[State]):
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
-        self._lanes = _core.Lanes(snapshot.layers(), batch_size, snapshot.refused_from, self._together)
+        self._lanes = _core.Lanes(snapshot.compiled(), batch_size)
         self._all = np.arange(batch_size)
         if state is not None:
             arrays = self._shaped("state", as_state(state), batch_size)

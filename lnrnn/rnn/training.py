@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import Layer, empty
+from .._core import Network, empty
 from ..errors import bad_type, bad_value, integer, shaped
 from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, alone
 from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
 from .snapshot import Snapshot
@@ -27,9 +27,8 @@ Array = np.ndarray
 class Run(NamedTuple):
     """One layer in one direction of a forward run."""
 
-    layer: Layer  # the packed one that ran
-    statistics: dict[str, Any] | None  # of the batch, as statistics.blank has them
-    record: Array | Checkpoints  # the tape of the compiled module, or what makes it again
+    statistics: Any  # None, or of the batch, as statistics.blank has them
+    record: Any  # an array, the tape of the compiled module, or what makes it again
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, H)
 
@@ -60,6 +59,8 @@ class Tape:
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     runs: tuple[Run, ...]  # by layer and direction
+    network: Network  # the compiled one that ran
+    outputs: tuple[Array, ...]  # by layer, (T, B, directions * H)
 
     @property
     def nbytes(self) -> int:
@@ -114,11 +115,9 @@ def forward(
         dropout = snapshot.dropout
     simple = dropout is None and seed is None and checkpoint is None and resets is None
     if simple and not made.batch_norm and not snapshot.zoneout:
-        found = snapshot.compiled().train(x, h0, None if lengths is None else integers("lengths", lengths))
+        found: Any = short(owner, snapshot, x, h0, None if lengths is None else integers("lengths", lengths))
         if found is not None:
-            y, state, begin, table, parts = found
-            tape = Tape(owner, made, Rows(table), (False, y.shape), begin, None, _runs(made, parts))
-            return y, state, tape, []
+            return *found, []
     spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     x = copied(x)  # the tape's own: the caller may go on with x
@@ -129,22 +128,109 @@ def forward(
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     masks = draw(made, spec, snapshot.zoneout, entropy, T, B)
-    alive, runs = int(rows.table[:, LENGTH].sum()), []
-
-    def note(layer: Layer, x: Array, y: Array) -> tuple[dict[str, Any] | None, Array | Checkpoints]:
-        statistics = blank(made.sides, rows.longest) if made.sides else None
-        record = layer.tape(alive) if every is None else Checkpoints(every)
-        runs.append(Run(layer, statistics, record, x, y))
-        return runs[-1].statistics, runs[-1].record
-
-    y, end = engine.run(snapshot, x, rows, start, note, masks=masks)
-    shown = as_caller(y, unbatched, made.batch_first)
-    kept = [array for one in runs for array in one.arrays()] + ([] if masks is None else masks.arrays())
-    for array in (*rows.arrays(), *start, *kept):
+    if masks is not None and masks.drops_input(0):
+        masks.on_input(0, x, x)
+    seen = [blank(made.sides, rows.longest) for _ in made.suffixes] if made.sides else []
+    steps = int(rows.table[:, LENGTH].sum())
+    records: Any = [layer.tape(steps) if every is None else Checkpoints(every) for layer in snapshot.layers()]
+    outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)]
+    tape = taped(owner, snapshot, rows, unbatched, start, masks, seen, records, x, outputs)
+    if every is None:
+        _, end = engine.run(snapshot, x, rows, start, _training(tape), out=outputs[-1])
+    else:
+        end = _forward_checkpoints(tape, snapshot.layers())
+    y = as_caller(outputs[-1], unbatched, made.batch_first)
+    kept = [array for one in tape.runs for array in one.arrays()] + ([] if masks is None else masks.arrays())
+    for array in (*rows.arrays(), *start, *outputs, *kept):
         array.setflags(write=False)
-    tape = Tape(owner, made, rows, (unbatched, shown.shape), tuple(start), masks, tuple(runs))
-    seen = [one.statistics for one in runs if one.statistics is not None]
-    return copied(shown), as_state(end, unbatched), tape, seen
+    return copied(y), as_state(end, unbatched), tape, seen
+
+
+def short(
+    owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
+) -> tuple[Array, State, Tape] | None:
+    """`forward` without batch norm and masks, where all arguments are plain arrays of few sequences; else
+    None."""
+    compiled, made = snapshot.compiled(), snapshot.architecture
+    found = compiled.train(x, h0, lengths)
+    if found is None:
+        return None
+    y, state, start, x, table, outputs, tapes = found
+    x, *outputs = (time_first(a, False, made.batch_first) for a in (x, *outputs))
+    return y, state, taped(owner, snapshot, Rows(table), False, start, None, [], tapes, x, outputs)
+
+
+def taped(
+    owner: object,
+    snapshot: Snapshot,
+    rows: Rows,
+    unbatched: bool,
+    start: Sequence[Array],
+    masks: Masks | None,
+    seen: Sequence[dict[str, Any]],
+    records: Sequence[Array | Checkpoints],
+    x: Array,
+    outputs: Sequence[Array],
+) -> Tape:
+    """x (T, B, D), outputs (T, B, directions * H): as laid out in memory."""
+    made = snapshot.architecture
+    D, H = made.directions, made.hidden_size
+    runs = []
+    for k, record in enumerate(records):
+        layer = k // D
+        if k % D == 0 and layer:
+            x = outputs[layer - 1]
+            if masks is not None and masks.drops_input(layer):
+                x = engine.empty_outputs(made, x.shape[0], x.shape[1])
+        y = outputs[layer] if D == 1 else outputs[layer][:, :, k % D * H : (k % D + 1) * H]
+        runs.append(Run(seen[k] if seen else None, record, x, y))
+    shape = as_caller(outputs[-1], unbatched, made.batch_first).shape
+    return Tape(
+        owner,
+        made,
+        rows,
+        (unbatched, shape),
+        tuple(start),
+        masks,
+        tuple(runs),
+        snapshot.compiled(),
+        tuple(outputs),
+    )
+
+
+def _training(tape: Tape) -> engine.Training:
+    """The arrays of a tape without checkpoints."""
+    masks, lines, D = tape.masks, range(len(tape.runs)), tape.architecture.directions
+    statistics = [run.statistics for run in tape.runs]
+    layers = range(len(tape.outputs))
+    return engine.Training(
+        statistics=None if None in statistics else statistics,
+        tapes=[run.record for run in tape.runs],
+        masks=None if masks is None else [masks.of_layer(k) for k in lines],
+        outputs=tape.outputs,
+        dropped=[
+            (tape.runs[n * D].x, *masks.of_input(n))
+            if n and masks is not None and masks.drops_input(n)
+            else None
+            for n in layers
+        ],
+    )
+
+
+def _forward_checkpoints(tape: Tape, layers: Sequence[Any]) -> list[Array]:
+    """-> the states at the sequences' ends."""
+    masks, D = tape.masks, tape.architecture.directions
+    before = [tape.rows.begin(s, D) for s in tape.start]
+    after = [np.empty_like(s) for s in before]
+    for k, run in enumerate(tape.runs):
+        if k % D == 0 and k and masks is not None and masks.drops_input(k // D):
+            masks.on_input(k // D, tape.outputs[k // D - 1], run.x)
+        run.record.forward(
+            alone(layers[k]), k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
+            after=[s[k] for s in after], rows=tape.rows.table, statistics=run.statistics,
+            masks=None if masks is None else masks.of_layer(k),
+        )  # fmt: skip
+    return [tape.rows.finish(s, D) for s in after]
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
@@ -165,18 +251,6 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
     return 4 * floats + 48 * batch + statistics
 
 
-def _runs(made: Architecture, parts: Iterable[tuple[Layer, Array, Array, Array]]) -> tuple[Run, ...]:
-    """Of what the compiled module says of each layer and direction: it, its record, and what it read and what
-    those beside it wrote, laid out as the caller's x."""
-    D, H = made.directions, made.hidden_size
-    found = []
-    for k, (layer, record, x, y) in enumerate(parts):
-        x, y = time_first(x, False, made.batch_first), time_first(y, False, made.batch_first)
-        own = y if D == 1 else y[:, :, k % D * H : (k % D + 1) * H]
-        found.append(Run(layer, None, record, x, own))
-    return tuple(found)
-
-
 def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
@@ -191,57 +265,78 @@ def backward(
         grad = np.ascontiguousarray(time_first(shown, unbatched, made.batch_first))
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         grad = grad.reshape(-1).reshape(T, B, D * H)
-    gend = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
+    gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
     if out is not None:
         refuse_gradients(out, made)
         grad = _apart(grad, out)
         gend = None if gend is None else [_apart(g, out) for g in gend]
-    gstart = [np.empty(s.shape, FLOAT32) for s in tape.start]
-    grads: dict[str, Any] = dict.fromkeys(made.shapes)  # in their order
-    gx: Array | None = None
-    table = tape.rows.table
-    whole = tape.rows.parts is None and len(table) > 0 and int(table[-1, LENGTH]) == T  # the shortest
-    for k in reversed(range(len(tape.runs))):
-        run, d, names = tape.runs[k], k % D, made.gradients[k]
-        if d == D - 1 and gx is not None:
-            grad, gx = gx, None
-        below: Array | None = None
-        if grad_x or k >= D:
-            below = empty(run.x.shape)
-            if not whole:
-                below[...] = 0
-        rows, parts, reverse = tape.rows, tape.rows.parts, d == 1
-        before, gbefore = [s[k] for s in tape.start], [g[k] for g in gstart]
-        gafter = [None] if gend is None else [g[k] for g in gend]
-        if parts is not None:  # states are those of the parts
-            before = [rows.begin(s, reverse) for s in before]
-            gafter = [g if g is None else parts.begin_backward(g, reverse) for g in gafter]
-            gbefore = [np.empty_like(s) for s in before]
-        dropped = None if masks is None else masks.of_layer(k)
-        given = None if out is None else [out[name] for name in names]
-        own = grad[:, :, d * H : (d + 1) * H]
-        if isinstance(run.record, Checkpoints):
-            found = run.record.backward(
-                run.layer, reverse, x=run.x, rows=rows.table, statistics=run.statistics, masks=dropped,
-                gy=own, gafter=gafter, gx=below, gbefore=gbefore, grads=given,
-            )  # fmt: skip
-        else:
-            found = run.layer.backward(
-                x=run.x, y=run.y, h0=before[0], c0=before[-1], rows=rows.table,
-                statistics=run.statistics, tape=run.record, masks=dropped, gy=own,
-                ghn=gafter[0], gcn=gafter[-1], gx=below, gh0=gbefore[0], gc0=gbefore[-1],
-                grads=given, add=given is not None,
-            )  # fmt: skip
-        if parts is not None:
-            for g, made_of in zip(gstart, gbefore, strict=True):
-                g[k] = parts.finish_backward(made_of, reverse)
-        gx = below if gx is None or below is None else gx + below
-        if d == 0 and gx is not None and masks is not None and masks.drops_input(k // D):
-            masks.on_input(k // D, gx, gx)
-        grads.update(zip(names, found, strict=True))
+    rows, parts = tape.rows, tape.rows.parts
+    before, gafter = [rows.begin(s, D) for s in tape.start], gend
+    if parts is not None and gend is not None:  # states are those of the parts
+        gafter = [parts.begin_backward(g, D) for g in gend]
+    gbefore = [np.empty(s.shape, FLOAT32) for s in before]
+    given = None if out is None else [[out[name] for name in names] for names in made.gradients]
+    gx: Array | None = empty(tape.runs[0].x.shape) if grad_x else None
+    if isinstance(tape.runs[0].record, Checkpoints):
+        found = _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given)
+    else:
+        ends: Sequence[Any] = [None] if gafter is None else gafter
+        found = tape.network.backward(
+            x=tape.runs[0].x, y=tape.outputs[-1], h0=before[0], c0=before[-1], rows=rows.table,
+            training=_training(tape), gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
+            gc0=gbefore[-1],
+            grads=given, add=given is not None,
+        )  # fmt: skip
+    gstart = gbefore if parts is None else [parts.finish_backward(g, D) for g in gbefore]
+    if gx is not None and masks is not None and masks.drops_input(0):
+        masks.on_input(0, gx, gx)
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
-    return gx, as_state(gstart, unbatched), grads if out is None else out
+    if out is not None:
+        return gx, as_state(gstart, unbatched), out
+    named = {
+        name: g
+        for names, own in zip(made.gradients, found, strict=True)
+        for name, g in zip(names, own, strict=True)
+    }
+    return gx, as_state(gstart, unbatched), {name: named[name] for name in made.shapes}
+
+
+def _backward_checkpoints(
+    tape: Tape,
+    before: list[Array],
+    grad: Array,
+    gafter: list[Array] | None,
+    gx: Array | None,
+    gbefore: list[Array],
+    given: list[list[Array]] | None,
+) -> list[list[Array]]:
+    """As Network.backward of the compiled module. grad: of y."""
+    made, masks, table = tape.architecture, tape.masks, tape.rows.table
+    H, D = made.hidden_size, made.directions
+    found: list[list[Array]] = [[] for _ in tape.runs]
+    below: Array | None = None
+    for k in reversed(range(len(tape.runs))):
+        run, d = tape.runs[k], k % D
+        if d == D - 1 and below is not None:
+            grad, below = below, None
+        own: Array | None = None
+        if k >= D or gx is not None:
+            own = empty(run.x.shape)
+            own[...] = 0
+        found[k] = run.record.backward(
+            alone(tape.network.layers[k]), d == 1, x=run.x, rows=table, statistics=run.statistics,
+            masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * H : (d + 1) * H],
+            gafter=[None] if gafter is None else [g[k] for g in gafter], gx=own,
+            gbefore=[g[k] for g in gbefore],
+            grads=None if given is None else given[k],
+        )  # fmt: skip
+        below = own if below is None or own is None else below + own
+        if d == 0 and k and below is not None and masks is not None and masks.drops_input(k // D):
+            masks.on_input(k // D, below, below)
+    if gx is not None and below is not None:
+        gx[...] = below
+    return found
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:

@@ -8,6 +8,20 @@
 
 static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3};
 
+lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
+{
+    return (lnrnn_description){.cell = cell,
+                               .input_size = input_size,
+                               .hidden_size = hidden_size,
+                               .num_layers = 1,
+                               .bias = 1,
+                               .norm = LNRNN_NORM_LAYER,
+                               .placement = LNRNN_PLACEMENTS,
+                               .cell_norm = LNRNN_CELL_OUT,
+                               .eps = 1e-5,
+                               .momentum = 0.1};
+}
+
 /* --- values --------------------------------------------------------------------------------------------- */
 
 #define CHECK(right, ...)                                           \
@@ -53,6 +67,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "momentum must be a finite number of at least 0 and at most 1, got %g", d->momentum);
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
+    d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
     if (!lstm)
         d->zoneout[1] = 0;
     CHECK_RATE(d->zoneout[0], "zoneout");
@@ -83,33 +98,37 @@ enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT };
  * (steps, H). */
 enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
-/* The arrays of one layer in one direction. A network has those for which it is one of `any` and all of
- * `all`. */
+/* A use at a site. */
+#define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
+
+/* The arrays of one layer in one direction: the one table of names, shapes and sites. Networks have those
+ * for which they are one of `any` and all of `all`. */
 static const struct {
     const char *name;
-    int any, all, shape;
+    int any, all, shape, role;
 } ARRAYS[] = {
-    {"weight_ih", EVERY, 0, BY_INPUTS},
-    {"weight_hh", EVERY, 0, BY_UNITS},
-    {"gain", JOINT, 0, GATES},
-    {"gain_ih", SPLIT, 0, GATES},
-    {"gain_hh", SPLIT, 0, GATES},
-    {"gain_c", CELL, 0, UNITS},
-    {"bias", JOINT | BATCH_SPLIT, 0, GATES},
-    {"bias_ih", NO_NORM | LAYER_SPLIT, 0, GATES},
-    {"bias_hh", NO_NORM | LAYER_SPLIT, 0, GATES},
-    {"bias_c", CELL, 0, UNITS},
-    {"inner_bias_ih", INNER, 0, GATES},
-    {"inner_bias_hh", INNER, 0, GATES},
-    {"count", BATCH, 0, COUNTS},
-    {"running_mean", JOINT, BATCH, STEP_GATES},
-    {"running_var", JOINT, BATCH, STEP_GATES},
-    {"running_mean_ih", BATCH_SPLIT, 0, STEP_GATES},
-    {"running_var_ih", BATCH_SPLIT, 0, STEP_GATES},
-    {"running_mean_hh", BATCH_SPLIT, 0, STEP_GATES},
-    {"running_var_hh", BATCH_SPLIT, 0, STEP_GATES},
-    {"running_mean_c", CELL, BATCH, STEP_UNITS},
-    {"running_var_c", CELL, BATCH, STEP_UNITS},
+    {"weight_ih", EVERY, 0, BY_INPUTS, LNRNN_WEIGHT_IH},
+    {"weight_hh", EVERY, 0, BY_UNITS, LNRNN_WEIGHT_HH},
+    {"gain", JOINT, 0, GATES, AT(HIDDEN, GAIN)},
+    {"gain_ih", SPLIT, 0, GATES, AT(INPUT, GAIN)},
+    {"gain_hh", SPLIT, 0, GATES, AT(HIDDEN, GAIN)},
+    {"gain_c", CELL, 0, UNITS, AT(CELL, GAIN)},
+    {"bias", JOINT, 0, GATES, AT(HIDDEN, BIAS)},
+    {"bias", BATCH_SPLIT, 0, GATES, AT(INPUT, BIAS)},
+    {"bias_ih", NO_NORM | LAYER_SPLIT, 0, GATES, AT(INPUT, BIAS)},
+    {"bias_hh", NO_NORM | LAYER_SPLIT, 0, GATES, AT(HIDDEN, BIAS)},
+    {"bias_c", CELL, 0, UNITS, AT(CELL, BIAS)},
+    {"inner_bias_ih", INNER, 0, GATES, LNRNN_INNER_IH},
+    {"inner_bias_hh", INNER, 0, GATES, LNRNN_INNER_HH},
+    {"count", BATCH, 0, COUNTS, LNRNN_COUNT},
+    {"running_mean", JOINT, BATCH, STEP_GATES, AT(HIDDEN, MEAN)},
+    {"running_var", JOINT, BATCH, STEP_GATES, AT(HIDDEN, VARIANCE)},
+    {"running_mean_ih", BATCH_SPLIT, 0, STEP_GATES, AT(INPUT, MEAN)},
+    {"running_var_ih", BATCH_SPLIT, 0, STEP_GATES, AT(INPUT, VARIANCE)},
+    {"running_mean_hh", BATCH_SPLIT, 0, STEP_GATES, AT(HIDDEN, MEAN)},
+    {"running_var_hh", BATCH_SPLIT, 0, STEP_GATES, AT(HIDDEN, VARIANCE)},
+    {"running_mean_c", CELL, BATCH, STEP_UNITS, AT(CELL, MEAN)},
+    {"running_var_c", CELL, BATCH, STEP_UNITS, AT(CELL, VARIANCE)},
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
@@ -146,6 +165,12 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");
     return array;
+}
+
+int lnrnn_description_role(const lnrnn_description *d, size_t k)
+{
+    int rows[ROWS];
+    return ARRAYS[rows[k % rows_of(d, rows)]].role;
 }
 
 lnrnn_status lnrnn_check_values(const lnrnn_array *array, const lnrnn_array *count, char *message)

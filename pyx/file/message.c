@@ -7,7 +7,8 @@ lnrnn_status lnrnn_fail(char message[LNRNN_MESSAGE], lnrnn_status status, const 
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, LNRNN_MESSAGE, format, arguments);
+    if (message)
+        vsnprintf(message, LNRNN_MESSAGE, format, arguments);
     va_end(arguments);
     for (char *at = message; *at; at++)
         *at = *at >= ' ' && *at <= '~' ? *at : '?';

@@ -2,18 +2,9 @@
 #ifndef LNRNN_FILE_MESSAGE_H
 #define LNRNN_FILE_MESSAGE_H
 
-enum { LNRNN_MESSAGE = 256 }; /* bytes of the buffer, the final NUL among them */
+#include "lnrnn.h"
 
-typedef enum {
-    LNRNN_OK,
-    LNRNN_NO_MEMORY,
-    LNRNN_NO_FILE,       /* nothing is at this path */
-    LNRNN_CANNOT_READ,   /* the system refuses to open or to read the file */
-    LNRNN_INVALID,       /* a damaged, hostile or foreign file, or a description that no network has */
-    LNRNN_OTHER_VERSION, /* a file of a schema that this version does not read */
-} lnrnn_status;
-
-/* Writes the message, printable ASCII and cut to its buffer. -> status. */
+/* Writes the message, cut to its buffer, which may be NULL. -> status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

@@ -4,6 +4,9 @@
 
 #include "file/safetensors.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 typedef struct {
     lnrnn_description description; /* resolved */
     lnrnn_safetensors file;        /* its arrays are those of the description, with their dtypes and shapes */
@@ -15,5 +18,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
 lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model,
                                    char message[LNRNN_MESSAGE]);
 void lnrnn_model_file_close(lnrnn_model_file *model);
+
+#pragma GCC visibility pop
 
 #endif

@@ -8,6 +8,9 @@
 #include "rnn/layer.h"
 #include "runtime/thread_policy.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
     size_t rows, inputs, units; /* B, D, H */
@@ -34,5 +37,7 @@ double lnrnn_group_step_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, d
 double lnrnn_call_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once, double threads);
 /* ns in which one thread reads W_ih. */
 double lnrnn_input_weights_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
+
+#pragma GCC visibility pop
 
 #endif

@@ -9,6 +9,9 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* Where norms, and the biases added after them, stand: at W x, where it has its own; at W h, or the sum W x +
  * W h; at an LSTM's c. Without a norm a GRU has bias_ih at the input side, and all other biases are at the
  * hidden side. */
@@ -199,5 +202,7 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
  * statistics as that call has written them; only read. -> as lnrnn_rnn_forward; g too stays as it is
  * from part to part. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
+
+#pragma GCC visibility pop
 
 #endif

@@ -1,179 +1,346 @@
-/* The layers and directions of a network side by side.
- *
- * A run is a group of sequences in one line, that is in one layer and direction: it goes through time by itself, a
- * chunk of steps at a time. What a chunk needs of the layer before is known by how far the runs of the same
- * sequences there have come: where a network has one direction, past the last step of the chunk; where it
- * has two, to their ends, for the reverse one ends with the first step.
- *
- * Each thread again and again takes a run that nobody has and whose next chunk can be computed, does that chunk and
- * gives the run back. It prefers the one it had before, whose weights its caches hold, and then the lowest
- * layer, on which the others wait. So n threads go through n layers one chunk behind the other, and
- * one thread alone, which others may never have joined, does all of it in order. Where there are more layers
- * than the threads divide evenly, the last ones are preferred to a thread's own: else one thread would be left
- * with them at the end.
- *
- * A thread waits only for a chunk that another one is at. Which thread does what changes no bit: the
- * arithmetic of a run is that of one thread, wherever its chunks end. */
+/* A network, and the driver of its layers and directions: side by side as a wavefront where that is faster, else one
+ * after the other, each over all steps. A step of a stream is a call with one step and a plan that is kept. */
 #include "rnn/network.h"
 
 #include <string.h>
 
-#include "lnrnn/tuning.h"
-#include "rnn/forward.h"
-#include "rnn/network_runs.h"
+#include "rnn/cost.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
-#include "runtime/thread_policy.h"
-#include "runtime/threads.h"
 
-typedef struct {
-    const lnrnn_network *n;
-    network_run *run; /* (lines, groups) */
-    int64_t left;     /* multiply-adds until the end of this part of the call */
-} network_job;
-
-static size_t run_count(const lnrnn_network *n) { return n->layers * n->directions * n->groups; }
-
-static size_t position_of(const network_run *run)
-{
-    return __atomic_load_n(&run->position, __ATOMIC_ACQUIRE);
-}
-
-/* The step at which the next chunk of a run ends, which has taken `position` steps. */
-static size_t next_stop(const lnrnn_network *n, size_t run, size_t position)
-{
-    const lnrnn_line *l = &n->line[run / n->groups];
-    const size_t steps = row_length(&l->call, run % n->groups * l->plan.group);
-    return position < steps && steps - position > n->chunk ? position + n->chunk : steps;
-}
-
-/* Has the layer before come so far that the run can be computed up to this step? */
-static int has_input(const network_job *j, size_t run, size_t stop)
-{
-    const lnrnn_network *n = j->n;
-    const size_t layer = n->directions * n->groups, first = run / layer * layer + run % n->groups;
-    if (run < layer)
-        return 1;
-    if (n->directions == 1)
-        return position_of(&j->run[run - layer]) >= stop;
-    for (size_t d = 0; d < n->directions; d++)
-        if (position_of(&j->run[first - layer + d * n->groups]) != LNRNN_DONE)
-            return 0;
-    return 1;
-}
-
-static int can_go_on(const network_job *j, size_t run)
-{
-    const size_t position = position_of(&j->run[run]);
-    return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
-}
-
-/* -> 1, and the run is the caller's until `advance` has given it back. */
-static int take(const network_job *j, size_t run)
-{
-    network_run *const it = &j->run[run];
-    int nobody = 0;
-    if (__atomic_load_n(&it->taken, __ATOMIC_RELAXED) || !can_go_on(j, run)
-        || !__atomic_compare_exchange_n(&it->taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-        return 0;
-    if (can_go_on(j, run)) /* still: another thread may have done a chunk meanwhile */
-        return 1;
-    __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
-    return 0;
-}
-
-/* -> the run that is taken; SIZE_MAX: none can be now. own: the one that the thread had before, or SIZE_MAX. */
-static size_t take_some(const network_job *j, size_t own)
-{
-    const size_t runs = run_count(j->n), flexible = j->n->flexible * j->n->groups;
-    for (size_t k = runs; k-- > flexible;)
-        if (take(j, k))
-            return k;
-    if (own < runs && take(j, own))
-        return own;
-    for (size_t k = 0; k < flexible; k++)
-        if (take(j, k))
-            return k;
-    return SIZE_MAX;
-}
-
-static void advance(network_job *j, size_t run, float *memory)
-{
-    const lnrnn_network *n = j->n;
-    network_run *const it = &j->run[run];
-    size_t position = position_of(it);
-    lnrnn_forward_group(&n->line[run / n->groups].call, run % n->groups, memory, &position,
-                        next_stop(n, run, position), &j->left);
-    __atomic_store_n(&it->position, position, __ATOMIC_RELEASE);
-    __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
-    if (lnrnn_barrier_mode() == LNRNN_BARRIER_STAGGERED && (run + position) % 2)
-        lnrnn_stagger();
-}
-
-static int all_done(const network_job *j)
-{
-    for (size_t k = run_count(j->n); k-- > 0;)
-        if (position_of(&j->run[k]) != LNRNN_DONE)
-            return 0;
-    return 1;
-}
-
-/* What one thread does: chunks, until all are done or this part of the call is used up. A thread that has done its own
- * waits for others no longer than they need for two of theirs: else one has lost its core. */
-static void work(void *ctx, size_t index, int worker)
-{
-    network_job *const j = ctx;
-    float *const memory = j->n->scratch + (size_t)worker * j->n->worker;
-    size_t own = SIZE_MAX;
-    int64_t of_chunk = INT64_MAX / 4; /* ns */
-    lnrnn_wait wait = {0};
-    (void)index;
-    while (remaining(&j->left) > 0 && !all_done(j)) {
-        const size_t run = take_some(j, own);
-        if (run != SIZE_MAX) {
-            const int64_t start = lnrnn_nanoseconds();
-            advance(j, run, memory);
-            of_chunk = lnrnn_nanoseconds() - start;
-            own = run;
-            wait = (lnrnn_wait){0};
-        } else if (lnrnn_long_wait(&wait) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
-            lnrnn_back_off();
-    }
-}
-
-/* Two directions at a time, each by half of the threads, which divide its units. */
-static int by_halves(lnrnn_network *n, int threads)
-{
-    float *scratch = n->scratch;
-    for (size_t k = 0; k < 2 * n->layers; k++) {
-        lnrnn_rnn_call *r = &n->line[k].call;
-        r->scratch = scratch;
-        scratch += r->plan->scratch.floats;
-        r->part = n->part;
-        if (!n->resumed)
-            *group_positions(r) = 0;
-    }
-    for (size_t k = 0; k < 2 * n->layers; k += 2) {
-        const lnrnn_rnn_call *const both[2] = {&n->line[k].call, &n->line[k + 1].call};
-        if (*group_positions(both[0]) == LNRNN_DONE && *group_positions(both[1]) == LNRNN_DONE)
-            continue;
-        lnrnn_forward_split_pair(both, threads);
-        if (*group_positions(both[0]) != LNRNN_DONE || *group_positions(both[1]) != LNRNN_DONE)
-            return 0;
-    }
-    return 1;
-}
-
-int lnrnn_network_forward(lnrnn_network *n)
+size_t lnrnn_network_complete(lnrnn_network *n)
 {
     LNRNN_DEFAULT_FLOATS;
-    const int threads = lnrnn_free_threads(n->threads, n->brief);
-    if (n->halves)
-        return by_halves(n, threads);
-    network_job j = {.n = n, .run = runs_at(n->scratch + (size_t)n->threads * n->worker)};
-    j.left = n->part > 0 ? whole_number(n->part * threads) : INT64_MAX;
-    if (!n->resumed)
-        memset(j.run, 0, run_count(n) * sizeof *j.run);
-    lnrnn_parallel((size_t)threads, threads, work, &j);
-    return all_done(&j);
+    const lnrnn_rnn_config *const first = n->config;
+    n->references = 1;
+    n->inputs = first->D, n->units = first->H;
+    n->states = 1 + first->cell_state;
+    n->by_step = first->norm == LNRNN_NORM_BATCH;
+    n->step_work = 0;
+    for (size_t k = 0; k < n->layers * n->directions; k++) {
+        const lnrnn_rnn_config *c = &n->config[k];
+        if (c->D != (k < n->directions ? n->inputs : n->directions * n->units) || c->H != n->units
+            || c->cell_state != first->cell_state)
+            return k;
+        n->step_work += (double)c->outputs * (double)(c->D + c->H);
+    }
+    return n->layers * n->directions;
+}
+
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
+{
+    __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
+    return n;
+}
+
+void lnrnn_network_release(lnrnn_network *n)
+{
+    if (n && __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL) == 0 && n->release)
+        n->release(n->owner);
+}
+
+static size_t line_count(const lnrnn_network_call *n) { return n->network->layers * n->network->directions; }
+
+/* Values of a step of a layer's outputs. */
+static size_t output_width(const lnrnn_network_call *n) { return n->network->directions * n->network->units; }
+
+/* A multiple of 64 bytes. */
+static size_t whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
+
+/* --- the plan ------------------------------------------------------------------------------------------- */
+
+static int of_one_length(const lnrnn_network_call *n)
+{
+    return !n->B || n->rows[0].length == n->rows[n->B - 1].length;
+}
+
+/* Sets of each line's call all on which a plan depends. */
+static void describe_lines(lnrnn_network_call *n)
+{
+    size_t last_step_end = n->any_start ? SIZE_MAX : 0;
+    for (size_t i = 0; i < n->B; i++) {
+        const size_t end = (size_t)(n->rows[i].start + n->rows[i].length);
+        last_step_end = end > last_step_end ? end : last_step_end;
+    }
+    for (size_t k = 0; k < line_count(n); k++) {
+        lnrnn_rnn_call *r = &n->line[k].call;
+        *r = (lnrnn_rnn_call){.config = &n->network->config[k],
+                              .plan = &n->line[k].plan,
+                              .T = n->B ? (size_t)n->rows[0].length : 0,
+                              .B = n->B,
+                              .w_ih = n->network->weights[k].ih,
+                              .w_hh = n->network->weights[k].hh,
+                              .rows = n->rows,
+                              .last_step_end = last_step_end};
+        if (n->line_training) {
+            const lnrnn_line_training *const training = &n->line_training[k];
+            memcpy(r->statistics, training->statistics, sizeof r->statistics);
+            r->count = training->count, r->tape = training->tape, r->masks = training->masks;
+        }
+    }
+}
+
+size_t lnrnn_network_plan(lnrnn_network_call *n)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t lines = line_count(n);
+    size_t floats = 0;
+    describe_lines(n);
+    n->wave = (lnrnn_wavefront){.line = n->line, .layers = net->layers, .directions = net->directions};
+    n->side_by_side = !n->line_training && lnrnn_wavefront_plan(&n->wave, n->threads);
+    n->deal = !n->line_training && !of_one_length(n);
+    for (size_t k = 0; !n->side_by_side && k < lines; k++) {
+        lnrnn_rnn_plan *const plan = &n->line[k].plan;
+        lnrnn_rnn_make_plan(&n->line[k].call, n->threads, plan);
+        floats = plan->scratch.floats > floats ? plan->scratch.floats : floats;
+    }
+    if (n->side_by_side)
+        floats = n->wave.floats;
+    /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been computed. */
+    const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
+    n->buffer_floats = whole_lines(n->steps * n->sequences * output_width(n));
+    n->buffers = whole_lines(floats);
+    n->zeros = n->buffers + (n->layer_training ? 0 : between < most ? between : most) * n->buffer_floats;
+    n->dealt = n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : whole_lines(n->states * net->units));
+    return n->dealt + (n->deal ? whole_lines(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
+}
+
+/* --- a call --------------------------------------------------------------------------------------------- */
+
+/* Deals the rows, longest first, to groups of so many: one to each group in turn, alternately from the first group on
+ * and from the last. So groups cost about the same, and in each the longest stands first. */
+static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
+{
+    if (!n->deal || group >= n->B)
+        return n->rows;
+    const size_t groups = (n->B + group - 1) / group;
+    /* Rows hold numbers of 64 bits: scratch is only aligned for floats. */
+    lnrnn_row *const dealt = (lnrnn_row *)(((uintptr_t)(n->scratch + n->dealt) + 63) & ~(uintptr_t)63);
+    const lnrnn_row *row = n->rows;
+    for (size_t turn = 0; turn < group; turn++)
+        for (size_t i = 0; i < groups; i++) {
+            const size_t place = (turn % 2 ? groups - 1 - i : i) * group + turn;
+            if (place < n->B)
+                dealt[place] = *row++;
+        }
+    return dealt;
+}
+
+/* The strides of an array of a layer's outputs, with axes in the order of y. */
+static void set_strides(const lnrnn_network_call *n, ptrdiff_t *steps, ptrdiff_t *sequences)
+{
+    const ptrdiff_t width = (ptrdiff_t)output_width(n);
+    const int batch_first = n->yb > n->yt;
+    *steps = batch_first ? width : (ptrdiff_t)n->sequences * width;
+    *sequences = batch_first ? (ptrdiff_t)n->steps * width : width;
+}
+
+/* Where a layer writes. */
+static float *outputs_of(const lnrnn_network_call *n, size_t layer)
+{
+    if (layer + 1 == n->network->layers)
+        return n->y;
+    if (n->layer_training)
+        return n->layer_training[layer].y;
+    return n->scratch + n->buffers + (n->side_by_side ? layer : layer % 2) * n->buffer_floats;
+}
+
+static int drops_input(const lnrnn_network_call *n, size_t layer)
+{
+    return layer && n->layer_training && n->layer_training[layer].dropped;
+}
+
+/* Sets the pointers of each line's call. */
+static void point_lines(lnrnn_network_call *n)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t states = n->states * net->units;
+    const float *x = n->x, *const zeros = n->scratch + n->zeros;
+    ptrdiff_t xt = n->xt, xb = n->xb, yt, yb;
+    set_strides(n, &yt, &yb);
+    if (n->zeros < n->dealt)
+        memset(n->scratch + n->zeros, 0, states * sizeof(float));
+    for (size_t k = 0; k < line_count(n); k++) {
+        lnrnn_rnn_call *const r = &n->line[k].call;
+        const size_t layer = k / net->directions;
+        const int last = layer + 1 == net->layers;
+        r->x = drops_input(n, layer) ? n->layer_training[layer].dropped : x;
+        r->xt = xt, r->xb = xb;
+        r->y = outputs_of(n, layer) + k % net->directions * net->units;
+        r->yt = last ? n->yt : yt, r->yb = last ? n->yb : yb;
+        r->h0 = n->h0 ? n->h0 + k * states : zeros;
+        r->hn = n->hn + k * states;
+        if (net->states == 2) {
+            r->c0 = n->c0 ? n->c0 + k * states : zeros;
+            r->cn = n->cn + k * states;
+        }
+        r->scratch = n->scratch;
+        r->resumed = 0;
+        if ((k + 1) % net->directions == 0)
+            x = outputs_of(n, layer), xt = yt, xb = yb;
+    }
+}
+
+/* x, the inputs of a layer after the first or their gradients -> out, which may be x: through the layer's dropout. */
+static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
+{
+    const lnrnn_layer_training *const training = &n->layer_training[layer];
+    const size_t width = output_width(n);
+    ptrdiff_t xt, xb;
+    set_strides(n, &xt, &xb);
+    for (size_t t = 0; t < n->steps; t++)
+        for (size_t b = 0; b < n->sequences; b++) {
+            const ptrdiff_t at = (ptrdiff_t)t * xt + (ptrdiff_t)b * xb;
+            const unsigned char *const kept =
+                training->kept ? training->kept + (t * n->sequences + b) * width : NULL;
+            const float *const factors = training->factors ? training->factors + b * width : NULL;
+            for (size_t i = 0; i < width; i++) {
+                const float all = x[at + (ptrdiff_t)i],
+                            some = kept ? all * (float)kept[i] * training->scale : all;
+                out[at + (ptrdiff_t)i] = factors ? some * factors[i] : some;
+            }
+        }
+}
+
+static int forward_in_turn(lnrnn_network_call *n)
+{
+    double left = n->part;
+    while (n->at < line_count(n)) {
+        lnrnn_rnn_call *const r = &n->line[n->at].call;
+        const size_t layer = n->at / n->network->directions;
+        if (!r->resumed && n->at % n->network->directions == 0 && drops_input(n, layer))
+            drop(n, layer, outputs_of(n, layer - 1), n->layer_training[layer].dropped);
+        if (!r->resumed)
+            r->rows = dealt_rows(n, r->plan->group);
+        r->part = left;
+        r->resumed = !lnrnn_rnn_forward(r);
+        if (r->resumed)
+            return 0;
+        n->at++;
+        if (n->part > 0)
+            left -= all_steps_cost(r, r->config->D + r->config->H) / r->plan->threads;
+        if (n->part > 0 && left <= 0)
+            return n->at == line_count(n);
+    }
+    return 1;
+}
+
+int lnrnn_network_forward(lnrnn_network_call *n)
+{
+    LNRNN_DEFAULT_FLOATS;
+    if (!n->resumed) {
+        n->at = 0;
+        point_lines(n);
+    }
+    if (!n->side_by_side)
+        return forward_in_turn(n);
+    if (!n->resumed) {
+        const lnrnn_row *const rows = dealt_rows(n, n->line->plan.group);
+        for (size_t k = 0; k < line_count(n); k++)
+            n->line[k].call.rows = rows;
+    }
+    n->wave.scratch = n->scratch, n->wave.part = n->part, n->wave.resumed = n->resumed;
+    return lnrnn_wavefront_forward(&n->wave);
+}
+
+/* --- back through time ---------------------------------------------------------------------------------- */
+
+size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t widest = output_width(n) > net->inputs ? output_width(n) : net->inputs;
+    size_t floats = 0;
+    for (size_t k = 0; k < line_count(n); k++) {
+        const size_t work = lnrnn_rnn_backward_work(&n->line[k].call);
+        floats = work > floats ? work : floats;
+    }
+    g->outputs[0] = whole_lines(floats);
+    g->outputs[1] = g->outputs[0] + (net->layers > 1 ? n->buffer_floats : 0);
+    g->second = g->outputs[1] + (net->layers > 2 ? n->buffer_floats : 0);
+    return g->second + (net->directions > 1 ? whole_lines(n->steps * n->sequences * widest) : 0);
+}
+
+/* Sets the pointers of each line's gradients. */
+static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients *g)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t states = n->states * net->units;
+    ptrdiff_t yt, yb;
+    set_strides(n, &yt, &yb);
+    for (size_t k = 0; k < line_count(n); k++) {
+        lnrnn_rnn_gradients *const line = &g->line[k];
+        const size_t layer = k / net->directions, d = k % net->directions;
+        const int last = layer + 1 == net->layers;
+        line->gy = (last ? g->gy : n->scratch + g->outputs[layer % 2]) + d * net->units;
+        line->gyt = last ? g->gyt : yt, line->gyb = last ? g->gyb : yb;
+        line->gx = layer ? n->scratch + g->outputs[(layer - 1) % 2] : g->gx;
+        line->gxt = layer ? yt : g->gxt, line->gxb = layer ? yb : g->gxb;
+        if (line->gx && net->directions == 2 && d == 0) {
+            const ptrdiff_t width = (ptrdiff_t)net->config[k].D;
+            line->gx = n->scratch + g->second;
+            line->gxt = (ptrdiff_t)n->sequences * width, line->gxb = width;
+        }
+        line->ghn = g->ghn ? g->ghn + k * states : NULL;
+        line->gcn = g->gcn ? g->gcn + k * states : NULL;
+        line->gh0 = g->gh0 + k * states;
+        line->gc0 = g->gc0 ? g->gc0 + k * states : NULL;
+        line->work = n->scratch;
+    }
+}
+
+/* A line writes gx only where rows have steps. */
+static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients *line, size_t width)
+{
+    if (n->B == n->sequences && n->B && (size_t)n->rows[n->B - 1].length == n->steps)
+        return;
+    for (size_t t = 0; line->gx && t < n->steps; t++)
+        for (size_t b = 0; b < n->sequences; b++)
+            memset(line->gx + (ptrdiff_t)t * line->gxt + (ptrdiff_t)b * line->gxb, 0, width * sizeof(float));
+}
+
+/* The gradient of the inputs from direction 0 is added to that from direction 1. */
+static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
+{
+    const lnrnn_rnn_gradients *const other = first + 1;
+    for (size_t t = 0; first->gx && t < n->steps; t++)
+        for (size_t b = 0; b < n->sequences; b++) {
+            float *const sum = other->gx + (ptrdiff_t)t * other->gxt + (ptrdiff_t)b * other->gxb;
+            const float *const part = first->gx + (ptrdiff_t)t * first->gxt + (ptrdiff_t)b * first->gxb;
+            for (size_t i = 0; i < width; i++)
+                sum[i] += part[i];
+        }
+}
+
+int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
+{
+    LNRNN_DEFAULT_FLOATS;
+    double left = n->part;
+    if (!n->resumed) {
+        n->at = line_count(n);
+        point_lines(n);
+        point_gradients(n, g);
+    }
+    while (n->at) {
+        const size_t k = n->at - 1, layer = k / n->network->directions, d = k % n->network->directions;
+        lnrnn_rnn_call *const r = &n->line[k].call;
+        lnrnn_rnn_gradients *const line = &g->line[k];
+        if (!r->resumed)
+            clear_inputs(n, line, r->config->D);
+        r->part = left;
+        r->resumed = !lnrnn_rnn_backward(r, line);
+        if (r->resumed)
+            return 0;
+        n->at--;
+        if (n->network->directions == 2 && d == 0)
+            add_directions(n, line, r->config->D);
+        if (d == 0 && drops_input(n, layer)) {
+            float *const gradients = n->scratch + g->outputs[(layer - 1) % 2];
+            drop(n, layer, gradients, gradients);
+        }
+        if (n->part > 0)
+            left -= all_steps_cost(r, 2 * (r->config->D + r->config->H)) / r->plan->threads;
+        if (n->part > 0 && left <= 0)
+            return !n->at;
+    }
+    return 1;
 }

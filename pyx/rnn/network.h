@@ -1,47 +1,123 @@
-/* The layers and directions of a network in one call, where they can be computed side by side: network_plan.c
- * says when that is faster than one layer after the other, network.c does it. */
+/* A network, and a call of it: all layers and directions (network.c). */
 #ifndef LNRNN_NETWORK_H
 #define LNRNN_NETWORK_H
 
 #include "rnn/layer.h"
+#include "rnn/wavefront.h"
 
-/* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
+/* The packed weights of a layer in one direction: (G*H, D) and (G*H, H). */
 typedef struct {
-    lnrnn_rnn_call call;
-    lnrnn_rnn_plan plan;
-} lnrnn_line;
+    const uint32_t *ih, *hh;
+} lnrnn_packed_weights;
 
+/* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it. Line k is
+ * layer k / directions in direction k % directions; direction 1 reads its sequences from their ends. The
+ * first layer has `inputs` inputs, each later one directions * units. */
+typedef struct lnrnn_network lnrnn_network;
+struct lnrnn_network {
+    /* Set by its creator. */
+    size_t layers, directions;
+    const lnrnn_rnn_config *config;      /* (lines), configured */
+    const lnrnn_packed_weights *weights; /* (lines) */
+    const char *isa;                     /* the instruction set for which the weights are packed */
+    int64_t refused_from;                /* the step that no sequence may take */
+    int together;                        /* all sequences take their steps together: overrun="batch" */
+    void *owner;                         /* of all this memory, and of the struct itself */
+    void (*release)(void *owner);        /* called when nobody refers to the network any more; NULL: never */
+    /* Set by lnrnn_network_complete. */
+    int references;
+    size_t inputs, units;
+    int states;       /* 1: h; 2: h and c */
+    int by_step;      /* results depend on the step: batch norm */
+    double step_work; /* multiply-adds of one step of one sequence */
+};
+
+/* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs, units or
+ * states do not fit the others; how many lines there are, if all do. */
+size_t lnrnn_network_complete(lnrnn_network *n);
+/* One more reference. -> n. Threads need no lock for these two. */
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
+void lnrnn_network_release(lnrnn_network *n);
+
+/* Training: the arrays of a layer in one direction, as lnrnn_rnn_call has them. */
+typedef struct {
+    lnrnn_site_statistics statistics[LNRNN_SITES];
+    int64_t *count;
+    float *tape;
+    lnrnn_rnn_masks masks;
+} lnrnn_line_training;
+
+/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
+typedef struct {
+    float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
+    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this order. */
+    float *dropped;            /* as y, written; NULL: nothing is dropped */
+    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
+    float scale;
+    const float *factors; /* (sequences, directions * H), or NULL */
+} lnrnn_layer_training;
+
+/* A call: whole sequences, or the next step of some lanes of a stream. */
 typedef struct {
     /* Set by the caller. */
-    lnrnn_line
-        *line; /* (layers * directions): the directions of a layer side by side. All have the same rows, of a
-                       * layer after the first x is what those before it write as y, and no two write the same */
-    size_t layers, directions;
-    float *scratch; /* `floats` floats, which keep their values until a call returns 1 */
-    double part;    /* these two as lnrnn_rnn_call has them */
+    const lnrnn_network *network;
+    lnrnn_line *line;        /* (lines), of any contents: memory of the driver */
+    size_t steps, sequences; /* the axes of x and y */
+    const float *x;          /* (steps, sequences, inputs), the last axis contiguous */
+    ptrdiff_t xt, xb;        /* its strides */
+    float *y;                /* (steps, sequences, directions * H), the last axis contiguous */
+    ptrdiff_t yt, yb;
+    const lnrnn_row *rows; /* (B), as lnrnn_rnn_call has them */
+    size_t B;
+    int any_start;                              /* the plan has to hold for rows with other starts too */
+    size_t states;                              /* rows of the states */
+    const float *h0, *c0;                       /* (lines, states, H), or NULL: zeros */
+    float *hn, *cn;                             /* (lines, states, H); may be h0, c0; cn: LSTM */
+    const lnrnn_line_training *line_training;   /* (lines); NULL: inference */
+    const lnrnn_layer_training *layer_training; /* (layers); NULL: inference */
+    int threads;                                /* the most that may be used */
+    double part;                                /* these two as lnrnn_rnn_call has them */
     int resumed;
-    /* Set by lnrnn_network_plan. */
-    int threads;
-    int brief;       /* as lnrnn_rnn_plan */
-    int halves;      /* the threads divide the units of a step: one half of them of the forward direction, the
-                        * other half of the reverse one */
-    size_t chunk;    /* steps of a line between two looks at what is to be done next */
-    size_t groups;   /* of sequences, in each line */
-    size_t flexible; /* lines from here on are done by threads that have lines of their own too */
-    size_t worker;   /* floats of a thread's memory */
-    size_t floats;   /* of scratch */
-} lnrnn_network;
+    float *
+        scratch; /* as many floats as lnrnn_network_plan says, which keep their values until a call returns 1 */
+    /* Set by the driver. */
+    lnrnn_wavefront wave;
+    int side_by_side;     /* the wavefront computes all lines; else one after the other is computed */
+    int deal;             /* rows are dealt to the groups of a plan, so that all groups cost about the same */
+    size_t at;            /* the line that is computed next; backward: how many are left */
+    size_t buffer_floats; /* of the outputs of a layer before the last */
+    size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */
+} lnrnn_network_call;
 
-/* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if the network
- * is to be computed by lnrnn_network_forward with at most so many threads; 0 if layer after layer by
- * lnrnn_rnn_forward is at least as fast, or the only way. */
-int lnrnn_network_plan(lnrnn_network *n, int threads);
-/* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
-int lnrnn_network_forward(lnrnn_network *n);
+/* A plan holds as lnrnn_rnn_make_plan says. -> floats of scratch. */
+size_t lnrnn_network_plan(lnrnn_network_call *n);
+/* -> as lnrnn_rnn_forward. */
+int lnrnn_network_forward(lnrnn_network_call *n);
 
-/* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can be, with all
- * threads, however little there is to compute. */
-enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
-void lnrnn_set_network_way(int way);
+/* Back through time. */
+typedef struct {
+    /* Set by the caller. In each line: all but gy, ghn, gcn, gx, gh0, gc0, their strides, and work. */
+    lnrnn_rnn_gradients *line; /* (lines) */
+    const float *gy;           /* (steps, sequences, directions * H), the last axis contiguous */
+    ptrdiff_t gyt, gyb;
+    const float *ghn, *gcn; /* (lines, states, H), or NULL: zeros */
+    float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
+    ptrdiff_t gxt, gxb;
+    float *gh0, *gc0; /* (lines, states, H), written */
+    /* Set by the driver: offsets into scratch. outputs: gradients of the outputs of two layers. second: that of a
+     * layer's inputs from its first direction, which is computed after the other one. */
+    size_t outputs[2], second;
+} lnrnn_network_gradients;
+
+/* n: with the tapes, statistics and outputs that the forward call has written, with h0 and c0, and with a plan made
+ * anew. -> floats of n->scratch, aligned for doubles. */
+size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
+/* -> as lnrnn_rnn_backward. */
+int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
+
+#pragma GCC visibility pop
 
 #endif

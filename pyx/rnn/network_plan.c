@@ -13,7 +13,7 @@
 
 #include "lnrnn/tuning.h"
 #include "rnn/cost_model.h"
-#include "rnn/network.h"
+#include "rnn/wavefront.h"
 #include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
@@ -23,7 +23,7 @@ static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
 /* Makes the lines' plans for so many threads. -> ns of all lines, one after another. */
-static double time_in_turn(lnrnn_network *n, int threads)
+static double time_in_turn(lnrnn_wavefront *n, int threads)
 {
     double time = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -35,7 +35,7 @@ static double time_in_turn(lnrnn_network *n, int threads)
 }
 
 /* Layers in one direction, with n->threads > 1: sets the chunk. -> ns of all. */
-static double time_of_wavefront(lnrnn_network *n)
+static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
@@ -59,7 +59,7 @@ static double time_of_wavefront(lnrnn_network *n)
 }
 
 /* The two directions of each layer at once. -> ns of all. */
-static double time_of_pairs(lnrnn_network *n)
+static double time_of_pairs(lnrnn_wavefront *n)
 {
     double time = 0;
     for (size_t k = 0; k < 2 * n->layers; k += 2)
@@ -68,7 +68,7 @@ static double time_of_pairs(lnrnn_network *n)
 }
 
 /* Makes the lines' plans, each for `share` threads. -> can the lines be computed at once with these plans? */
-static int plan_lines(lnrnn_network *n, int share)
+static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
@@ -86,7 +86,7 @@ static int plan_lines(lnrnn_network *n, int share)
 }
 
 /* -> ns of all lines, several at once; INFINITY if that is impossible. */
-static double time_at_once(lnrnn_network *n, int threads)
+static double time_at_once(lnrnn_wavefront *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;
     if (!(n->directions == 2 && threads >= 4 && plan_lines(n, (threads + 1) / 2)) && !plan_lines(n, 1))
@@ -107,13 +107,15 @@ static int way = LNRNN_NETWORK_FASTEST;
 
 void lnrnn_set_network_way(int new_way) { __atomic_store_n(&way, new_way, __ATOMIC_RELAXED); }
 
-int lnrnn_network_plan(lnrnn_network *n, int threads)
+int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
 {
     LNRNN_DEFAULT_FLOATS;
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN)
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer waits for all of the one before */
+    if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
+        || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;
     double work = 0;
     for (size_t k = 0; k < lines; k++)

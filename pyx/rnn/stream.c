@@ -1,8 +1,37 @@
-/* One step of some lanes of a stream, through all layers. Nothing is allocated, and with one thread nothing
- * asks the system: a thread with a deadline may do it. */
+/* One step of some lanes of a stream, through all layers. It allocates nothing. With one thread it takes no
+ * lock and makes no system call, so a thread with a deadline may call it. */
 #include <string.h>
 
 #include "rnn/stream.h"
+
+static size_t whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
+{
+    return whole_lines(network->layers * sizeof(lnrnn_line)) + whole_lines(rows * sizeof(lnrnn_row))
+           + whole_lines(rows * network->inputs * sizeof(float)) + whole_lines(lanes * sizeof(int64_t));
+}
+
+size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory)
+{
+    lnrnn_network_call *const call = &h->call;
+    char *next = memory;
+    h->table = (lnrnn_row *)next, next += whole_lines(h->rows * sizeof(lnrnn_row));
+    h->x = (float *)next, next += whole_lines(h->rows * network->inputs * sizeof(float));
+    h->seen = (int64_t *)next, next += whole_lines(h->stream->lanes * sizeof(int64_t));
+    h->stamp = 0;
+    for (size_t i = 0; i < h->rows; i++)
+        h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
+    *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
+    call->rows = h->table, call->B = h->rows, call->any_start = 1;
+    call->steps = 1, call->sequences = h->rows;
+    call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
+    call->yb = (ptrdiff_t)network->units;
+    call->states = h->stream->lanes;
+    call->hn = h->stream->h, call->cn = h->stream->c;
+    call->h0 = call->hn, call->c0 = call->cn;
+    return lnrnn_network_plan(call);
+}
 
 /* Sorts rows (n) by their starts. Shell's sort: qsort may allocate. */
 static void sort_by_start(lnrnn_row *rows, size_t n)
@@ -21,100 +50,104 @@ static void sort_by_start(lnrnn_row *rows, size_t n)
 }
 
 /* Is it a lane, and the first time in this call (a new stamp) that it is named? -> 0 or a code. */
-static int named_once(lnrnn_stream *s, int64_t lane)
+static int named_once(lnrnn_handle *h, int64_t lane)
 {
-    if (lane < 0 || (uint64_t)lane >= s->lanes)
+    if (lane < 0 || (uint64_t)lane >= h->stream->lanes)
         return LNRNN_STREAM_NO_LANE;
-    if (s->seen[lane] == s->stamp)
+    if (h->seen[lane] == h->stamp)
         return LNRNN_STREAM_TWICE;
-    s->seen[lane] = s->stamp;
+    h->seen[lane] = h->stamp;
     return 0;
 }
 
-static void clear(const lnrnn_stream *s, int64_t lane)
+static void clear(const lnrnn_handle *h, int64_t lane)
 {
-    const size_t H = s->units;
-    for (size_t k = 0; k < s->layers; k++) {
-        memset(s->calls[k].hn + (size_t)lane * H, 0, H * sizeof(float));
-        if (s->calls[k].cn)
-            memset(s->calls[k].cn + (size_t)lane * H, 0, H * sizeof(float));
+    const size_t H = h->call.network->units;
+    for (size_t k = 0; k < h->call.network->layers; k++) {
+        memset(lnrnn_stream_state(h->stream, k, 0) + (size_t)lane * H, 0, H * sizeof(float));
+        if (h->call.cn)
+            memset(lnrnn_stream_state(h->stream, k, 1) + (size_t)lane * H, 0, H * sizeof(float));
     }
 }
 
-int lnrnn_stream_choose(lnrnn_stream *s, const int64_t *lanes, const unsigned char *resets)
+int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets)
 {
     int64_t most = -1, least = INT64_MAX;
-    s->stamp++;
-    for (size_t i = 0; i < s->rows; i++) {
+    h->stamp++;
+    for (size_t i = 0; i < h->rows; i++) {
         const int64_t lane = lanes ? lanes[i] : (int64_t)i;
-        const int wrong = named_once(s, lane);
+        const int wrong = named_once(h, lane);
         if (wrong)
             return wrong;
-        const int64_t step = resets && resets[i] ? 0 : s->steps[lane];
-        if ((uint64_t)step >= (uint64_t)s->refused_from) /* a negative one too */
+        const int64_t step = resets && resets[i] ? 0 : h->stream->steps[lane];
+        if ((uint64_t)step >= (uint64_t)h->call.network->refused_from) /* a negative one too */
             return LNRNN_STREAM_OVERRUN;
-        s->table[i].sequence = (int64_t)i, s->table[i].state = lane, s->table[i].start = step;
+        h->table[i].sequence = (int64_t)i, h->table[i].state = lane, h->table[i].start = step;
         most = step > most ? step : most, least = step < least ? step : least;
     }
-    if (s->together && most != least) /* the batch's statistics are of one step */
+    if (h->call.network->together && most != least) /* the batch's statistics are of one step */
         return LNRNN_STREAM_TOGETHER;
-    for (size_t i = 0; resets && i < s->rows; i++)
+    for (size_t i = 0; resets && i < h->rows; i++)
         if (resets[i])
-            clear(s, s->table[i].state);
-    if (s->by_step && most != least) /* so that those of one step stand together */
-        sort_by_start(s->table, s->rows);
+            clear(h, h->table[i].state);
+    if (h->call.network->by_step && most != least) /* so that those of one step stand together */
+        sort_by_start(h->table, h->rows);
     return 0;
 }
 
-void lnrnn_stream_run(lnrnn_stream *s, float *y)
+void lnrnn_handle_run(lnrnn_handle *h, float *y)
 {
-    s->calls[s->layers - 1].y = y;
-    for (size_t k = 0; k < s->layers; k++)
-        lnrnn_rnn_forward(&s->calls[k]);
-    for (size_t i = 0; i < s->rows; i++)
-        s->steps[s->table[i].state] = s->table[i].start + 1;
+    h->call.y = y;
+    lnrnn_network_forward(&h->call);
+    for (size_t i = 0; i < h->rows; i++)
+        h->stream->steps[h->table[i].state] = h->table[i].start + 1;
 }
 
-int lnrnn_stream_step(lnrnn_stream *s, const int64_t *lanes, const float *x, float *y)
+/* -> 1 if another thread is in a call of the handle; otherwise this thread is from now on. */
+static int is_busy(lnrnn_handle *h) { return __atomic_exchange_n(&h->busy, 1, __ATOMIC_ACQUIRE); }
+
+static lnrnn_status leave(lnrnn_handle *h, int status)
 {
-    if (s->together && lanes)
-        return LNRNN_STREAM_TOGETHER;
-    const int wrong = lnrnn_stream_choose(s, lanes, NULL);
+    __atomic_store_n(&h->busy, 0, __ATOMIC_RELEASE);
+    return status;
+}
+
+lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
+{
+    if (is_busy(h))
+        return LNRNN_STREAM_BUSY;
+    const int wrong =
+        h->call.network->together && lanes ? LNRNN_STREAM_TOGETHER : lnrnn_handle_choose(h, lanes, NULL);
     if (wrong)
-        return wrong;
-    memcpy(s->x, x, s->rows * s->inputs * sizeof(float));
-    lnrnn_stream_run(s, y);
-    return 0;
+        return leave(h, wrong);
+    memcpy(h->x, x, h->rows * h->call.network->inputs * sizeof(float));
+    lnrnn_handle_run(h, y);
+    return leave(h, LNRNN_OK);
 }
 
-int lnrnn_stream_reset(lnrnn_stream *s, const int64_t *lanes, size_t n)
+/* Are lanes (n) lanes, and all of them different? -> 0 or a code. */
+static int check_lanes(lnrnn_handle *h, const int64_t *lanes, size_t n)
 {
-    if (s->together && n != s->lanes)
+    if (h->call.network->together && n != h->stream->lanes)
         return LNRNN_STREAM_TOGETHER;
-    s->stamp++;
+    h->stamp++;
     for (size_t i = 0; i < n; i++) {
-        const int wrong = named_once(s, lanes ? lanes[i] : (int64_t)i);
+        const int wrong = named_once(h, lanes ? lanes[i] : (int64_t)i);
         if (wrong)
             return wrong;
     }
-    for (size_t i = 0; i < n; i++) {
-        const int64_t lane = lanes ? lanes[i] : (int64_t)i;
-        clear(s, lane);
-        s->steps[lane] = 0;
-    }
     return 0;
 }
 
-size_t lnrnn_stream_inputs(const lnrnn_stream *s) { return s->inputs; }
-size_t lnrnn_stream_units(const lnrnn_stream *s) { return s->units; }
-size_t lnrnn_stream_layers(const lnrnn_stream *s) { return s->layers; }
-size_t lnrnn_stream_lanes(const lnrnn_stream *s) { return s->lanes; }
-size_t lnrnn_stream_rows(const lnrnn_stream *s) { return s->rows; }
-
-float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell)
+lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
 {
-    return layer >= s->layers ? NULL : cell ? s->calls[layer].cn : s->calls[layer].hn;
+    if (is_busy(h))
+        return LNRNN_STREAM_BUSY;
+    const int wrong = check_lanes(h, lanes, n);
+    for (size_t i = 0; i < n && !wrong; i++) {
+        const int64_t lane = lanes ? lanes[i] : (int64_t)i;
+        clear(h, lane);
+        h->stream->steps[lane] = 0;
+    }
+    return leave(h, wrong);
 }
-
-const int64_t *lnrnn_stream_steps(const lnrnn_stream *s) { return s->steps; }
-

@@ -1,26 +1,46 @@
-/* A handle of a stream: what a call on `rows` of its lanes works with. */
+/* Streams: lanes with states, and the handles with which threads step them. */
 #ifndef LNRNN_STREAM_H
 #define LNRNN_STREAM_H
 
-#include "rnn/layer.h"
+#include "rnn/network.h"
+
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
 
 struct lnrnn_stream {
-    size_t inputs, units, layers, lanes, rows;
-    int by_step;           /* results depend on the step: batch norm */
-    int together;          /* all lanes have to go together: overrun="batch" */
-    int64_t refused_from;  /* the step that no lane may take */
-    int64_t *steps;        /* (lanes), the stream's */
-    lnrnn_rnn_call *calls; /* (layers): hn and cn are the stream's states, x of the first is `x` below */
-    lnrnn_row *table;      /* (rows), that of all calls */
-    float *x;              /* (rows, D) */
-    int64_t *seen, stamp;  /* (lanes): the stamp of the last call that named the lane */
-    void *owner;           /* of all this memory, for lnrnn_stream_close */
+    lnrnn_network *network;
+    size_t lanes;
+    float *h, *c;   /* (layers, lanes, H); c: LSTM, else NULL */
+    int64_t *steps; /* (lanes): the steps that each lane has taken since its reset */
+    /* Of lnrnn_stream_create: one for each handle, and one for the creator. */
+    int references;
 };
 
-/* lanes, and lanes of which resets is not 0, both (rows) or NULL: puts those of the next step into the table,
- * and sets the states of those that are reset to 0. -> 0, or a code of lnrnn.h, and no lane has changed. */
-int lnrnn_stream_choose(lnrnn_stream *s, const int64_t *lanes, const unsigned char *resets);
-/* The step of the lanes chosen, all layers: s->x (rows, D) -> y (rows, H). */
-void lnrnn_stream_run(lnrnn_stream *s, float *y);
+struct lnrnn_handle {
+    /* Set by its creator. */
+    lnrnn_stream *stream;
+    size_t rows;
+    void *owner; /* of the handle and its memory */
+    void (*release)(void *owner);
+    /* Set by lnrnn_handle_prepare; scratch by the creator. */
+    lnrnn_network_call call;
+    lnrnn_row *table;     /* (rows), the call's */
+    float *x;             /* (rows, D), the call's */
+    int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
+    int busy;             /* a call of lnrnn_handle_step or lnrnn_handle_reset is under way */
+};
+
+/* Bytes of memory for lnrnn_handle_prepare. */
+size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows);
+/* network: the stream's, packed for the instruction set in use. memory: zeros, aligned for pointers, and at
+ * a multiple of 64 for speed. -> floats of call.scratch. */
+size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory);
+/* lanes, resets (rows), or NULL: puts the lanes of the next step into the table. Where resets is not 0, it
+ * sets the states of a lane to 0. -> 0, or a code of lnrnn_status, and no lane has changed. */
+int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);
+/* The step of the lanes chosen, all layers: h->x (rows, D) -> y (rows, H). */
+void lnrnn_handle_run(lnrnn_handle *h, float *y);
+
+#pragma GCC visibility pop
 
 #endif

@@ -3,6 +3,9 @@
 #ifndef LNRNN_CPU_MODEL_H
 #define LNRNN_CPU_MODEL_H
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 typedef struct {
     double multiply_adds;  /* multiply-adds of float32 per ns in one core, with the widest vectors */
     double l2, l3, memory; /* bytes per ns that one core reads from there */
@@ -16,5 +19,7 @@ lnrnn_cpu_model lnrnn_get_cpu_model(void);
 int lnrnn_model_reads_ahead(void);
 /* For tests: the model of another machine. */
 void lnrnn_set_cpu_model(lnrnn_cpu_model model);
+
+#pragma GCC visibility pop
 
 #endif

@@ -78,6 +78,8 @@ const lnrnn_kernels *lnrnn_active(void)
     return k;
 }
 
+const char *lnrnn_version(void) { return LNRNN_VERSION; }
+
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS])
 {
     size_t n = 0;

@@ -12,6 +12,9 @@
 
 #include "lnrnn/tuning.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* Does this system keep blocks? If not, the functions below are malloc's own. */
 int lnrnn_keeps_result_memory(void);
 /* -> at least `size` bytes at a multiple of 64, not cleared; NULL if there is no memory. */
@@ -20,5 +23,7 @@ void *lnrnn_result_malloc(size_t size);
 void *lnrnn_result_realloc(void *block, size_t size);
 /* NULL is allowed. */
 void lnrnn_result_free(void *block);
+
+#pragma GCC visibility pop
 
 #endif

@@ -19,6 +19,9 @@
 
 #include <stddef.h>
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
 /* own: the number that the call or its context sets, or 0. Without one, that of lnrnn_set_num_threads; else
@@ -27,11 +30,11 @@
  * environment, which no other thread may change meanwhile. */
 int lnrnn_allowed_threads(int own);
 
-/* threadpoolctl finds these two by their names (lnrnn/threadpools.py): the module exports no other C symbols.
+/* threadpoolctl finds these two by their names (lnrnn/threadpools.py).
  * The limit holds for calls without a number of their own until lnrnn_set_num_threads is called. A limit of
  * at least the default ends it. */
-__attribute__((visibility("default"))) int lnrnn_get_thread_limit(void);
-__attribute__((visibility("default"))) void lnrnn_set_thread_limit(int threads);
+int lnrnn_get_thread_limit(void);
+void lnrnn_set_thread_limit(int threads);
 
 /* --- 2. worth it --------------------------------------------------------------------------------------- */
 
@@ -71,5 +74,7 @@ int lnrnn_free_threads(int threads, int brief);
 
 /* Questions 2 and 4 for a norm or an elementwise function of so many elements. */
 int lnrnn_threads_for_elements(size_t elements, int threads);
+
+#pragma GCC visibility pop
 
 #endif

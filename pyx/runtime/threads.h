@@ -87,6 +87,9 @@ int lnrnn_probe_threads(int n);
  * The other half is for other allocations. */
 int lnrnn_stacks_that_fit(size_t bytes);
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* --- cores.c ------------------------------------------------------------------------------------------- */
 
 /* The limit of omp_set_num_threads in the calling thread; INT_MAX without OpenMP. */
@@ -112,5 +115,7 @@ void lnrnn_set_barrier_mode(int mode);
 int lnrnn_barrier_mode(void);
 /* Backs off for so many nanoseconds, in every mode; 0 ends it. */
 void lnrnn_set_back_off(int64_t nanoseconds);
+
+#pragma GCC visibility pop
 
 #endif

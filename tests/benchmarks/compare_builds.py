@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,17 +32,26 @@ import numpy as np
 from race import Call, Pace, race
 
 OTHER = "lnrnn_other"
+COPY = tempfile.TemporaryDirectory()
 TURN = 0.0004  # seconds: many turns, so that some meet no neighbour
 REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # of several threads: OpenMP's spin for milliseconds after a call
 FAR = 0.05  # relative to the largest value: builds that differ by more do not compute the same
 
 
 def load(folder: Path) -> ModuleType:
-    """The package in `folder`, under another name than lnrnn's."""
+    """A copy of the package in `folder`, under another name than lnrnn's, its shared library too: a process
+    loads only one of a name."""
+    if not (folder / "__init__.py").exists():
+        raise SystemExit(f"{folder} is no package: name the folder that holds __init__.py and _core.*.so")
+    folder = Path(shutil.copytree(folder, Path(COPY.name, OTHER)))
+    for path in (*folder.glob("_core.*.so"), *folder.glob("liblnrnn.so.*")):
+        renamed = path.with_name(path.name.replace("liblnrnn", "libother"))
+        text = path.read_bytes().replace(b"liblnrnn.so.", b"libother.so.")
+        path.unlink()
+        renamed.write_bytes(text)
     place = folder / "__init__.py"
     spec = importlib.util.spec_from_file_location(OTHER, place, submodule_search_locations=[str(folder)])
-    if not place.exists() or spec is None:
-        raise SystemExit(f"{folder} is no package: name the folder that holds __init__.py and _core.*.so")
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[OTHER] = module
     spec.loader.exec_module(module)

@@ -33,9 +33,9 @@ class Run(ctypes.Structure):
 def run_of(handle, lanes, x, y, more=False) -> Run:
     """x (T, rows, D), y (T, rows, H). more: a reset before, and a norm and tanh after each step."""
     found = table()
-    others = found.lnrnn_stream_reset, found.lnrnn_layer_norm, found.lnrnn_map
+    others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(
-        found.lnrnn_stream_step, *(others if more else (None,) * 3), handle.pointer, address(lanes),
+        found.lnrnn_handle_step, *(others if more else (None,) * 3), handle.pointer, address(lanes),
         address(x), address(y), len(x), handle.rows, x[0].size, y[0].size,
     )  # fmt: skip
 

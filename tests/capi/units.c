@@ -9,8 +9,10 @@ PyObject *names(PyObject *module, PyObject *nothing);
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
 _Static_assert(LNRNN_API_MAJOR == 3, "a new major: the layouts below are those of major 3");
-LAYOUT(lnrnn_caches, reads_ahead, 24, 32);
 LAYOUT(lnrnn_batch, threads, 88, 96);
+LAYOUT(lnrnn_description, dropout, 128, 136);
+LAYOUT(lnrnn_array, data, 72, 80);
+LAYOUT(lnrnn_sequences, cn, 80, 88);
 
 #define CONSTANT(name, value) _Static_assert((name) == (value), "another value: a new major")
 
@@ -18,6 +20,23 @@ CONSTANT(LNRNN_STREAM_NO_LANE, -1);
 CONSTANT(LNRNN_STREAM_TWICE, -2);
 CONSTANT(LNRNN_STREAM_OVERRUN, -3);
 CONSTANT(LNRNN_STREAM_TOGETHER, -4);
+CONSTANT(LNRNN_STREAM_BUSY, -5);
+CONSTANT(LNRNN_OK, 0);
+CONSTANT(LNRNN_NO_MEMORY, 1);
+CONSTANT(LNRNN_NO_FILE, 2);
+CONSTANT(LNRNN_CANNOT_READ, 3);
+CONSTANT(LNRNN_INVALID, 4);
+CONSTANT(LNRNN_OTHER_VERSION, 5);
+CONSTANT(LNRNN_TOO_LONG, 6);
+CONSTANT(LNRNN_MESSAGE, 256);
+CONSTANT(LNRNN_ARRAY_F32, 0);
+CONSTANT(LNRNN_ARRAY_F64, 1);
+CONSTANT(LNRNN_ARRAY_I64, 2);
+CONSTANT(LNRNN_ARRAY_NAME, 64);
+CONSTANT(LNRNN_OVERRUN_RAISE, 0);
+CONSTANT(LNRNN_OVERRUN_LAST, 1);
+CONSTANT(LNRNN_OVERRUN_MEAN, 2);
+CONSTANT(LNRNN_OVERRUN_BATCH, 3);
 CONSTANT(LNRNN_MAP_EXP, 0);
 CONSTANT(LNRNN_MAP_TANH, 1);
 CONSTANT(LNRNN_MAP_SIGMOID, 2);

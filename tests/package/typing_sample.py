@@ -22,6 +22,7 @@ assert_type(lnrnn.layer_norm_backward(x, x, 40), tuple[Array, Array | None, Arra
 assert_type(lnrnn.LayerNorm(40).eval(), lnrnn.LayerNorm)
 assert_type(lnrnn.layer_norm(x, (8, 100), axis=(1, 0)), Array)
 assert_type(lnrnn.get_include(), str)
+assert_type(lnrnn.get_library(), str)
 assert_type(lnrnn.BatchNorm(8).train(False)(x), Array)
 
 # The state of an RNN and of a GRU is an array, that of an LSTM a pair.

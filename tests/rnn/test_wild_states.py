@@ -128,10 +128,10 @@ def layers_of(*widths, **options):
 def test_layers_of_other_widths_are_no_network():
     """Parameters of a snapshot that was pickled may be of other shapes than its architecture says."""
     deep = layers_of(H, H, num_layers=2)
-    assert _core.Layers(deep, 1, False, LAST).layers is deep
+    assert _core.Network(deep, 1, False, LAST).layers is deep
     for other in (layers_of(H, H + 1), layers_of(H + 1, H), layers_of(H, H, cell="LSTM")):
         with pytest.raises(AssertionError, match="broken promise: layer 1"):
-            _core.Layers((deep[0], *other), 1, False, LAST)
+            _core.Network((deep[0], *other), 1, False, LAST)
 
 
 @pytest.mark.parametrize("what", ["_snapshot", "_lanes"])

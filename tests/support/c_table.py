@@ -54,19 +54,23 @@ def address(array):
 
 
 class Handle:
-    """A handle of a stream: with Handle(stream, rows) as handle."""
+    """A handle of a stream of Python: with Handle(stream, rows) as handle."""
 
     def __init__(self, stream, rows: int, threads: int = 1) -> None:
-        open_stream = function("lnrnn_stream_open", P, ctypes.py_object, SIZE, INT, locked=True)
-        self.pointer = open_stream(stream, rows, threads)
-        for name in ("inputs", "units", "layers", "lanes", "rows"):
-            setattr(self, name, function(f"lnrnn_stream_{name}", SIZE, P)(self.pointer))
+        opened = function("lnrnn_handle_open", P, ctypes.py_object, SIZE, INT, locked=True)
+        self.pointer, self.rows = opened(stream, rows, threads), rows
+        self.stream = function("lnrnn_handle_stream", P, P)(self.pointer)
+        assert function("lnrnn_handle_rows", SIZE, P)(self.pointer) == rows
+        self.lanes = function("lnrnn_stream_lanes", SIZE, P)(self.stream)
+        network = function("lnrnn_stream_network", P, P)(self.stream)
+        for name in ("inputs", "units", "layers"):
+            setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
 
     def step(self, x, y, lanes=None) -> int:
         """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the code."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
-        step = function("lnrnn_stream_step", INT, P, P, P, P)
+        step = function("lnrnn_handle_step", INT, P, P, P, P)
         return step(self.pointer, address(lanes), address(x), address(y))
 
     def stepped(self, x, lanes=None):
@@ -77,21 +81,21 @@ class Handle:
 
     def reset(self, lanes, n: int | None = None) -> int:
         n = len(lanes) if n is None else n
-        return function("lnrnn_stream_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
+        return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
         """h or c of a layer, (lanes, H): the memory itself, or None."""
-        found = function("lnrnn_stream_state", P, P, SIZE, INT)(self.pointer, layer, cell)
+        found = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
         return found and np.ctypeslib.as_array(
             (ctypes.c_float * (self.lanes * self.units)).from_address(found)
         ).reshape(self.lanes, self.units)
 
     def steps(self):
-        found = function("lnrnn_stream_steps", P, P)(self.pointer)
+        found = function("lnrnn_stream_steps", P, P)(self.stream)
         return np.ctypeslib.as_array((ctypes.c_int64 * self.lanes).from_address(found)).copy()
 
     def close(self) -> None:
-        function("lnrnn_stream_close", None, P, locked=True)(self.pointer)
+        function("lnrnn_handle_free", None, P)(self.pointer)
         self.pointer = None
 
     def __enter__(self) -> Handle:

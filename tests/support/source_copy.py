@@ -18,7 +18,7 @@ SOURCES = (
 def copy_sources(folder: Path) -> None:
     """What is built and tested, without what was made from it; objects that a copy has made stay there."""
     folder.mkdir(parents=True, exist_ok=True)
-    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_core.c")
+    ignored = shutil.ignore_patterns("*.so", "*.so.*", "*.dylib", "__pycache__", "_core.c")
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.rmtree(folder / name, ignore_errors=True)

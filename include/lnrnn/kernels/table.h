@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "lnrnn.h"
+#include "lnrnn/tuning.h"
 
 /* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory -------------------------------
  *

@@ -7,6 +7,9 @@ valgrind: every norm, function and kind of network in a few sizes under valgrind
 own code count. As a control, memory that nobody has written is normalised: that must be reported.
 threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library it does not
 know. As a control, a barrier whose atomic operations order nothing: a race must be reported.
+library: tests/capi/library.c, which tests liblnrnn without Python, with the address, undefined-behaviour,
+leak and thread sanitizers and under valgrind. Then `make install` to a path with a space, and a program that
+pkg-config links. As a control, floats beyond an array of the tests are written: that must be reported.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +131,7 @@ def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], lis
 
     def ours(log: str) -> list[str]:
         reports = re.split(r"^==\d+== \n", log, flags=re.MULTILINE)
-        return [report for report in reports if re.search(r"\bat 0x\S+: .*_core\.", report)]
+        return [report for report in reports if re.search(r"\bat 0x\S+: .*(_core|liblnrnn)\.", report)]
 
     cases, _, control = ran.stderr.partition("CONTROL\n")
     return ours(cases), ours(control), ran.stdout.strip()
@@ -172,4 +176,49 @@ def threads(options: argparse.Namespace) -> dict[str, str | int]:
     return {"races in the control": seen, "tests": said.splitlines()[-1]}
 
 
-PARTS = {"address": address, "valgrind": valgrind, "threads": threads}
+def run_library(folder: Path, flags: str, *before: str) -> str:
+    """The tests of liblnrnn, compiled with these flags. -> their output, and an exit status other than 0."""
+    environment = {**os.environ, "CC": "gcc", "CFLAGS": f"-g {flags}", "LNRNN_OPENMP": "0"}
+    done([sys.executable, "pyx/library.py"], cwd=folder, env=environment)
+    program, linked = folder / "library", [f"-L{folder / 'build/lib'}", "-llnrnn", "-pthread"]
+    linked.append(f"-Wl,-rpath,{folder / 'build/lib'}")
+    words = ["gcc", "-g", "-O1", *flags.split(), "-Iinclude", "tests/capi/library.c", *linked]
+    done([*words, "-o", str(program)], cwd=folder)
+    files = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
+    ran = subprocess.run([*before, str(program), *files], capture_output=True, text=True)
+    return ran.stdout + ran.stderr + (f"exit {ran.returncode}" if ran.returncode else "")
+
+
+def library(options: argparse.Namespace) -> dict[str, str]:
+    needs("gcc")
+    needs("valgrind")
+    folder, figures = options.folder, {}
+    ways = {
+        "address": (SANITIZERS, []), "threads": ("-fsanitize=thread", []),
+        "valgrind": ("", ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9"]),
+    }  # fmt: skip
+    for name, (flags, before) in ways.items():
+        copy_sources(folder / name)
+        said = figures[name] = run_library(folder / name, flags, *before).strip()
+        if said != "passed":
+            raise Wrong(f"{name}: {said[-3000:]}")
+    test = folder / "address/tests/capi/library.c"
+    test.write_text(test.read_text().replace("malloc((n + 1) * sizeof *x)", "malloc(sizeof *x)"))
+    if "heap-buffer-overflow" not in run_library(folder / "address", SANITIZERS):
+        raise Wrong("floats beyond an array are not reported")
+    into = folder / "a prefix"
+    done(["make", "install", f"PREFIX={into}"], cwd=folder / "valgrind")
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(into / "lib/pkgconfig")}
+    words = shlex.split(done(["pkg-config", "--cflags", "--libs", "lnrnn"], env=environment))
+    words += [
+        "tests/capi/library.c",
+        "-pthread",
+        f"-Wl,-rpath,{into / 'lib'}",
+        "-o",
+        str(folder / "installed"),
+    ]
+    done(["gcc", *words], cwd=folder / "valgrind")
+    return figures | {"installed": done([str(folder / "installed")]).strip()}
+
+
+PARTS = {"address": address, "valgrind": valgrind, "threads": threads, "library": library}

@@ -1,0 +1,151 @@
+"""liblnrnn: all C of lnrnn in one library, which knows no Python.
+
+setup.py links the compiled module to the shared one. As a program, for `make lib` and `make install`:
+
+python3 pyx/library.py [--prefix PREFIX]
+    Compiles the shared and the static library into build/lib. PREFIX: installs them there, with header and
+    lnrnn.pc; DESTDIR stands before it in the paths of files. CC, CFLAGS, LDFLAGS and AR are as for make.
+    LNRNN_OPENMP=0 does without OpenMP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from build_flags import units
+from objects import Objects
+
+__all__ = ["HEADER", "library_name", "link", "openmp_flags", "rpath"]
+
+ROOT = Path(__file__).parents[1]
+HEADER = "include/lnrnn.h"
+MAJOR, VERSION = (
+    re.search(rf'^#define LNRNN_{name} "?([^\s"]+)', (ROOT / HEADER).read_text(), re.MULTILINE)[1]  # type: ignore[index]
+    for name in ("API_MAJOR", "VERSION")
+)
+
+PC = """\
+prefix={prefix}
+libdir=${{prefix}}/lib
+includedir=${{prefix}}/include
+
+Name: lnrnn
+Description: recurrent networks with layer norm or batch norm inside, on a CPU
+Version: {version}
+Libs: -L${{libdir}} -llnrnn
+Libs.private: {private}
+Cflags: -I${{includedir}}
+"""
+
+
+def library_name(system: str) -> str:
+    """The file of the shared library, which the linker records: one of the same major takes its place."""
+    return f"liblnrnn.{MAJOR}.dylib" if system == "darwin" else f"liblnrnn.so.{MAJOR}"
+
+
+def rpath(system: str) -> list[str]:
+    """The linker's flags by which a module finds a library in its own folder."""
+    return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
+
+
+def link(command: list[str], objects: list[str], target: Path, system: str, threads: list[str]) -> None:
+    """Links the shared library. command: the linker's for a shared object, Python's own for a module too.
+    threads: the flags for OpenMP or POSIX threads."""
+    name = library_name(system)
+    if system == "darwin":
+        command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
+        own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
+    else:
+        # A function of the library calls the library's own, also where a program has one of the same name.
+        own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # a program that has it in memory keeps the old file
+    subprocess.run([*command, *own, *objects, *threads, "-lm", "-o", str(target)], check=True)
+
+
+def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
+    """["-fopenmp"] if a shared object with it compiles and links, else []. LNRNN_OPENMP=0 does without."""
+    if os.environ.get("LNRNN_OPENMP") == "0":
+        return []
+    source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
+    with tempfile.TemporaryDirectory() as folder:
+        text, unit, shared = (str(Path(folder, f"openmp.{end}")) for end in ("c", "o", "so"))
+        Path(text).write_text(source)
+        for command in (
+            [*compiler, "-fopenmp", "-c", text, "-o", unit],
+            [*linker, unit, "-fopenmp", "-o", shared],
+        ):
+            if subprocess.run(command, capture_output=True).returncode:
+                return []
+    return ["-fopenmp"]
+
+
+def _make(folder: Path) -> list[str]:
+    """Compiles and links in `folder`. -> the flags that a program linked to the static library needs."""
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
+    shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
+    openmp = openmp_flags(compiler, shared)
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    objects = Objects(compiler, version, folder / "objects")
+    todo = [partial(objects.compile, *unit) for unit in units(platform.machine(), openmp)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        compiled = list(pool.map(lambda one: one(), todo))
+    name, threads = library_name(sys.platform), openmp or ["-pthread"]
+    link(shared, compiled, folder / name, sys.platform, threads)
+    _point(folder, name)
+    archive = folder / "liblnrnn.a"
+    archive.unlink(missing_ok=True)  # ar would keep the members of an older one
+    subprocess.run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive), *compiled], check=True)
+    return [*threads, "-lm"]
+
+
+def _point(folder: Path, name: str) -> None:
+    """The name without a version that -llnrnn looks for."""
+    plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
+    plain.unlink(missing_ok=True)
+    plain.symlink_to(name)
+
+
+def _install(folder: Path, prefix: Path, private: list[str]) -> None:
+    into, name = Path(f"{os.environ.get('DESTDIR', '')}{prefix}"), library_name(sys.platform)
+    for part in ("lib/pkgconfig", "include"):
+        (into / part).mkdir(parents=True, exist_ok=True)
+    for file in (name, "liblnrnn.a"):
+        (into / "lib" / file).unlink(missing_ok=True)
+        shutil.copy2(folder / file, into / "lib" / file)
+    _point(into / "lib", name)
+    shutil.copy2(ROOT / HEADER, into / "include")
+    quoted = str(prefix).replace(" ", r"\ ")
+    text = PC.format(prefix=quoted, version=VERSION, private=shlex.join(private))
+    (into / "lib/pkgconfig/lnrnn.pc").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prefix", type=Path, help="an absolute path")
+    prefix = parser.parse_args().prefix
+    if prefix and not prefix.is_absolute():
+        parser.error(f"--prefix must be an absolute path, got {str(prefix)!r}")
+    os.chdir(ROOT)
+    folder = Path("build/lib")
+    private = _make(folder)
+    if prefix:
+        _install(folder, prefix, private)
+    print(f"lnrnn {VERSION}: {prefix or folder / library_name(sys.platform)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+/* Networks from a description and named arrays. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "file/description.h"
+#include "rnn/fold.h"
+#include "rnn/network.h"
+#include "runtime/floats.h"
+
+/* --- the arrays of the caller --------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const lnrnn_array *const *)a)->name, (*(const lnrnn_array *const *)b)->name);
+}
+
+static const lnrnn_array *find(const lnrnn_array *const *sorted, size_t count, const char *name)
+{
+    const lnrnn_array key = {.name = name}, *const pointer = &key;
+    const lnrnn_array *const *const found = bsearch(&pointer, sorted, count, sizeof *sorted, by_name);
+    return found ? *found : NULL;
+}
+
+/* "float32 (4, 3)" -> buffer. */
+static const char *described(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
+{
+    static const char *const dtypes[] = {"float32", "float64", "int64"};
+    const char *const dtype =
+        array->dtype >= 0 && array->dtype < LNRNN_ARRAY_OTHER ? dtypes[array->dtype] : "another dtype";
+    if (array->ndim == 1)
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu,)", dtype, array->shape[0]);
+    else if (array->ndim == 2)
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu, %zu)", dtype, array->shape[0], array->shape[1]);
+    else
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s with %zu axes", dtype, array->ndim);
+    return buffer;
+}
+
+/* used (wanted): the arrays, in the description's order, each of its dtype and shape, and no others. */
+static lnrnn_status check_arrays(const lnrnn_description *d, const lnrnn_array *const *sorted, size_t count,
+                                 const lnrnn_array **used, char *message)
+{
+    const size_t wanted = lnrnn_description_arrays(d);
+    const lnrnn_array *const counts = find(sorted, count, "count_l0");
+    char name[LNRNN_ARRAY_NAME], is[LNRNN_ARRAY_NAME], should[LNRNN_ARRAY_NAME];
+    for (size_t k = 0; k < wanted; k++) {
+        const lnrnn_array like = lnrnn_description_array(d, k, name);
+        used[k] = find(sorted, count, name);
+        if (!used[k] || (!used[k]->data && like.shape[0]))
+            return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, and is missing", name,
+                              described(&like, should));
+        if (used[k]->dtype != like.dtype || used[k]->ndim != like.ndim
+            || memcmp(used[k]->shape, like.shape, like.ndim * sizeof *like.shape))
+            return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, got %s", name, described(&like, should),
+                              described(used[k], is));
+        const lnrnn_status status = lnrnn_check_values(used[k], counts, message);
+        if (status)
+            return status;
+    }
+    for (size_t i = 0; i + 1 < count; i++)
+        if (!strcmp(sorted[i]->name, sorted[i + 1]->name))
+            return lnrnn_fail(message, LNRNN_INVALID, "arrays must have each name once, got %.60s twice",
+                              sorted[i]->name);
+    for (size_t i = 0; i < count && count > wanted; i++) {
+        size_t k = 0;
+        while (k < wanted && used[k] != sorted[i])
+            k++;
+        if (k == wanted)
+            return lnrnn_fail(message, LNRNN_INVALID, "%.60s is no array of this network", sorted[i]->name);
+    }
+    return LNRNN_OK;
+}
+
+/* --- the network ---------------------------------------------------------------------------------------- */
+
+/* Memory of the network, which `lay_out` divides twice: first only to learn how much it takes. */
+typedef struct {
+    const lnrnn_description *d;
+    const lnrnn_array *const *used;
+    char *memory; /* NULL: the first time */
+    size_t bytes;
+} construction;
+
+static void *part_of(construction *b, size_t bytes)
+{
+    char *const part = b->memory ? b->memory + b->bytes : NULL;
+    b->bytes += (bytes + 63) & ~(size_t)63;
+    return part;
+}
+
+/* -> a + b (n), each of them NULL for nothing; with neither of them `otherwise`, or NULL where that is
+ * negative. */
+static const float *sum_of(construction *b, const float *x, const float *y, size_t n, float otherwise)
+{
+    if (!x && !y && otherwise < 0)
+        return NULL;
+    float *const sum = part_of(b, n * sizeof(float));
+    for (size_t k = 0; sum && k < n; k++)
+        sum[k] = x && y ? x[k] + y[k] : x ? x[k] : y ? y[k] : otherwise;
+    return sum;
+}
+
+static const uint32_t *packed(construction *b, int dtype, const float *w, size_t n, size_t k)
+{
+    uint32_t *const words = part_of(b, lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t));
+    if (words)
+        lnrnn_pack(dtype, n, k, w, (ptrdiff_t)k, 1, words);
+    return words;
+}
+
+/* Gives a site its gain and bias, and with batch norm its scales and shifts. */
+static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const void *const *roles)
+{
+    lnrnn_site *const site = &c->site[index];
+    const void *const *const at = &roles[LNRNN_AT_SITES + 4 * index];
+    const float *const gain = at[LNRNN_GAIN], *const bias = at[LNRNN_BIAS];
+    /* Two biases of one sum are one. */
+    const float *const other =
+        index == LNRNN_SITE_HIDDEN && !c->input_side ? roles[LNRNN_AT_SITES + LNRNN_BIAS] : NULL;
+    if (!site->width)
+        return;
+    site->gain = sum_of(b, gain, NULL, site->width, 1);
+    site->bias = sum_of(b, other, bias, site->width, 0);
+    if (c->norm != LNRNN_NORM_BATCH)
+        return;
+    const int averages = b->d->overrun == LNRNN_OVERRUN_MEAN && c->known;
+    const size_t values = (c->known + (size_t)averages) * site->width;
+    float *const scale = part_of(b, values * sizeof(float)), *const shift =
+                                                                 part_of(b, values * sizeof(float));
+    const lnrnn_fold_job job = {c->known,           site->width, averages, at[LNRNN_MEAN],
+                                at[LNRNN_VARIANCE], gain,        bias,     b->d->eps};
+    if (scale)
+        lnrnn_fold(&job, scale, shift);
+    site->scale = scale, site->shift = shift;
+}
+
+static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_packed_weights *weights)
+{
+    const lnrnn_description *const d = b->d;
+    const size_t directions = d->bidirectional ? 2 : 1;
+    const size_t arrays = lnrnn_description_arrays(d) / (d->num_layers * directions);
+    const void *roles[LNRNN_ROLES] = {NULL};
+    for (size_t k = line * arrays; k < (line + 1) * arrays; k++)
+        roles[lnrnn_description_role(d, k)] = b->used[k]->data;
+    *c = (lnrnn_rnn_config){
+        .D = line < directions ? d->input_size : directions * d->hidden_size,
+        .H = d->hidden_size,
+        .cell = d->cell,
+        .act = d->act,
+        .norm = d->norm,
+        .placement = d->placement,
+        .span = d->span,
+        .cell_norm = d->cell_norm,
+        .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
+        .reverse = line % directions == 1,
+        .dtype = d->weights,
+        .zoneout_h = (float)d->zoneout[0],
+        .zoneout_c = (float)d->zoneout[1],
+    };
+    lnrnn_rnn_configure(c);
+    const int apart = c->separate_products;
+    c->inner_ih = sum_of(b, roles[LNRNN_INNER_IH], apart ? NULL : roles[LNRNN_INNER_HH], c->outputs, -1);
+    c->inner_hh = apart ? sum_of(b, roles[LNRNN_INNER_HH], NULL, c->outputs, -1) : NULL;
+    if (d->norm == LNRNN_NORM_BATCH) {
+        c->known = lnrnn_known_steps(roles[LNRNN_COUNT], d->steps);
+        c->overrun_row = d->overrun == LNRNN_OVERRUN_BATCH ? -1 : (ptrdiff_t)c->known - 1;
+        if (d->overrun == LNRNN_OVERRUN_MEAN && c->known)
+            c->overrun_row = (ptrdiff_t)c->known;
+    }
+    for (int k = 0; k < LNRNN_SITES; k++)
+        fill_site(b, c, k, roles);
+    lnrnn_rnn_configure(c);
+    weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
+    weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->H);
+}
+
+/* All of the network; the first time it writes to no memory but its own. */
+static lnrnn_network *lay_out(construction *b)
+{
+    const lnrnn_description *const d = b->d;
+    const size_t directions = d->bidirectional ? 2 : 1, lines = d->num_layers * directions;
+    b->bytes = 0;
+    lnrnn_network *const n = part_of(b, sizeof *n);
+    lnrnn_rnn_config *const config = part_of(b, lines * sizeof *config);
+    lnrnn_packed_weights *const weights = part_of(b, lines * sizeof *weights);
+    const int64_t last_step = (int64_t)1 << 62;
+    int64_t known = last_step;
+    for (size_t k = 0; k < lines; k++) {
+        lnrnn_rnn_config unused;
+        lnrnn_packed_weights none;
+        lnrnn_rnn_config *const c = n ? &config[k] : &unused;
+        fill_line(b, k, c, n ? &weights[k] : &none);
+        if (d->norm == LNRNN_NORM_BATCH && (int64_t)c->known < known)
+            known = (int64_t)c->known;
+    }
+    if (d->overrun == LNRNN_OVERRUN_BATCH || (d->overrun != LNRNN_OVERRUN_RAISE && known))
+        known = last_step;
+    if (n)
+        *n = (lnrnn_network){.layers = d->num_layers,
+                             .directions = directions,
+                             .config = config,
+                             .weights = weights,
+                             .isa = lnrnn_isa_name(),
+                             .refused_from = known,
+                             .together = d->norm == LNRNN_NORM_BATCH && d->overrun == LNRNN_OVERRUN_BATCH,
+                             .owner = n,
+                             .release = free};
+    return n;
+}
+
+static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const *sorted, size_t count,
+                           const lnrnn_array **used, lnrnn_network **network, char *message)
+{
+    const lnrnn_status status = check_arrays(d, sorted, count, used, message);
+    if (status)
+        return status;
+    construction b = {.d = d, .used = used};
+    lay_out(&b);
+    b.memory = aligned_alloc(64, b.bytes);
+    if (!b.memory)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a network of %zu bytes", b.bytes);
+    *network = lay_out(&b);
+    lnrnn_network_complete(*network);
+    return LNRNN_OK;
+}
+
+lnrnn_status lnrnn_network_create(const lnrnn_description *given, const lnrnn_array *arrays, size_t count,
+                                  lnrnn_network **network, char message[LNRNN_MESSAGE])
+{
+    LNRNN_DEFAULT_FLOATS;
+    lnrnn_description d = *given;
+    *network = NULL;
+    for (size_t k = 0; k < count; k++)
+        if (!arrays[k].name)
+            return lnrnn_fail(message, LNRNN_INVALID, "arrays[%zu] must have a name", k);
+    lnrnn_status status = lnrnn_description_resolve(&d, message);
+    if (status)
+        return status;
+    const lnrnn_array **const sorted = malloc((count + lnrnn_description_arrays(&d)) * sizeof *sorted);
+    if (!sorted)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", count);
+    for (size_t k = 0; k < count; k++)
+        sorted[k] = &arrays[k];
+    qsort(sorted, count, sizeof *sorted, by_name);
+    const lnrnn_array *const counts = find(sorted, count, "count_l0");
+    if (d.norm != LNRNN_NORM_BATCH)
+        d.steps = 0;
+    else if (counts && counts->ndim == 1)
+        d.steps = d.max_steps ? d.max_steps : counts->shape[0];
+    if (d.steps > INT32_MAX)
+        status = lnrnn_fail(message, LNRNN_INVALID, "count_l0 must have at most %d steps, got %zu", INT32_MAX,
+                            d.steps);
+    else
+        status = create(&d, sorted, count, sorted + count, network, message);
+    free(sorted);
+    return status;
+}
+
+size_t lnrnn_network_inputs(const lnrnn_network *n) { return n->inputs; }
+size_t lnrnn_network_units(const lnrnn_network *n) { return n->units; }
+size_t lnrnn_network_layers(const lnrnn_network *n) { return n->layers; }
+size_t lnrnn_network_directions(const lnrnn_network *n) { return n->directions; }
+size_t lnrnn_network_states(const lnrnn_network *n) { return (size_t)n->states; }

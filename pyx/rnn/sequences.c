@@ -1,0 +1,172 @@
+/* A call of a network on whole sequences, with lengths and resets. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "file/message.h"
+#include "rnn/network.h"
+#include "runtime/threads.h"
+
+/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one: parts of a
+ * sequence stand one after the other in the states. */
+typedef struct {
+    const lnrnn_network *n;
+    const lnrnn_sequences *s;
+    lnrnn_row *rows;
+    size_t parts;      /* rows, and states of each line */
+    lnrnn_line *lines; /* (lines) */
+    float *states[4];  /* h0, c0, hn, cn as the driver has them, (lines, parts, H) */
+    float *owned;      /* of those that are not the caller's */
+    float *scratch;
+} call_memory;
+
+static size_t length_of(const lnrnn_sequences *s, size_t b)
+{
+    return s->lengths ? (size_t)s->lengths[b] : s->steps;
+}
+
+static int is_reset(const lnrnn_sequences *s, size_t t, size_t b)
+{
+    return s->resets && t < length_of(s, b)
+           && s->resets[s->batch_first ? b * s->steps + t : t * s->sequences + b];
+}
+
+/* The rows of sequence b, which are written if `rows` is not NULL. -> how many. */
+static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row *rows)
+{
+    const size_t length = length_of(s, b);
+    size_t n = 0, first = 0;
+    for (size_t t = 1; t <= length || !n; t++) {
+        if (t < length && !is_reset(s, t, b))
+            continue;
+        const size_t end = t < length ? t : length;
+        if (rows)
+            rows[n] = (lnrnn_row){.sequence = (int64_t)b,
+                                  .first = (int64_t)first,
+                                  .length = (int64_t)(end - first),
+                                  .end = (int64_t)(end == length ? s->steps : end),
+                                  .state = (int64_t)(state + n)};
+        n++, first = end;
+    }
+    return n;
+}
+
+/* Longest first, and otherwise as they are. */
+static int longest_first(const void *a, const void *b)
+{
+    const lnrnn_row *const x = a, *const y = b;
+    return x->length != y->length ? (x->length < y->length ? 1 : -1)
+                                  : (x->state > y->state) - (x->state < y->state);
+}
+
+static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
+{
+    const size_t values = s->steps * s->sequences;
+    if (strcmp(n->isa, lnrnn_isa_name()))
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          "network must be of the instruction set in use, %s, got one of %s",
+                          lnrnn_isa_name(), n->isa);
+    if (s->threads < 0 || s->threads > LNRNN_MOST_THREADS)
+        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d",
+                          LNRNN_MOST_THREADS, s->threads);
+    if (values && (!s->x || !s->y))
+        return lnrnn_fail(message, LNRNN_INVALID, "%s must not be NULL", s->x ? "y" : "x");
+    if (n->states == 1 && (s->c0 || s->cn))
+        return lnrnn_fail(message, LNRNN_INVALID, "%s must be NULL in a cell without a cell state",
+                          s->c0 ? "c0" : "cn");
+    for (size_t b = 0; s->lengths && b < s->sequences; b++)
+        if (s->lengths[b] < 0 || (uint64_t)s->lengths[b] > s->steps)
+            return lnrnn_fail(message, LNRNN_INVALID,
+                              "lengths[%zu] must be between 0 and the %zu steps of x, got %lld", b, s->steps,
+                              (long long)s->lengths[b]);
+    return LNRNN_OK;
+}
+
+/* Copies a state of the sequences (lines, B, H) into that of the rows, where `in`, or back. A forward
+ * direction begins with a sequence's first part and ends with its last, a reverse one the other way around;
+ * other parts begin at 0. */
+static void copy_states(const call_memory *m, float *of_rows, float *of_sequences, int in)
+{
+    const size_t H = m->n->units, lines = m->n->layers * m->n->directions, B = m->s->sequences;
+    for (size_t line = 0; line < lines; line++)
+        for (size_t b = 0, state = 0; b < B; b++) {
+            const size_t count = split(m->s, b, 0, NULL);
+            const int from_end = (line % m->n->directions == 1) == in;
+            float *const row = of_rows + (line * m->parts + state + (from_end ? count - 1 : 0)) * H;
+            float *const sequence = of_sequences + (line * B + b) * H;
+            const int skipped = in && !from_end && is_reset(m->s, 0, b);
+            state += count;
+            if (!skipped)
+                memcpy(in ? row : sequence, in ? sequence : row, H * sizeof(float));
+        }
+}
+
+/* Points `states` to the caller's arrays, or to memory of its own where there are none or rows are parts. */
+static int take_states(call_memory *m)
+{
+    const lnrnn_sequences *const s = m->s;
+    float *const given[4] = {(float *)s->h0, (float *)s->c0, s->hn, s->cn};
+    const size_t one = m->n->layers * m->n->directions * m->n->units;
+    size_t floats, bytes;
+    if (__builtin_mul_overflow(one, m->parts, &floats)
+        || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
+        return 0;
+    m->owned = calloc(bytes ? bytes : 1, 1);
+    if (!m->owned)
+        return 0;
+    for (int k = 0; k < 4; k++) {
+        const int in = k < 2, cell = k % 2, own = s->resets || !given[k];
+        if (cell && m->n->states == 1)
+            continue;
+        m->states[k] = own ? m->owned + (size_t)k * floats : given[k];
+        if (in && s->resets && given[k])
+            copy_states(m, m->states[k], given[k], 1);
+    }
+    return 1;
+}
+
+static lnrnn_status run(call_memory *m, char *message)
+{
+    const lnrnn_network *const n = m->n;
+    const lnrnn_sequences *const s = m->s;
+    const size_t T = s->steps, B = s->sequences, D = n->inputs, H = n->directions * n->units;
+    for (size_t b = 0; b < B; b++)
+        m->parts += split(s, b, 0, NULL);
+    m->rows = malloc((m->parts + 1) * sizeof *m->rows);
+    m->lines = calloc(n->layers * n->directions, sizeof *m->lines);
+    if (!m->rows || !m->lines || !take_states(m))
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for %zu sequences", B);
+    for (size_t b = 0, state = 0; b < B; b++)
+        state += split(s, b, state, m->rows + state);
+    qsort(m->rows, m->parts, sizeof *m->rows, longest_first);
+    if (m->parts && m->rows->length > n->refused_from)
+        return lnrnn_fail(
+            message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
+            (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);
+    lnrnn_network_call call = {
+        .network = n, .line = m->lines, .steps = T, .sequences = B, .x = s->x, .y = s->y};
+    call.xt = (ptrdiff_t)(s->batch_first ? D : B * D), call.xb = (ptrdiff_t)(s->batch_first ? T * D : D);
+    call.yt = (ptrdiff_t)(s->batch_first ? H : B * H), call.yb = (ptrdiff_t)(s->batch_first ? T * H : H);
+    call.rows = m->rows, call.B = call.states = m->parts;
+    call.h0 = m->states[0], call.c0 = m->states[1], call.hn = m->states[2], call.cn = m->states[3];
+    call.threads = s->threads ? s->threads : lnrnn_get_num_threads();
+    const size_t floats = lnrnn_network_plan(&call);
+    m->scratch = aligned_alloc(64, (floats * sizeof(float) + 63) & ~(size_t)63);
+    if (!m->scratch)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a call on %zu sequences", B);
+    call.scratch = m->scratch;
+    lnrnn_network_forward(&call);
+    for (int k = 2; k < 2 + n->states && s->resets; k++)
+        if (k == 2 ? s->hn : s->cn)
+            copy_states(m, m->states[k], k == 2 ? s->hn : s->cn, 0);
+    return LNRNN_OK;
+}
+
+lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE])
+{
+    call_memory m = {.n = n, .s = s};
+    lnrnn_status status = check(n, s, message);
+    if (!status && s->sequences)
+        status = run(&m, message);
+    free(m.rows), free(m.lines), free(m.owned), free(m.scratch);
+    return status;
+}

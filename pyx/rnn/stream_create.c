@@ -1,0 +1,110 @@
+/* Streams and handles of programs without Python: memory and checks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "file/message.h"
+#include "rnn/stream.h"
+
+/* -> zeros at a multiple of 64, every page of them touched; NULL: there is not so much memory. */
+static void *zeros(size_t bytes)
+{
+    const size_t whole = (bytes + 63) & ~(size_t)63;
+    void *const memory = whole >= bytes ? aligned_alloc(64, whole) : NULL;
+    if (memory)
+        memset(memory, 0, whole);
+    return memory;
+}
+
+lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **stream,
+                                 char message[LNRNN_MESSAGE])
+{
+    *stream = NULL;
+    if (n->directions != 1)
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          "network must have one direction: a second one starts at the end");
+    if (lanes < 1 || lanes > INT32_MAX)
+        return lnrnn_fail(message, LNRNN_INVALID, "lanes must be between 1 and %d, got %zu", INT32_MAX,
+                          lanes);
+    const size_t steps = (lanes * sizeof(int64_t) + 63) & ~(size_t)63,
+                 head = (sizeof(lnrnn_stream) + 63) & ~(size_t)63;
+    size_t one, bytes;
+    lnrnn_stream *s = NULL;
+    if (!__builtin_mul_overflow(n->layers * n->units * sizeof(float), lanes, &one)
+        && !__builtin_mul_overflow(one, (size_t)n->states, &bytes)
+        && !__builtin_add_overflow(bytes, head + steps, &bytes))
+        s = zeros(bytes);
+    if (!s)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a stream of %zu lanes", lanes);
+    s->network = lnrnn_network_retain(n), s->lanes = lanes, s->references = 1;
+    s->steps = (int64_t *)((char *)s + head);
+    s->h = (float *)((char *)s->steps + steps);
+    s->c = n->states == 2 ? s->h + one / sizeof(float) : NULL;
+    *stream = s;
+    return LNRNN_OK;
+}
+
+void lnrnn_stream_release(lnrnn_stream *s)
+{
+    if (!s || __atomic_sub_fetch(&s->references, 1, __ATOMIC_ACQ_REL))
+        return;
+    lnrnn_network_release(s->network);
+    free(s);
+}
+
+static void release_handle(void *owner)
+{
+    lnrnn_handle *const h = owner;
+    lnrnn_stream_release(h->stream);
+    free(h->call.scratch);
+    free(h);
+}
+
+lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
+                                 char message[LNRNN_MESSAGE])
+{
+    const lnrnn_network *const n = s->network;
+    *handle = NULL;
+    if (strcmp(n->isa, lnrnn_isa_name()))
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          "the stream's network must be of the instruction set in use, %s, got one of %s",
+                          lnrnn_isa_name(), n->isa);
+    if (rows < 1 || rows > s->lanes || (n->together && rows != s->lanes))
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          n->together ? "rows must be %zu, all lanes (overrun \"batch\"), got %zu"
+                                      : "rows must be between 1 and the %zu lanes, got %zu",
+                          s->lanes, rows);
+    if (threads < 1 || threads > LNRNN_MOST_THREADS)
+        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 1 and %d, got %d",
+                          LNRNN_MOST_THREADS, threads);
+    const size_t head = (sizeof(lnrnn_handle) + 63) & ~(size_t)63;
+    lnrnn_handle *const h = zeros(head + lnrnn_handle_memory(n, s->lanes, rows));
+    if (h) {
+        h->stream = s, h->rows = rows, h->owner = h, h->release = release_handle;
+        h->call.scratch = zeros(lnrnn_handle_prepare(h, n, threads, (char *)h + head) * sizeof(float));
+    }
+    if (!h || !h->call.scratch) {
+        free(h);
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a handle of %zu rows", rows);
+    }
+    __atomic_add_fetch(&s->references, 1, __ATOMIC_RELAXED);
+    *handle = h;
+    return LNRNN_OK;
+}
+
+void lnrnn_handle_free(lnrnn_handle *h)
+{
+    if (h)
+        h->release(h->owner);
+}
+
+lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h) { return h->stream; }
+size_t lnrnn_handle_rows(const lnrnn_handle *h) { return h->rows; }
+const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s) { return s->network; }
+size_t lnrnn_stream_lanes(const lnrnn_stream *s) { return s->lanes; }
+int64_t *lnrnn_stream_steps(const lnrnn_stream *s) { return s->steps; }
+
+float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell)
+{
+    float *const state = cell ? s->c : s->h;
+    return state && layer < s->network->layers ? state + layer * s->lanes * s->network->units : NULL;
+}

@@ -1,0 +1,179 @@
+/* The layers and directions of a network side by side.
+ *
+ * A run is a group of sequences in one line, that is in one layer and direction: it goes through time by itself, a
+ * chunk of steps at a time. What a chunk needs of the layer before is known by how far the runs of the same
+ * sequences there have come: where a network has one direction, past the last step of the chunk; where it
+ * has two, to their ends, for the reverse one ends with the first step.
+ *
+ * Each thread again and again takes a run that nobody has and whose next chunk can be computed, does that chunk and
+ * gives the run back. It prefers the one it had before, whose weights its caches hold, and then the lowest
+ * layer, on which the others wait. So n threads go through n layers one chunk behind the other, and
+ * one thread alone, which others may never have joined, does all of it in order. Where there are more layers
+ * than the threads divide evenly, the last ones are preferred to a thread's own: else one thread would be left
+ * with them at the end.
+ *
+ * A thread waits only for a chunk that another one is at. Which thread does what changes no bit: the
+ * arithmetic of a run is that of one thread, wherever its chunks end. */
+#include "rnn/wavefront.h"
+
+#include <string.h>
+
+#include "lnrnn/tuning.h"
+#include "rnn/forward.h"
+#include "rnn/network_runs.h"
+#include "rnn/rows.h"
+#include "runtime/floats.h"
+#include "runtime/thread_policy.h"
+#include "runtime/threads.h"
+
+typedef struct {
+    const lnrnn_wavefront *n;
+    network_run *run; /* (lines, groups) */
+    int64_t left;     /* multiply-adds until the end of this part of the call */
+} wave_job;
+
+static size_t run_count(const lnrnn_wavefront *n) { return n->layers * n->directions * n->groups; }
+
+static size_t position_of(const network_run *run)
+{
+    return __atomic_load_n(&run->position, __ATOMIC_ACQUIRE);
+}
+
+/* The step at which the next chunk of a run ends, which has taken `position` steps. */
+static size_t next_stop(const lnrnn_wavefront *n, size_t run, size_t position)
+{
+    const lnrnn_line *l = &n->line[run / n->groups];
+    const size_t steps = row_length(&l->call, run % n->groups * l->plan.group);
+    return position < steps && steps - position > n->chunk ? position + n->chunk : steps;
+}
+
+/* Has the layer before come so far that the run can be computed up to this step? */
+static int has_input(const wave_job *j, size_t run, size_t stop)
+{
+    const lnrnn_wavefront *n = j->n;
+    const size_t layer = n->directions * n->groups, first = run / layer * layer + run % n->groups;
+    if (run < layer)
+        return 1;
+    if (n->directions == 1)
+        return position_of(&j->run[run - layer]) >= stop;
+    for (size_t d = 0; d < n->directions; d++)
+        if (position_of(&j->run[first - layer + d * n->groups]) != LNRNN_DONE)
+            return 0;
+    return 1;
+}
+
+static int can_go_on(const wave_job *j, size_t run)
+{
+    const size_t position = position_of(&j->run[run]);
+    return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
+}
+
+/* -> 1, and the run is the caller's until `advance` has given it back. */
+static int take(const wave_job *j, size_t run)
+{
+    network_run *const it = &j->run[run];
+    int nobody = 0;
+    if (__atomic_load_n(&it->taken, __ATOMIC_RELAXED) || !can_go_on(j, run)
+        || !__atomic_compare_exchange_n(&it->taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 0;
+    if (can_go_on(j, run)) /* still: another thread may have done a chunk meanwhile */
+        return 1;
+    __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
+    return 0;
+}
+
+/* -> the run that is taken; SIZE_MAX: none can be now. own: the one that the thread had before, or SIZE_MAX. */
+static size_t take_some(const wave_job *j, size_t own)
+{
+    const size_t runs = run_count(j->n), flexible = j->n->flexible * j->n->groups;
+    for (size_t k = runs; k-- > flexible;)
+        if (take(j, k))
+            return k;
+    if (own < runs && take(j, own))
+        return own;
+    for (size_t k = 0; k < flexible; k++)
+        if (take(j, k))
+            return k;
+    return SIZE_MAX;
+}
+
+static void advance(wave_job *j, size_t run, float *memory)
+{
+    const lnrnn_wavefront *n = j->n;
+    network_run *const it = &j->run[run];
+    size_t position = position_of(it);
+    lnrnn_forward_group(&n->line[run / n->groups].call, run % n->groups, memory, &position,
+                        next_stop(n, run, position), &j->left);
+    __atomic_store_n(&it->position, position, __ATOMIC_RELEASE);
+    __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
+    if (lnrnn_barrier_mode() == LNRNN_BARRIER_STAGGERED && (run + position) % 2)
+        lnrnn_stagger();
+}
+
+static int all_done(const wave_job *j)
+{
+    for (size_t k = run_count(j->n); k-- > 0;)
+        if (position_of(&j->run[k]) != LNRNN_DONE)
+            return 0;
+    return 1;
+}
+
+/* What one thread does: chunks, until all are done or this part of the call is used up. A thread that has done its own
+ * waits for others no longer than they need for two of theirs: else one has lost its core. */
+static void work(void *ctx, size_t index, int worker)
+{
+    wave_job *const j = ctx;
+    float *const memory = j->n->scratch + (size_t)worker * j->n->worker;
+    size_t own = SIZE_MAX;
+    int64_t of_chunk = INT64_MAX / 4; /* ns */
+    lnrnn_wait wait = {0};
+    (void)index;
+    while (remaining(&j->left) > 0 && !all_done(j)) {
+        const size_t run = take_some(j, own);
+        if (run != SIZE_MAX) {
+            const int64_t start = lnrnn_nanoseconds();
+            advance(j, run, memory);
+            of_chunk = lnrnn_nanoseconds() - start;
+            own = run;
+            wait = (lnrnn_wait){0};
+        } else if (lnrnn_long_wait(&wait) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
+            lnrnn_back_off();
+    }
+}
+
+/* Two directions at a time, each by half of the threads, which divide its units. */
+static int by_halves(lnrnn_wavefront *n, int threads)
+{
+    float *scratch = n->scratch;
+    for (size_t k = 0; k < 2 * n->layers; k++) {
+        lnrnn_rnn_call *r = &n->line[k].call;
+        r->scratch = scratch;
+        scratch += r->plan->scratch.floats;
+        r->part = n->part;
+        if (!n->resumed)
+            *group_positions(r) = 0;
+    }
+    for (size_t k = 0; k < 2 * n->layers; k += 2) {
+        const lnrnn_rnn_call *const both[2] = {&n->line[k].call, &n->line[k + 1].call};
+        if (*group_positions(both[0]) == LNRNN_DONE && *group_positions(both[1]) == LNRNN_DONE)
+            continue;
+        lnrnn_forward_split_pair(both, threads);
+        if (*group_positions(both[0]) != LNRNN_DONE || *group_positions(both[1]) != LNRNN_DONE)
+            return 0;
+    }
+    return 1;
+}
+
+int lnrnn_wavefront_forward(lnrnn_wavefront *n)
+{
+    LNRNN_DEFAULT_FLOATS;
+    const int threads = lnrnn_free_threads(n->threads, n->brief);
+    if (n->halves)
+        return by_halves(n, threads);
+    wave_job j = {.n = n, .run = runs_at(n->scratch + (size_t)n->threads * n->worker)};
+    j.left = n->part > 0 ? whole_number(n->part * threads) : INT64_MAX;
+    if (!n->resumed)
+        memset(j.run, 0, run_count(n) * sizeof *j.run);
+    lnrnn_parallel((size_t)threads, threads, work, &j);
+    return all_done(&j);
+}

@@ -1,0 +1,346 @@
+/* Tests of liblnrnn without Python. usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
+#include <lnrnn.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(right)                                                                 \
+    do {                                                                             \
+        if (!(right)) {                                                              \
+            printf("%s:%d: %s; message: %s\n", __FILE__, __LINE__, #right, message); \
+            exit(1);                                                                 \
+        }                                                                            \
+    } while (0)
+
+static char message[LNRNN_MESSAGE];
+
+/* --- networks of random numbers ------------------------------------------------------------------------- */
+
+static uint32_t state = 1;
+
+/* A number in [low, low + 1). */
+static double draw(double low)
+{
+    state = state * 1664525u + 1013904223u;
+    return low + (state >> 8) / 16777216.0;
+}
+
+/* An array of the right values for its dtype: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
+static void *values_of(const lnrnn_array *array)
+{
+    size_t n = 1;
+    for (size_t k = 0; k < array->ndim; k++)
+        n *= array->shape[k];
+    void *const data = malloc(n * 8);
+    for (size_t k = 0; k < n; k++)
+        if (array->dtype == LNRNN_ARRAY_F32)
+            ((float *)data)[k] = (float)draw(-0.5);
+        else if (array->dtype == LNRNN_ARRAY_F64)
+            ((double *)data)[k] = draw(0.5);
+        else
+            ((int64_t *)data)[k] = 4;
+    return data;
+}
+
+typedef struct {
+    lnrnn_description description;
+    lnrnn_array *arrays;
+    char (*names)[LNRNN_ARRAY_NAME];
+    size_t count;
+} parameters;
+
+static parameters draw_parameters(const lnrnn_description *d)
+{
+    parameters p = {.description = *d};
+    CHECK(!lnrnn_description_resolve(&p.description, message));
+    p.count = lnrnn_description_arrays(&p.description);
+    p.arrays = calloc(p.count, sizeof *p.arrays);
+    p.names = calloc(p.count, sizeof *p.names);
+    for (size_t k = 0; k < p.count; k++) {
+        p.arrays[k] = lnrnn_description_array(&p.description, k, p.names[k]);
+        p.arrays[k].data = values_of(&p.arrays[k]);
+    }
+    return p;
+}
+
+static void free_parameters(parameters *p)
+{
+    for (size_t k = 0; k < p->count; k++)
+        free((void *)p->arrays[k].data);
+    free(p->arrays);
+    free(p->names);
+}
+
+static lnrnn_network *network_of(const lnrnn_description *d)
+{
+    lnrnn_network *network;
+    parameters p = draw_parameters(d);
+    CHECK(!lnrnn_network_create(&p.description, p.arrays, p.count, &network, message));
+    free_parameters(&p); /* the network has copies */
+    return network;
+}
+
+static float *floats(size_t n)
+{
+    float *const x = malloc((n + 1) * sizeof *x);
+    for (size_t k = 0; k < n; k++)
+        x[k] = (float)draw(-0.5);
+    return x;
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------- */
+
+enum { T = 4, B = 5 };
+
+/* Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
+static void compare_stream(lnrnn_network *n)
+{
+    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n), layers = lnrnn_network_layers(n);
+    const size_t states = lnrnn_network_states(n);
+    float *const x = floats(T * B * D), *const y = floats(T * B * H), *const one = floats(B * H);
+    float *const h = floats(layers * B * H), *const c = floats(layers * B * H);
+    const int64_t order[B] = {3, 1, 4, 0, 2};
+    lnrnn_stream *stream;
+    lnrnn_handle *single, *all;
+    lnrnn_sequences call = {
+        .steps = T, .sequences = B, .x = x, .y = y, .hn = h, .cn = states == 2 ? c : NULL};
+    CHECK(!lnrnn_network_run(n, &call, message));
+    CHECK(!lnrnn_stream_create(n, B, &stream, message));
+    CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
+    for (size_t t = 0; t < T; t++) {
+        CHECK(!lnrnn_handle_step(all, NULL, x + t * B * D, one));
+        CHECK(!memcmp(one, y + t * B * H, B * H * sizeof *one));
+    }
+    for (size_t k = 0; k < layers; k++) {
+        CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * H, B * H * sizeof *h));
+        CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * H, B * H * sizeof *c));
+    }
+    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* overrun "batch" has no single lanes */
+        CHECK(!lnrnn_handle_reset(single, order, B));
+        for (size_t t = 0; t < T; t++)
+            for (size_t i = 0; i < B; i++) {
+                CHECK(!lnrnn_handle_step(single, &order[i], x + (t * B + (size_t)order[i]) * D, one));
+                CHECK(!memcmp(one, y + (t * B + (size_t)order[i]) * H, H * sizeof *one));
+            }
+        lnrnn_handle_free(single);
+    }
+    lnrnn_stream_release(stream); /* its last handle keeps it */
+    CHECK(!lnrnn_handle_reset(all, NULL, B) && !lnrnn_handle_step(all, NULL, x, one));
+    CHECK(!memcmp(one, y, B * H * sizeof *one));
+    lnrnn_handle_free(all);
+    free(x), free(y), free(one), free(h), free(c);
+}
+
+/* A reset begins a new sequence; steps past a length are 0. */
+static void compare_resets(lnrnn_network *n)
+{
+    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n) * lnrnn_network_directions(n);
+    float *const x = floats(T * D), *const y = floats(T * H), *const other = floats(T * H);
+    const unsigned char resets[T] = {0, 0, 1, 1};
+    const int64_t whole = 3, parts[2] = {2, 1};
+    lnrnn_sequences call = {.steps = T, .sequences = 1, .x = x, .y = y, .lengths = &whole, .resets = resets};
+    CHECK(!lnrnn_network_run(n, &call, message));
+    call =
+        (lnrnn_sequences){.steps = 2, .sequences = 2, .batch_first = 1, .x = x, .y = other, .lengths = parts};
+    CHECK(!lnrnn_network_run(n, &call, message));
+    CHECK(!memcmp(y, other, 3 * H * sizeof *y));
+    for (size_t k = 0; k < H; k++)
+        CHECK(y[3 * H + k] == 0);
+    free(x), free(y), free(other);
+}
+
+static void test_networks(void)
+{
+    for (int cell = 0; cell < LNRNN_CELLS; cell++)
+        for (int norm = LNRNN_NORM_NONE; norm <= LNRNN_NORM_BATCH; norm++)
+            for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
+                for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
+                    lnrnn_description d = lnrnn_describe(cell, 3, 19);
+                    d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
+                    d.max_steps = 4;
+                    d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25;
+                    lnrnn_network *n = network_of(&d);
+                    compare_stream(n);
+                    if (overrun != LNRNN_OVERRUN_BATCH)
+                        compare_resets(n);
+                    lnrnn_network_release(n);
+                    d.bidirectional = 1;
+                    n = network_of(&d);
+                    if (overrun != LNRNN_OVERRUN_BATCH)
+                        compare_resets(n);
+                    lnrnn_network_release(n);
+                }
+}
+
+/* --- wrong arguments ------------------------------------------------------------------------------------ */
+
+static void test_wrong_arguments(void)
+{
+    const lnrnn_description d = lnrnn_describe(LNRNN_LSTM, 3, 4);
+    parameters p = draw_parameters(&d);
+    lnrnn_network *n = (lnrnn_network *)&p;
+    CHECK(lnrnn_network_create(&d, p.arrays, p.count - 1, &n, message) == LNRNN_INVALID && !n);
+    CHECK(lnrnn_network_create(&d, p.arrays, p.count - 1, &n, NULL) == LNRNN_INVALID);
+    CHECK(lnrnn_network_create(&d, NULL, 0, &n, message) == LNRNN_INVALID);
+    for (size_t k = 0; k < p.count; k++) {
+        const lnrnn_array right = p.arrays[k];
+        p.arrays[k].shape[0]++;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        CHECK(strstr(message, right.name));
+        p.arrays[k] = right, p.arrays[k].dtype = 99;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        p.arrays[k] = right, p.arrays[k].ndim = (size_t)-1;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        p.arrays[k] = right, p.arrays[k].data = NULL;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        p.arrays[k] = right, p.arrays[k].name = NULL;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        p.arrays[k].name = p.arrays[k ? 0 : 1].name;
+        CHECK(lnrnn_network_create(&d, p.arrays, p.count, &n, message) == LNRNN_INVALID);
+        p.arrays[k] = right;
+    }
+    free_parameters(&p);
+    CHECK(lnrnn_network_open("/no/such/file", &n, message) == LNRNN_NO_FILE && !n);
+    lnrnn_network_release(NULL);
+    lnrnn_stream_release(NULL);
+    lnrnn_handle_free(NULL);
+}
+
+static void test_streams(void)
+{
+    lnrnn_description d = lnrnn_describe(LNRNN_GRU, 3, 4);
+    lnrnn_stream *s;
+    lnrnn_handle *h;
+    float x[2 * 3] = {0.5f}, y[2 * 4] = {0};
+    d.norm = LNRNN_NORM_BATCH, d.max_steps = 2;
+    lnrnn_network *n = network_of(&d);
+    CHECK(lnrnn_stream_create(n, 0, &s, message) == LNRNN_INVALID && !s);
+    CHECK(lnrnn_stream_create(n, (size_t)-1, &s, message) == LNRNN_INVALID);
+    CHECK(!lnrnn_stream_create(n, 3, &s, message));
+    lnrnn_network_release(n); /* the stream keeps it */
+    CHECK(lnrnn_stream_network(s) == n && lnrnn_stream_lanes(s) == 3);
+    CHECK(lnrnn_handle_create(s, 0, 1, &h, message) == LNRNN_INVALID && !h);
+    CHECK(lnrnn_handle_create(s, 4, 1, &h, message) == LNRNN_INVALID);
+    CHECK(lnrnn_handle_create(s, 2, 0, &h, message) == LNRNN_INVALID);
+    CHECK(lnrnn_handle_create(s, 2, 1025, &h, message) == LNRNN_INVALID);
+    CHECK(!lnrnn_handle_create(s, 2, 1, &h, message));
+    CHECK(lnrnn_handle_stream(h) == s && lnrnn_handle_rows(h) == 2);
+    const int64_t twice[] = {1, 1}, none[] = {0, 3}, negative[] = {-1, 0}, right[] = {2, 0};
+    CHECK(lnrnn_handle_step(h, twice, x, y) == LNRNN_STREAM_TWICE);
+    CHECK(lnrnn_handle_step(h, none, x, y) == LNRNN_STREAM_NO_LANE);
+    CHECK(lnrnn_handle_step(h, negative, x, y) == LNRNN_STREAM_NO_LANE);
+    CHECK(lnrnn_handle_reset(h, twice, 2) == LNRNN_STREAM_TWICE);
+    CHECK(lnrnn_handle_reset(h, NULL, 4) == LNRNN_STREAM_NO_LANE);
+    CHECK(!y[0] && !lnrnn_stream_steps(s)[0]);
+    CHECK(!lnrnn_handle_step(h, right, x, y) && !lnrnn_handle_step(h, right, x, y));
+    CHECK(lnrnn_handle_step(h, right, x, y) == LNRNN_STREAM_OVERRUN && lnrnn_stream_steps(s)[2] == 2);
+    lnrnn_stream_steps(s)[2] = -1;
+    CHECK(lnrnn_handle_step(h, right, x, y) == LNRNN_STREAM_OVERRUN);
+    CHECK(!lnrnn_handle_reset(h, right, 2) && !lnrnn_handle_step(h, right, x, y));
+    CHECK(!lnrnn_stream_state(s, 1, 0) && !lnrnn_stream_state(s, 0, 1));
+    lnrnn_handle_free(h);
+    lnrnn_stream_release(s);
+
+    d.overrun = LNRNN_OVERRUN_BATCH;
+    n = network_of(&d);
+    CHECK(!lnrnn_stream_create(n, 2, &s, message));
+    CHECK(lnrnn_handle_create(s, 1, 1, &h, message) == LNRNN_INVALID);
+    CHECK(!lnrnn_handle_create(s, 2, 1, &h, message));
+    CHECK(lnrnn_handle_step(h, right, x, y) == LNRNN_STREAM_TOGETHER);
+    CHECK(lnrnn_handle_reset(h, NULL, 1) == LNRNN_STREAM_TOGETHER);
+    CHECK(!lnrnn_handle_step(h, NULL, x, y));
+    lnrnn_stream_steps(s)[0] = 7;
+    CHECK(lnrnn_handle_step(h, NULL, x, y) == LNRNN_STREAM_TOGETHER);
+    lnrnn_handle_free(h);
+    lnrnn_stream_release(s);
+    d.bidirectional = 1;
+    lnrnn_network *const both = network_of(&d);
+    CHECK(lnrnn_stream_create(both, 1, &s, message) == LNRNN_INVALID);
+    lnrnn_network_release(both);
+    lnrnn_network_release(n);
+}
+
+/* --- threads -------------------------------------------------------------------------------------------- */
+
+enum { STEPS = 200, THREADS = 4 };
+
+typedef struct {
+    lnrnn_handle *handle;
+    int64_t lane;
+    float y[STEPS * 40];
+    int busy;
+} stepping;
+
+static void *step_lane(void *argument)
+{
+    stepping *const s = argument;
+    const float x[3] = {0.5f, -1, 2};
+    for (size_t t = 0; t < STEPS; t++) {
+        const lnrnn_status status = lnrnn_handle_step(s->handle, &s->lane, x, s->y + 40 * t);
+        s->busy += status == LNRNN_STREAM_BUSY;
+        if (status && status != LNRNN_STREAM_BUSY)
+            exit(1);
+    }
+    return NULL;
+}
+
+/* Threads with handles of their own step lanes of one stream; threads that share one get LNRNN_STREAM_BUSY. */
+static void test_threads(void)
+{
+    const lnrnn_description d = lnrnn_describe(LNRNN_LSTM, 3, 40);
+    lnrnn_network *const n = network_of(&d);
+    static stepping job[THREADS];
+    pthread_t thread[THREADS];
+    for (int shared = 0; shared < 2; shared++) {
+        lnrnn_stream *s;
+        CHECK(!lnrnn_stream_create(n, THREADS, &s, message));
+        for (int k = 0; k < THREADS; k++) {
+            job[k].lane = k, job[k].busy = 0;
+            if (shared && k)
+                job[k].handle = job[0].handle;
+            else
+                CHECK(!lnrnn_handle_create(s, 1, 1, &job[k].handle, message));
+        }
+        for (int k = 0; k < THREADS; k++)
+            pthread_create(&thread[k], NULL, step_lane, &job[k]);
+        for (int k = 0; k < THREADS; k++)
+            pthread_join(thread[k], NULL);
+        for (int k = 0; k < THREADS; k++) {
+            CHECK(lnrnn_stream_steps(s)[k] == STEPS - job[k].busy);
+            CHECK(shared || (!job[k].busy && !memcmp(job[k].y, job[0].y, sizeof job[k].y)));
+            if (!shared || !k)
+                lnrnn_handle_free(job[k].handle);
+        }
+        lnrnn_stream_release(s);
+    }
+    lnrnn_network_release(n);
+}
+
+/* --- files ---------------------------------------------------------------------------------------------- */
+
+static void test_file(const char *path)
+{
+    lnrnn_network *n;
+    CHECK(!lnrnn_network_open(path, &n, message));
+    if (lnrnn_network_directions(n) == 1)
+        compare_stream(n);
+    lnrnn_network_release(n);
+}
+
+int main(int count, char **arguments)
+{
+    const char *names[LNRNN_ISAS];
+    CHECK(lnrnn_isa_list(names) && !strcmp(names[0], lnrnn_isa_name()) && lnrnn_isa_use("none") == -1);
+    lnrnn_set_num_threads(3);
+    CHECK(lnrnn_get_num_threads() == 3);
+    test_networks();
+    test_wrong_arguments();
+    test_streams();
+    test_threads();
+    for (int k = 1; k < count; k++)
+        test_file(arguments[k]);
+    puts("passed");
+    return 0;
+}

@@ -1,0 +1,130 @@
+"""liblnrnn for programs without Python: its own tests in C, the examples, and one library in a process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lnrnn
+from c_library import library
+from c_table import FLAGS, table
+from compilers import ROOT, native_compiler
+from networks import network, normal
+
+EXAMPLES, DATA = ROOT / "examples", ROOT / "tests/data"
+
+
+def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Path:
+    """A program that is linked to the package's library."""
+    path = Path(lnrnn.get_library())
+    target = folder / source.stem
+    include = f"-I{lnrnn.get_include()}"
+    linked = [str(path), f"-Wl,-rpath,{path.parent}", "-pthread", "-o", str(target)]
+    subprocess.run([*compiler, *flags, *FLAGS, include, str(source), *linked], check=True)
+    return target
+
+
+def ran(command: list, **options) -> str:
+    """The output of a program that has to succeed, without this process's sanitizers."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_own_tests(tmp_path):
+    made = program(tmp_path, ROOT / "tests/capi/library.c", native_compiler(), "-std=gnu11", "-O1")
+    assert ran([made, *sorted(DATA.glob("*.safetensors"))]) == "passed\n"
+
+
+@pytest.fixture
+def saved(tmp_path, rng):
+    """A network in a file, inputs, and the outputs of Python's stream."""
+    rnn, path = network(3, 5, cell="LSTM", num_layers=2), tmp_path / "model.safetensors"
+    rnn.save(path)
+    x, stream = normal(rng, 4, 3), rnn.stream()
+    return path, x, np.array([stream(row) for row in x])
+
+
+def numbers(text: str) -> np.ndarray:
+    return np.array([line.split() for line in text.splitlines()], np.float32)
+
+
+def test_the_program_in_c(tmp_path, saved):
+    path, x, y = saved
+    made = program(tmp_path, EXAMPLES / "c_program/c_program.c", native_compiler(), "-std=c99")
+    lines = "".join(" ".join(map(repr, row.tolist())) + "\n" for row in x)
+    said = ran([made, path], input=f"{lines}reset\n{lines}")
+    assert (numbers(said) == np.concatenate([y, y])).all()
+    refused = subprocess.run([str(made), str(tmp_path)], capture_output=True, text=True)
+    assert refused.returncode == 1 and "it is not a regular file" in refused.stderr
+
+
+def test_the_program_in_cpp(tmp_path):
+    compiler = shutil.which("c++") or pytest.skip("needs a C++ compiler")
+    made = program(tmp_path, EXAMPLES / "cpp_program/cpp_program.cpp", [compiler], "-std=c++17")
+    rnn = lnrnn.RNN(1, 2)
+    rnn.load_state_dict({
+        "weight_ih_l0": np.array([[1], [-1]], np.float32), "weight_hh_l0": np.eye(2, dtype=np.float32) / 2,
+        "gain_l0": np.ones(2, np.float32), "bias_l0": np.array([0, 0.25], np.float32),
+    })  # fmt: skip
+    y, _ = rnn(np.arange(1, 7, dtype=np.float32).reshape(3, 2, 1), lengths=[3, 1])
+    found = numbers(ran([made]).replace("|", ""))
+    assert np.abs(found - y.reshape(3, 4)).max() < 1e-6
+
+
+def test_the_program_in_ctypes(saved):
+    path, _, _ = saved
+    said = ran([sys.executable, EXAMPLES / "ctypes_program/ctypes_program.py", lnrnn.get_library(), path])
+    stream = lnrnn.load(path).stream()
+    y = np.array([stream(np.full(3, t, np.float32)) for t in range(3)])
+    assert np.abs(numbers(said) - y).max() < 1e-6
+
+
+# --- one library in a process -------------------------------------------------------------------------------
+
+
+def test_all_faces_share_one_library():
+    """The module, the table of C modules, ctypes, and torch's operator, if there is torch."""
+    c, own = library(), lnrnn.get_num_threads()
+    assert ctypes.cast(c.lnrnn_map, ctypes.c_void_p).value == table().lnrnn_map
+    c.lnrnn_isa_name.restype = ctypes.c_char_p
+    assert c.lnrnn_isa_name().decode() == lnrnn.cpu_info()["isa"]
+    try:
+        for n in (3, 2):
+            c.lnrnn_set_num_threads(n)
+            assert lnrnn.get_num_threads() == n
+            lnrnn.set_num_threads(n + 1)
+            assert c.lnrnn_get_num_threads() == n + 1
+    finally:
+        lnrnn.set_num_threads(own)
+    if platform.system() == "Linux":
+        maps = Path("/proc/self/maps").read_text()
+        assert len({line.split()[-1] for line in maps.splitlines() if "liblnrnn" in line}) == 1
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="writes to a file of ELF")
+def test_a_library_of_another_version_is_refused(tmp_path):
+    path = tmp_path / Path(lnrnn.get_library()).name
+    text = Path(lnrnn.get_library()).read_bytes()
+    version = lnrnn.__version__.encode()
+    assert text.count(version + b"\0") == 1
+    path.write_bytes(text.replace(version + b"\0", b"9" * len(version) + b"\0"))
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", "import lnrnn"], env=environment, capture_output=True, text=True
+    )
+    assert "ImportError: liblnrnn is of version 99999, the module of lnrnn of 0.1.0" in done.stderr
+
+
+def test_the_header_has_the_version():
+    assert (
+        f'#define LNRNN_VERSION "{lnrnn.__version__}"' in (Path(lnrnn.get_include()) / "lnrnn.h").read_text()
+    )

@@ -1,0 +1,149 @@
+"""liblnrnn as ctypes sees it: networks from arrays or files, calls, streams."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lnrnn
+
+INT, SIZE, DOUBLE, P = ctypes.c_int, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
+MESSAGE = 256
+DTYPES = {"float32": 0, "float64": 1, "int64": 2}
+CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU"), ("tanh", "relu", "sigmoid", "identity")
+PLACEMENTS, OVERRUNS = ("joint", "split", "gate"), ("raise", "last", "mean", "batch")
+
+
+class Description(ctypes.Structure):
+    """lnrnn_description."""
+
+    _fields_ = [
+        ("cell", INT), ("act", INT), ("weights", INT), ("input_size", SIZE), ("hidden_size", SIZE),
+        ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("norm", INT),
+        ("placement", INT), ("span", INT), ("cell_norm", INT), ("inner_bias", INT), ("eps", DOUBLE),
+        ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT), ("momentum", DOUBLE), ("zoneout", DOUBLE * 2),
+        ("dropout", DOUBLE),
+    ]  # fmt: skip
+
+
+class Array(ctypes.Structure):
+    """lnrnn_array."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("dtype", INT), ("ndim", SIZE), ("shape", SIZE * 6), ("data", P)]
+
+
+class Sequences(ctypes.Structure):
+    """lnrnn_sequences."""
+
+    _fields_ = [
+        ("steps", SIZE), ("sequences", SIZE), ("batch_first", INT), ("threads", INT), ("x", P),
+        ("lengths", P), ("resets", P), ("h0", P), ("c0", P), ("y", P), ("hn", P), ("cn", P),
+    ]  # fmt: skip
+
+
+class Refused(Exception):
+    """A status other than LNRNN_OK, and the message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def library(path: str | Path | None = None) -> ctypes.CDLL:
+    """The library that the package's module uses, so that both have one pool and one setting."""
+    found = ctypes.CDLL(str(path or lnrnn.get_library()))
+    for name in ("inputs", "units", "layers", "directions", "states"):
+        getattr(found, f"lnrnn_network_{name}").restype = SIZE
+        getattr(found, f"lnrnn_network_{name}").argtypes = [P]
+    found.lnrnn_describe.restype = Description
+    found.lnrnn_describe.argtypes = [INT, SIZE, SIZE]
+    found.lnrnn_network_release.argtypes = [P]
+    return found
+
+
+def described(rnn: Any) -> Description:
+    """Of a network of Python."""
+    norm, lstm = rnn.norm, type(rnn).__name__ == "LSTM"
+    weights = {"float32": 0, "bfloat16": 1, "int8": 2}[rnn.dtype]
+    weights += weights == 2 and rnn.activation_bits == 8
+    kinds = {type(None): 0, lnrnn.LayerNormSpec: 1, lnrnn.BatchNormSpec: 2}
+    rates = rnn.zoneout if lstm else (rnn.zoneout, 0.0)
+    made = Description(
+        CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
+        rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
+        kinds[type(norm)], len(PLACEMENTS), zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0),
+    )  # fmt: skip
+    if isinstance(norm, lnrnn.LayerNormSpec):
+        made.placement, made.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias
+        made.span, made.cell_norm = norm.span == "all", (None, "out", "carry").index(norm.cell)
+    elif norm is not None:
+        made.overrun, made.max_steps = OVERRUNS.index(norm.overrun), norm.max_steps or 0
+    return made
+
+
+def arrays_of(state: dict[str, np.ndarray]) -> Any:
+    made = (Array * len(state))()
+    for one, (name, value) in zip(made, state.items(), strict=True):
+        one.name, one.dtype, one.ndim = name.encode(), DTYPES.get(value.dtype.name, 3), value.ndim
+        one.shape[: value.ndim] = value.shape
+        one.data = value.ctypes.data
+    return made
+
+
+def checked(function: Any, *arguments: Any) -> None:
+    message = ctypes.create_string_buffer(MESSAGE)
+    status = function(*arguments, message)
+    if status:
+        raise Refused(status, message.value.decode())
+
+
+class Network:
+    """An lnrnn_network, of a description and arrays or of a file."""
+
+    def __init__(self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None) -> None:
+        self.c, self.pointer = c, P()
+        if state is None:
+            path = str(source).encode()
+            checked(c.lnrnn_network_open, path, ctypes.byref(self.pointer))
+        else:
+            arrays = arrays_of(state)
+            checked(
+                c.lnrnn_network_create,
+                ctypes.byref(source),
+                arrays,
+                SIZE(len(arrays)),
+                ctypes.byref(self.pointer),
+            )
+
+    def size(self, name: str) -> int:
+        return int(getattr(self.c, f"lnrnn_network_{name}")(self.pointer))
+
+    def close(self) -> None:
+        self.c.lnrnn_network_release(self.pointer)
+        self.pointer = P()
+
+    def __call__(
+        self, x: np.ndarray, state: Any = None, lengths: Any = None, resets: Any = None,
+        batch_first: bool = False, threads: int = 0,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
+        """As Python's networks: y, and h or h and c."""
+        T, B = x.shape[1::-1] if batch_first else x.shape[:2]
+        lines = self.size("layers") * self.size("directions")
+        y = np.full((*x.shape[:2], self.size("directions") * self.size("units")), np.nan, np.float32)
+        end = [
+            np.full((lines, B, self.size("units")), np.nan, np.float32) for _ in range(self.size("states"))
+        ]
+        start = list(state or [])
+
+        def data(array: Any) -> int | None:
+            return None if array is None else array.ctypes.data
+
+        s = Sequences(
+            T, B, batch_first, threads, data(x), data(lengths), data(resets),
+            *map(data, (start + [None, None])[:2]), data(y), *map(data, [*end, None][:2]),
+        )  # fmt: skip
+        checked(self.c.lnrnn_network_run, self.pointer, ctypes.byref(s))
+        return y, end
