@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "rnn/cost.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
 
