@@ -9,7 +9,7 @@
 #ifndef LNRNN_MATMUL_TILE_H
 #define LNRNN_MATMUL_TILE_H
 
-#include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/kernels/packed.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
