@@ -9,8 +9,7 @@
 
 #include "lnrnn.h"
 
-/* --- the product with packed weights: matmul_*.h
- * --------------------------------------------------------- */
+/* --- the product with packed weights: kernels/panel_loop.h ----------------------------------------------- */
 
 /* Packed weights of more bytes than this do not stay in L2, beside the rows and what else is in use: then it
  * helps to prefetch them; where they do stay, a prefetch only takes the place of a load. Narrow weights,

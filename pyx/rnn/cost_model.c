@@ -15,7 +15,7 @@
 #include "rnn/rows.h"
 #include "runtime/figures.h"
 
-/* Rows of the tallest tile of a product: kernels/matmul_walk.h divides rows evenly among as few tiles as will do. */
+/* Rows of the tallest tile of a product: kernels/panel_loop.h divides rows evenly among as few tiles as will do. */
 enum { TALLEST = 8 };
 
 /* Rows that a tile could have done in the time in which it loads its weights and the sums that it adds to. */

@@ -25,7 +25,7 @@
 #include "rnn/zoneout.h"
 #include "runtime/floats.h"
 
-/* The way of a step from here: lnrnn_hidden_product, matmul_float (kernels/matmul_float.h), lnrnn_step_cell
+/* The way of a step from here: lnrnn_hidden_product, matmul_f32 (kernels/product_f32.h), lnrnn_step_cell
  * (step.c), lstm_step (kernels/lstm_cell.h). */
 
 /* --- the products ----------------------------------------------------------------------------------- */

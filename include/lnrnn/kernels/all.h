@@ -102,17 +102,17 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The tables of products differ in the products themselves alone: the panels are the same. */
+/* The tables of products differ only in the products themselves: the panels are the same. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
     {                                                                  \
         .unit = of_unit,                                               \
-        .panels = mm_panels,                                           \
-        .start = mm_start,                                             \
-        .width = mm_width,                                             \
-        .size = mm_size,                                               \
+        .panels = panel_count,                                         \
+        .start = panel_start,                                          \
+        .width = packed_width,                                         \
+        .size = packed_size,                                           \
         .scratch = of_scratch,                                         \
-        .pack = mm_pack,                                               \
-        .pack_rows = mm_pack_rows,                                     \
+        .pack = pack_weights,                                          \
+        .pack_rows = pack_rows,                                        \
         .matmul = function,                                            \
         .matmul_columns = of_columns,                                  \
     }
@@ -122,37 +122,36 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 #ifdef LNRNN_PART_PRODUCT
-#include "lnrnn/kernels/matmul_float.h"
+#include "lnrnn/kernels/product_f32.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_float,
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32,
                                                                                       matmul_columns,
-                                                                                      matmul_float_scratch);
+                                                                                      matmul_f32_scratch);
+#endif
+
+#ifdef LNRNN_TILES
+#include "lnrnn/kernels/product_amx.h"
+#define LNRNN_BF16_PRODUCT matmul_bf16_amx
+#define LNRNN_INT8_PRODUCT matmul_int8_amx
+#else
+#ifdef LNRNN_PART_BF16
+#include "lnrnn/kernels/product_bf16.h"
+#endif
+#ifdef LNRNN_PART_INT8
+#include "lnrnn/kernels/product_int8.h"
+#endif
+#define LNRNN_BF16_PRODUCT matmul_bf16
+#define LNRNN_INT8_PRODUCT matmul_int8
 #endif
 
 /* Only for instruction sets with a unit; the others have bfloat16 in the part above. */
 #ifdef LNRNN_PART_BF16
-#ifdef LNRNN_TILES
-#include "lnrnn/kernels/matmul_bf16_tiles.h"
-#define LNRNN_BF16_PRODUCT matmul_bf16_tiles
-#else
-#include "lnrnn/kernels/matmul_bf16.h"
-#define LNRNN_BF16_PRODUCT matmul_bf16
-#endif
-
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
                                                                                    LNRNN_BF16_PRODUCT, NULL,
-                                                                                   short_rows_scratch);
+                                                                                   bf16_scratch);
 #endif
 
 #ifdef LNRNN_PART_INT8
-#ifdef LNRNN_TILES
-#include "lnrnn/kernels/matmul_int8_tiles.h"
-#define LNRNN_INT8_PRODUCT matmul_int8_tiles
-#else
-#include "lnrnn/kernels/matmul_int8.h"
-#define LNRNN_INT8_PRODUCT matmul_int8
-#endif
-
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
                                                                                    LNRNN_INT8_PRODUCT, NULL,
                                                                                    int8_scratch);

@@ -161,7 +161,7 @@ LNRNN_INLINE gru_backward_row gru_backward_row_of(const lnrnn_gate_gradients *b,
 }
 
 /* h = (1 - z) n + z h_prev: gh -> those of the arguments of tanh and of the z's sigmoid; gh that of h_prev.
- * */
+ */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gru_backward_row *row, v32 *gz)
 {
     const size_t H = row->H;

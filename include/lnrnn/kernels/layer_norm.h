@@ -286,7 +286,7 @@ LNRNN_INLINE row_gradient_T row_sums_T(const int form, const gradient_rows_T *r,
 }
 
 /* Values i .. i+k-1 of each row: gx, and their terms of ggain, sum gy z, and of gbias, sum gy. rows: 1 or 4.
- * */
+ */
 LNRNN_INLINE void layer_norm_gx_part_T(size_t i, size_t k, const int whole, const int rows, const int form,
                                        const gradient_rows_T *r, const row_gradient_T *g)
 {

@@ -105,7 +105,7 @@ LNRNN_INLINE void flush_T(size_t n, real *partial, double *total)
 
 /* x (n) -> lanes whose sum is its pivot: the first value of a row shorter than a vector, else the mean of the
  * first vector. Values are scaled before they are added, so that the mean of large values does not overflow.
- * */
+ */
 LNRNN_INLINE vreal pivot_lanes_T(size_t n, const elem *x)
 {
     return n < LANES ? v_load_n_elem(x, 1) : v_mul(v_load_elem(x), v_set1((real)1 / LANES));

@@ -98,9 +98,9 @@ typedef struct {
 
 /* How a product writes an output c. */
 enum {
-    LNRNN_ADD_NOT, /* the sum replaces c */
-    LNRNN_ADD_ON,  /* the sum starts from c */
-    LNRNN_ADD_AFTER /* the sum starts from 0, then c is added: more accurate when |c| is large; matmul_columns */
+    LNRNN_ADD_NOT,  /* the sum replaces c */
+    LNRNN_ADD_ON,   /* the sum starts from c */
+    LNRNN_ADD_AFTER /* the sum starts from 0; c is added last, which is more accurate if |c| is large */
 };
 
 /* Whether weights of that type are int8, packed alike. */
@@ -119,7 +119,7 @@ typedef struct {
     uint32_t *scratch;   /* scratch(dtype, rows, k) words, which int8 and bfloat16 units need */
 } lnrnn_matmul;
 
-/* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
+/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
  * share a panel divide its rows. */
 typedef struct lnrnn_product {
     const char *unit; /* of the CPU that it is for, or NULL; one of bfloat16 rounds the rows too */
