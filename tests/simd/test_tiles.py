@@ -24,10 +24,10 @@ def products() -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize("machine, isa, part", products())
-def test_every_tile_has_the_bits_of_the_definition(machine, isa, part):
+@pytest.mark.parametrize("machine, name, part", products())
+def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
     emulator = []
-    flags = [*ISAS[isa][2], "-O1", f"-DLNRNN_PART_{part}", f'-DISA="{ROOT}/pyx/isa/{isa}.c"']
+    flags = [*ISAS[name][2], "-O1", f"-DLNRNN_PART_{part}", f'-DISA="{ROOT}/pyx/isa/{name}.c"']
     if machine == "emulated":
         if not emulates_aarch64():
             pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
@@ -35,7 +35,7 @@ def test_every_tile_has_the_bits_of_the_definition(machine, isa, part):
         flags.append("-static")
     else:
         compiler = native_compiler()
-    program = built(f"tiles-{machine}-{isa}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)
+    program = built(f"tiles-{machine}-{name}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)
     done = subprocess.run([*emulator, str(program)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("done\n", 0)
 

@@ -203,23 +203,22 @@ static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
     for (int vecs = 1; vecs <= 4 * NR_VECS; vecs++) {
         lnrnn_matmul m = packed_weights(of, (size_t)vecs * V32_LANES, k);
         m.add = add;
-        product_job job = product_job_of(&m);
-        job.columns = MOST_ROWS, job.pace = NR;
+        product_job job = product_job_of(&m, NULL, c[0], STRIDE);
         const void *const rows = rows_of(of, &job);
-        const tile_arrays t = {&job, rows, 0, c[0], STRIDE};
+        job.a = rows, job.columns = MOST_ROWS, job.pace = NR;
         const int first = (int)(panel_start(m.n, 1) / V32_LANES);
         for (int prefetch = PREFETCH_NONE; prefetch <= PREFETCH_ROWS; prefetch++) {
             job.prefetch = prefetch == PREFETCH_WEIGHTS;
             if (prefetch != PREFETCH_ROWS) {
-                loop->row(prefetch, vecs, t);
+                loop->row(prefetch, vecs, &job, 0);
                 compare("row", of, &job, rows, 1, 0, m.n);
             }
             for (size_t height = 1; vecs <= NR_VECS && height <= loop->tile_rows; height++) {
-                loop->panel(prefetch, (int)height, vecs, t);
+                loop->panel(prefetch, (int)height, vecs, &job, 0, 0);
                 compare("panel", of, &job, rows, height, 0, m.n);
             }
             for (size_t height = 2; panel_count(m.n) == 2 && height <= loop->few_rows; height++) {
-                loop->pair((int)height, first, vecs - first, t);
+                loop->pair((int)height, first, vecs - first, &job, 0);
                 compare("pair", of, &job, rows, height, 0, m.n);
             }
         }
@@ -237,7 +236,7 @@ static void loops(const kind *of, size_t n, size_t k, int add)
             lnrnn_matmul m = packed_weights(of, n, k);
             m.add = add, m.caches = CACHES[way % 3], m.from_end = way / 3;
             m.p0 = way == 1 && m.p1 > 2, m.p1 -= way == 4 && m.p1 > 2;
-            product_job job = product_job_of(&m);
+            const product_job job = product_job_of(&m, NULL, c[0], STRIDE);
             product(of, &m, rows);
             compare("product", of, &job, rows_of(of, &job), rows, panel_start(n, m.p0), panel_start(n, m.p1));
         }

@@ -114,17 +114,16 @@ LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, 
     v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
 }
 
-/* sums (rows, parts, vecs vectors) of a tile -> its outputs. */
-LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int vecs, const tile_arrays *t,
-                                  const int32_t *sums)
+/* sums (rows, parts, vecs vectors) of a tile -> its outputs, from row r and output o on. */
+LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int vecs, const product_job *job,
+                                  size_t r, size_t o, const int32_t *sums)
 {
-    const quantized_row *const a = t->a;
-    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES, cs = t->cs;
-    float *c = t->c;
-    size_t o = t->o;
+    const quantized_row *const a = (const quantized_row *)job->a + r;
+    const ptrdiff_t part = (ptrdiff_t)vecs * V32_LANES, cs = job->cs;
+    float *c = tile_outputs(job, r, o);
     for (int v = 0; v < vecs; v++, o += V32_LANES, sums += V32_LANES, c += V32_LANES) {
-        const vi32 added = int8_added(parts, t->job, o);
-        const v32 scales = v32_load(t->job->scale + o);
+        const vi32 added = int8_added(parts, job, o);
+        const v32 scales = v32_load(job->scale + o);
         const int32_t *of_row = sums;
         float *y = c;
         for (int i = 0; i < rows; i++, of_row += parts * part, y += cs)
@@ -133,16 +132,17 @@ LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int 
     }
 }
 
-LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const tile_arrays *t, const int32_t *sums)
+LNRNN_OUTLINE void int8_outputs(int parts, int rows, int vecs, const product_job *job, size_t r, size_t o,
+                                const int32_t *sums)
 {
-    if (parts == 2 && t->job->add)
-        int8_outputs_of(2, 1, rows, vecs, t, sums);
+    if (parts == 2 && job->add)
+        int8_outputs_of(2, 1, rows, vecs, job, r, o, sums);
     else if (parts == 2)
-        int8_outputs_of(2, 0, rows, vecs, t, sums);
-    else if (t->job->add)
-        int8_outputs_of(1, 1, rows, vecs, t, sums);
+        int8_outputs_of(2, 0, rows, vecs, job, r, o, sums);
+    else if (job->add)
+        int8_outputs_of(1, 1, rows, vecs, job, r, o, sums);
     else
-        int8_outputs_of(1, 0, rows, vecs, t, sums);
+        int8_outputs_of(1, 0, rows, vecs, job, r, o, sums);
 }
 
 #endif

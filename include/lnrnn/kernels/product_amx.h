@@ -99,10 +99,10 @@ LNRNN_OUTLINE void bf16_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(0, matrices, vecs, t, b);
 }
 
-/* rows <= BF16_ROWS, rounded: a (rows, words) -> c, row stride cs. Blocks of rows have one height. The last
- * may begin before the end of the one before it. Both are of one pair, which is loaded before it is stored,
- * so the rows of both get the same sum twice. */
-static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a, float *c, ptrdiff_t cs)
+/* rows <= BF16_ROWS, rounded: a (rows, words) -> job->c. Blocks of rows have one height. The last may begin
+ * before the end of the one before it. Both are of one pair, which is loaded before it is stored, so the rows
+ * of both get the same sum twice. */
+static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
     lnrnn_tiles t;
@@ -112,13 +112,13 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
             size_t o;
             int vecs;
             amx_job b = amx_panel_job(job, i, &o, &vecs);
-            b.as = (ptrdiff_t)(job->words * sizeof(uint32_t)), b.cs = cs * (ptrdiff_t)sizeof(float);
+            b.as = (ptrdiff_t)(job->words * sizeof(uint32_t)), b.cs = job->cs * (ptrdiff_t)sizeof(float);
             b.add = job->add, b.prefetch = job->prefetch && k == 0;
             pair = k == 0 && blocks % 2 ? 1 : 2;
             for (size_t x = 0; x < pair; x++) {
                 const size_t r = (k + x + 1) * height > rows ? rows - height : (k + x) * height;
                 b.a[x] = a + r * job->words;
-                b.c[x] = c + (ptrdiff_t)r * cs + (ptrdiff_t)o;
+                b.c[x] = tile_outputs(job, r, o);
             }
             bf16_panel((int)pair, vecs, &t, b);
         }
@@ -128,11 +128,11 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
 /* As matmul_f32, of bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
 static void matmul_bf16_amx(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    const product_job job = product_job_of(m);
-    for (size_t r = 0; r < rows; r += BF16_ROWS) {
+    product_job job = product_job_of(m, m->scratch, c, cs);
+    for (size_t r = 0; r < rows; r += BF16_ROWS, job.c += BF16_ROWS * cs) {
         const size_t some = rows - r < BF16_ROWS ? rows - r : BF16_ROWS;
         bf16_round_rows(&job, some, a + r, m->scratch);
-        bf16_amx_loop(&job, some, m->scratch, c + (ptrdiff_t)r * cs, cs);
+        bf16_amx_loop(&job, some, m->scratch);
     }
 }
 #endif
@@ -143,10 +143,9 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(1, matrices, vecs, t, b);
 }
 
-/* rows <= INT8_ROWS, quantized: a, in scratch with as many parts -> c, row stride cs. Blocks of rows have one
- * height. The last one may begin with rows of the one before it, whose outputs are then written once. */
-static void int8_amx_loop(const product_job *job, int parts, size_t rows, const quantized_row *a, float *c,
-                          ptrdiff_t cs)
+/* rows <= INT8_ROWS, quantized: a, in scratch with as many parts -> job->c. Blocks of rows have one height.
+ * The last one may begin with rows of the one before it, whose outputs are then written once. */
+static void int8_amx_loop(const product_job *job, int parts, size_t rows, const quantized_row *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
     int32_t sums[TILE_HEIGHT * 2 * NR] __attribute__((aligned(64)));
@@ -164,8 +163,7 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
             b.c[0] = sums, b.c[1] = sums + vecs * V32_LANES, b.cs = (ptrdiff_t)(row * sizeof *sums);
             b.prefetch = job->prefetch && k == 0;
             int8_panel(parts, vecs, &t, b);
-            const tile_arrays to = {job, a + r + had, o, c + (ptrdiff_t)(r + had) * cs + (ptrdiff_t)o, cs};
-            int8_outputs(parts, (int)(height - had), vecs, &to, sums + had * row);
+            int8_outputs(parts, (int)(height - had), vecs, job, r + had, o, sums + had * row);
         }
     tiles_end(&t);
 }
@@ -173,12 +171,12 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
 /* As matmul_int8. */
 static void matmul_int8_amx(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    const product_job job = product_job_of(m);
-    for (size_t r = 0, some; r < rows; r += some) {
-        quantized_row quantized[INT8_ROWS];
-        some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
+    quantized_row quantized[INT8_ROWS];
+    product_job job = product_job_of(m, quantized, c, cs);
+    for (size_t r = 0; r < rows; r += INT8_ROWS, job.c += INT8_ROWS * cs) {
+        const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
         int8_quantize_rows(m, some, a + r, quantized);
-        int8_amx_loop(&job, m->dtype == LNRNN_WEIGHT_I8 ? 2 : 1, some, quantized, c + (ptrdiff_t)r * cs, cs);
+        int8_amx_loop(&job, m->dtype == LNRNN_WEIGHT_I8 ? 2 : 1, some, quantized);
     }
 }
 #endif

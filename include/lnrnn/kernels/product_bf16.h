@@ -13,14 +13,11 @@ enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more are pairs, which h
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif
 
-/* Words j .. of the rows, added to acc (rows, vecs). */
-LNRNN_INLINE void dot2_sums(const tile_shape s, const tile_arrays *t, size_t first, size_t end,
-                            v32 (*acc)[TILE_MOST_VECS])
+/* Words j .. of the rows a, added to acc (rows, vecs). */
+LNRNN_INLINE void dot2_sums(const tile_shape s, const product_job *job, const uint32_t *const *a, size_t o,
+                            size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
-    const product_job *const job = t->job;
     const int vecs = tile_vecs(s);
-    const uint32_t *const *const a = t->a;
-    const size_t o = t->o;
     for (size_t j = first; j < end; j++) {
         kept_words w[TILE_MOST_VECS];
         LNRNN_FOR_EACH (v, vecs) {
@@ -34,12 +31,12 @@ LNRNN_INLINE void dot2_sums(const tile_shape s, const tile_arrays *t, size_t fir
     }
 }
 
-LNRNN_INLINE void dot2_tile(const tile_shape s, const tile_arrays *t)
+LNRNN_INLINE void dot2_tile(const tile_shape s, const product_job *job, size_t r, size_t o)
 {
-    const product_job *const job = t->job;
     const int vecs = tile_vecs(s);
-    float *const c = t->c;
-    ptrdiff_t cs = t->cs;
+    const uint32_t *const *const a = (const uint32_t *const *)job->a + r;
+    float *const c = tile_outputs(job, r, o);
+    ptrdiff_t cs = job->cs;
     v32 acc[MR][TILE_MOST_VECS];
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
@@ -47,30 +44,29 @@ LNRNN_INLINE void dot2_tile(const tile_shape s, const tile_arrays *t)
     size_t done = 0;
 #ifdef LNRNN_BLOCKS
     if (s.rows >= 4)
-        done = pair_sums(s, job, t->a, t->o, acc);
+        done = pair_sums(s, job, a, o, acc);
 #endif
-    dot2_sums(s, t, done, job->words, acc);
+    dot2_sums(s, job, a, o, done, job->words, acc);
     LNRNN_ANEW(cs);
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
 }
 
-LNRNN_PRODUCT(dot2, PRODUCT_DOT2, uint32_t *, MR, DOT2_FEW_ROWS)
+LNRNN_PRODUCT(dot2, PRODUCT_DOT2, MR, DOT2_FEW_ROWS)
 
 /* As matmul_f32, of bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. All rows are rounded
  * first, so that each panel of weights is read once for all of them. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    const product_job job = product_job_of(m);
-    for (size_t r = 0; r < rows; r += BF16_ROWS) {
+    const uint32_t *rounded[BF16_ROWS];
+    product_job job = product_job_of(m, rounded, c, cs);
+    for (size_t i = 0; i < BF16_ROWS; i++)
+        rounded[i] = m->scratch + i * job.words;
+    for (size_t r = 0; r < rows; r += BF16_ROWS, job.c += BF16_ROWS * cs) {
         const size_t some = rows - r < BF16_ROWS ? rows - r : BF16_ROWS;
-        const uint32_t *rounded[BF16_ROWS];
         bf16_round_rows(&job, some, a + r, m->scratch);
-        for (size_t i = 0; i < some; i++)
-            rounded[i] = m->scratch + i * job.words;
-        const tile_arrays all = {&job, rounded, 0, c + (ptrdiff_t)r * cs, cs};
-        panel_loop(&dot2_product, some, &all);
+        panel_loop(&dot2_product, some, &job);
     }
 }
 

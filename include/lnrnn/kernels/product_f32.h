@@ -5,20 +5,17 @@
 #include "lnrnn/kernels/panel_loop.h"
 
 /* Input j of row i, in all lanes. */
-LNRNN_INLINE v32 f32_input(const int product, const tile_arrays *t, const void *a, int i, size_t j)
+LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void *a, int i, size_t j)
 {
-    return v32_set1(product == PRODUCT_F32_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * t->job->columns + i]
+    return v32_set1(product == PRODUCT_F32_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Words first .. end - 1 of the rows, added to acc (rows, vecs). A word of bfloat16 has two inputs. */
-LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const tile_arrays *t, size_t first,
-                           size_t end, v32 (*acc)[TILE_MOST_VECS])
+/* Words first .. end - 1 of the rows a, added to acc (rows, vecs). A word of bfloat16 has two inputs. */
+LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
+                           size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
-    const product_job *const job = t->job;
     const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
-    const size_t o = t->o;
-    const void *const a = t->a;
     for (size_t j = first; j < end; j++) {
         if (s.prefetch == PREFETCH_ROWS && j % LINE_WORDS == 0)
             LNRNN_FOR_EACH (i, s.rows) {
@@ -37,33 +34,34 @@ LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const tile_arr
         }
         LNRNN_FOR_EACH (i, s.rows)
             LNRNN_FOR_EACH (v, vecs)
-                acc[i][v] = v32_fma(f32_input(product, t, a, i, pairs ? 2 * j : j), w[v], acc[i][v]);
+                acc[i][v] = v32_fma(f32_input(product, job, a, i, pairs ? 2 * j : j), w[v], acc[i][v]);
         if (pairs)
             LNRNN_FOR_EACH (i, s.rows)
                 LNRNN_FOR_EACH (v, vecs)
-                    acc[i][v] = v32_fma(f32_input(product, t, a, i, 2 * j + 1), odd[v], acc[i][v]);
+                    acc[i][v] = v32_fma(f32_input(product, job, a, i, 2 * j + 1), odd[v], acc[i][v]);
     }
 }
 
-LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const tile_arrays *t)
+LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
-    const product_job *const job = t->job;
     const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
     const size_t whole = pairs ? job->k / 2 : job->end;
-    float *const c = t->c;
-    ptrdiff_t cs = t->cs;
+    const void *const a = product == PRODUCT_F32_COLUMNS ? (const void *)((const float *)job->a + r)
+                                                         : (const float *const *)job->a + r;
+    float *const c = tile_outputs(job, r, o);
+    ptrdiff_t cs = job->cs;
     v32 acc[MR][TILE_MOST_VECS];
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    f32_sums(product, s, t, pairs ? 0 : job->first, whole, acc);
+    f32_sums(product, s, job, a, o, pairs ? 0 : job->first, whole, acc);
     LNRNN_ANEW(cs);
     if (pairs && job->k % 2) /* the last input, alone in its word */
         LNRNN_FOR_EACH (v, vecs) {
             v32 odd;
-            const v32 w = v32_bf16_pair(tile_weights(s, job, t->o, v, whole), &odd);
+            const v32 w = v32_bf16_pair(tile_weights(s, job, o, v, whole), &odd);
             LNRNN_FOR_EACH (i, s.rows)
-                acc[i][v] = v32_fma(f32_input(product, t, t->a, i, job->k - 1), w, acc[i][v]);
+                acc[i][v] = v32_fma(f32_input(product, job, a, i, job->k - 1), w, acc[i][v]);
         }
     if (product == PRODUCT_F32_COLUMNS && job->add == LNRNN_ADD_AFTER)
         LNRNN_FOR_EACH (i, s.rows)
@@ -74,21 +72,20 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const tile_arr
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
 }
 
-LNRNN_PRODUCT(f32, PRODUCT_F32, float *, MR, FEW_ROWS)
-LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, float *, MR, 0)
-LNRNN_PRODUCT(bf16, PRODUCT_BF16, float *, MR, 0)
-LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, float, MR, 0)
+LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
+LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
+LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
+LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
 /* a: rows pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j]
  * w[o][j] for the outputs o of the panels. Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    const product_job job = product_job_of(m);
-    const tile_arrays all = {&job, a, 0, c, cs};
+    product_job job = product_job_of(m, a, c, cs);
     panel_loop(m->lines                       ? &f32_lines_product
                : m->dtype == LNRNN_WEIGHT_F32 ? &f32_product
                                               : &bf16_product,
-               rows, &all);
+               rows, &job);
 }
 
 /* No words. */
@@ -103,10 +100,9 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {
-    product_job job = product_job_of(m);
+    product_job job = product_job_of(m, a, c, cs);
     job.columns = as;
-    const tile_arrays all = {&job, a, 0, c, cs};
-    panel_loop(&f32_columns_product, rows, &all);
+    panel_loop(&f32_columns_product, rows, &job);
 }
 
 #endif

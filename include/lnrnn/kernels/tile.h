@@ -52,7 +52,10 @@ typedef struct {
     size_t n, p0, p1; /* outputs; panels p0 .. p1 - 1 are computed */
     size_t first,
         end; /* the words of this pass: all, or for float32 perhaps some, and the rest in later passes */
+    const void *a;     /* the rows: PRODUCT_F32 .. */
     const uint32_t *w; /* packed (n, k) */
+    float *c;          /* (rows, packed_width(n)), row stride cs */
+    ptrdiff_t cs;
     size_t lines;      /* PRODUCT_F32_LINES: row stride of the weights */
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
@@ -68,40 +71,37 @@ typedef struct {
     const int32_t *sums; /* int8: (n), of the outputs' weights */
 } product_job;
 
-LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m)
+LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, float *c, ptrdiff_t cs)
 {
     const size_t words = packed_words(m->dtype, m->k), width = packed_width(m->n);
     const size_t bytes = width * words * sizeof(uint32_t);
-    product_job job = {
+    return (product_job){
         .k = m->k,
         .words = words,
         .n = m->n,
         .p0 = m->p0,
         .p1 = m->p1,
         .end = words,
+        .a = a,
         .w = m->w,
+        .c = c,
+        .cs = cs,
         .lines = m->lines,
         .add = m->add,
         .prefetch = !m->lines && bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
         .may_halve = m->dtype == LNRNN_WEIGHT_F32,
         .caches = m->caches,
+        .scale = (const float *)(m->w + width * words),
+        .sums = (const int32_t *)(m->w + width * (words + 1)),
     };
-    if (lnrnn_is_int8(m->dtype)) {
-        job.scale = (const float *)(m->w + width * words);
-        job.sums = (const int32_t *)(job.scale + width);
-    }
-    return job;
 }
 
-/* The arrays of a tile: outputs o .. of the rows a. */
-typedef struct {
-    const product_job *job;
-    const void *a;
-    size_t o;
-    float *c; /* (rows, the tile's outputs), row stride cs */
-    ptrdiff_t cs;
-} tile_arrays;
+/* The outputs of a tile: from row r and output o on. */
+LNRNN_INLINE float *tile_outputs(const product_job *job, size_t r, size_t o)
+{
+    return job->c + (ptrdiff_t)r * job->cs + (ptrdiff_t)o;
+}
 
 /* The words j of vector v of a tile that starts at output o. */
 LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job *job, size_t o, int v,
