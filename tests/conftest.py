@@ -41,8 +41,8 @@ NOT_QUICK = {
     "test_metadata.py", "test_own_cells.py", "test_package.py", "test_processes.py",
     "test_python_threads.py", "test_reports.py", "test_result_memory.py", "test_runtime.py",
     "test_score_memory.py", "test_score_resume.py", "test_short_calls.py", "test_teams.py",
-    "test_threadpoolctl.py", "test_threads.py", "test_torch_operator.py", "test_torch_processes.py",
-    "test_torch_samples.py", "test_typing.py",
+    "test_threadpoolctl.py", "test_threads.py", "test_tiles.py", "test_torch_operator.py",
+    "test_torch_processes.py", "test_torch_samples.py", "test_typing.py",
 }  # fmt: skip
 
 

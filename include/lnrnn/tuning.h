@@ -26,7 +26,7 @@ lnrnn_caches lnrnn_get_caches(void);
 void lnrnn_set_caches(lnrnn_caches caches);
 #pragma GCC visibility pop
 
-/* --- the product with packed weights: matmul_*.h ------------------------------------------------------- */
+/* --- the product with packed weights: kernels/panel_loop.h --------------------------------------------- */
 
 /* Bytes of packed weights that stay in L2, next to the rows and other data in use. Larger weights are
  * prefetched; for smaller ones a prefetch only takes the place of a load. narrow: bfloat16 or int8, which
@@ -116,7 +116,7 @@ enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- the time of a step: cost_model.c ------------------------------------------------------------------ */
 
-/* Rows of the tallest tile of a product. kernels/matmul_walk.h divides rows evenly among the fewest tiles. */
+/* Rows of the tallest tile of a product. kernels/panel_loop.h divides rows evenly among the fewest tiles. */
 enum { LNRNN_TALLEST_TILE = 8 };
 /* The time a tile needs for its weights and sums before it computes, in rows of that tile. */
 #define LNRNN_TILE_OVERHEAD 0.5

@@ -1,18 +1,18 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, LNRNN_ISA_SUFFIX, and
- * where its products are for a unit of the CPU LNRNN_UNIT, and includes this one; that defines the tables
- * lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and lnrnn_int8_<suffix>, which dispatch.c
- * collects; a unit for bfloat16 has lnrnn_bf16_<suffix>.
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
+ * LNRNN_ISA_SUFFIX. If its products are for a unit of the CPU, it also defines LNRNN_UNIT. Then it includes
+ * this header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
+ * lnrnn_int8_<suffix>; a unit for bfloat16 has lnrnn_bf16_<suffix>. dispatch.c collects the tables.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 
-#include "lnrnn/kernels/names.h"
 #include "lnrnn/kernels/table.h"
+#include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* The file is compiled once for each part of a set (build_flags.py), or once for the four that every complete set has: a
- * change of a header compiles only the parts that include it. */
+/* The file is compiled once for each part of a set (build_flags.py), so that a change of a header compiles
+ * only the parts that include it. Without a part it has the four that every complete set has. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -24,44 +24,25 @@
 #if defined(LNRNN_PART_NORM) || defined(LNRNN_PART_CELLS)
 #define LNRNN_TYPE f32
 #define elem float
-#define real float
-#define vreal v32
-#define LNRNN_V(op) v32_##op
 #define LNRNN_E(op) v32_##op
-#define LANES V32_LANES
-#define real_sqrt sqrtf
 #include "lnrnn/kernels/norm.h"
 #endif
 
 #ifdef LNRNN_PART_NORM
 #define LNRNN_TYPE f64
+#define LNRNN_DOUBLE
 #define elem double
-#define real double
-#define vreal v64
-#define LNRNN_V(op) v64_##op
 #define LNRNN_E(op) v64_##op
-#define LANES V64_LANES
-#define real_sqrt sqrt
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE bf16
 #define elem uint16_t
-#define real float
-#define vreal v32
-#define LNRNN_V(op) v32_##op
 #define LNRNN_E(op) v32_##op##_bf16
-#define LANES V32_LANES
-#define real_sqrt sqrtf
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE f16
 #define elem uint16_t
-#define real float
-#define vreal v32
-#define LNRNN_V(op) v32_##op
 #define LNRNN_E(op) v32_##op##_f16
-#define LANES V32_LANES
-#define real_sqrt sqrtf
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_NORM_TABLE(t)                                    \
@@ -123,17 +104,17 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The tables of products differ in the products themselves alone: the panels are the same. */
+/* The tables of products differ only in the products themselves: the panels are the same. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
     {                                                                  \
         .unit = of_unit,                                               \
-        .panels = mm_panels,                                           \
-        .start = mm_start,                                             \
-        .width = mm_width,                                             \
-        .size = mm_size,                                               \
+        .panels = panel_count,                                         \
+        .start = panel_start,                                          \
+        .width = packed_width,                                         \
+        .size = packed_size,                                           \
         .scratch = of_scratch,                                         \
-        .pack = mm_pack,                                               \
-        .pack_rows = mm_pack_rows,                                     \
+        .pack = pack_weights,                                          \
+        .pack_rows = pack_rows,                                        \
         .matmul = function,                                            \
         .matmul_columns = of_columns,                                  \
     }
@@ -143,37 +124,36 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 #ifdef LNRNN_PART_PRODUCT
-#include "lnrnn/kernels/matmul_float.h"
+#include "lnrnn/kernels/product_f32.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_float,
+const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32,
                                                                                       matmul_columns,
-                                                                                      matmul_float_scratch);
+                                                                                      matmul_f32_scratch);
 #endif
 
-/* Only for instruction sets with a unit, which say what it is; the others have bfloat16 in the part before. */
+#ifdef LNRNN_TILES
+#include "lnrnn/kernels/product_amx.h"
+#define LNRNN_BF16_PRODUCT matmul_bf16_amx
+#define LNRNN_INT8_PRODUCT matmul_int8_amx
+#else
 #ifdef LNRNN_PART_BF16
-#ifdef LNRNN_TILES
-#include "lnrnn/kernels/matmul_bf16_tiles.h"
-#define LNRNN_BF16_PRODUCT matmul_bf16_tiles
-#else
-#include "lnrnn/kernels/matmul_bf16.h"
-#define LNRNN_BF16_PRODUCT matmul_bf16
+#include "lnrnn/kernels/product_bf16.h"
 #endif
-
-const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
-                                                                                   LNRNN_BF16_PRODUCT, NULL,
-                                                                                   short_rows_scratch);
-#endif
-
 #ifdef LNRNN_PART_INT8
-#ifdef LNRNN_TILES
-#include "lnrnn/kernels/matmul_int8_tiles.h"
-#define LNRNN_INT8_PRODUCT matmul_int8_tiles
-#else
-#include "lnrnn/kernels/matmul_int8.h"
+#include "lnrnn/kernels/product_int8.h"
+#endif
+#define LNRNN_BF16_PRODUCT matmul_bf16
 #define LNRNN_INT8_PRODUCT matmul_int8
 #endif
 
+/* Only for instruction sets with a unit; the others have bfloat16 in the part above. */
+#ifdef LNRNN_PART_BF16
+const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
+                                                                                   LNRNN_BF16_PRODUCT, NULL,
+                                                                                   bf16_scratch);
+#endif
+
+#ifdef LNRNN_PART_INT8
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
                                                                                    LNRNN_INT8_PRODUCT, NULL,
                                                                                    int8_scratch);

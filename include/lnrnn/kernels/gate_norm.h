@@ -4,26 +4,31 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
- * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h make the states of what is read
- * here; lnrnn/reference/cells.py has the equations.
+ * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from these
+ * values; lnrnn/reference/cells.py has the equations.
  *
  * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
- * of the three above; `separate`: W x is read too, by itself, and added; `whole`: i .. i + k - 1 are a whole vector.
+ * of the three above; `separate`: W x is read too, by itself, and added; `whole`: i .. i + k - 1 are a whole
+ * vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
 
-#include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/kernels/span_moments.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
+/* The gates of each cell, in the order of their weights, and their number. */
+enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
+enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
+
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
- * done: names.h. */
+ * done: vector_loop.h. */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
-/* The same with f(i, k, vecs, ...), where vecs, a constant, is 2 for two whole vectors, whose functions are computed side by
- * side, then 1, and 0 for less than one; k are the units of each. */
+/* The same with f(i, k, vecs, ...). vecs, a constant, is 2 for two whole vectors, whose activations are
+ * computed together, then 1, and 0 for less than one; k are the units of each. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
         const size_t n_ = (n);                                \
@@ -43,13 +48,13 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 
 /* The moments of some rows of a step. */
 typedef struct {
-    span_moments spans[4];
-    const span_moments *of_gate[4];
+    span_moments spans[LSTM_GATES];
+    const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
-/* a (rows, num_gates * H), row stride as, and x, the same with xs, or NULL; rows <= LNRNN_ROWS_TOGETHER -> for each
- * gate the moments of the span it belongs to: of row r of a at place r, of x at rows + r. norm: that of a, which x's
- * differs from in gain and bias alone. */
+/* a (rows, num_gates * H), row stride as, and x, the same with xs, or NULL -> for each gate the moments of
+ * its span. rows <= LNRNN_ROWS_TOGETHER. Row r of a is at place r, row r of x at rows + r. norm is that of a;
+ * the norm of x differs only in gain and bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -72,12 +77,12 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 
 /* --- values ----------------------------------------------------------------------------------------- */
 
-/* The row of W h, of W x or of their sum, about to be read. */
+/* A row of W h, of W x or of their sum, before it is read. */
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: for each gate the moments of spans, of which this row's are at place `at`. */
-    const span_moments *of_gate[4];
+    /* LNRNN_NORMED: for each gate the moments of spans; those of this row are at place `at`. */
+    const span_moments *of_gate[LSTM_GATES];
     size_t at;
 } gate_side;
 
@@ -86,7 +91,7 @@ typedef struct {
     gate_side hidden, input;
 } gate_row;
 
-/* Of the rows of a step those from r on, at most LNRNN_ROWS_TOGETHER. */
+/* The rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
 {
     lnrnn_step_rows some = *rows;
@@ -98,12 +103,12 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return some;
 }
 
-/* The moments of a gate. Of an LSTM with separate products all gates have theirs in common, of a GRU r and z: the compiler
- * should know it, and load these once. */
+/* The moments of a gate. All gates of an LSTM with separate products share a span, as do r and z of a GRU.
+ * Such gates get the same pointer at compile time, so that the compiler loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
-    const int first = num_gates == 4 ? separate : num_gates == 3 ? gate < 2 : 1;
+    const int first = num_gates == LSTM_GATES ? separate : num_gates == GRU_GATES ? gate < GATE_N : 1;
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
@@ -149,8 +154,9 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? v32_add(gate_read(how, &row->input, gate, i, k, whole), z) : z;
 }
 
-/* Calls rows_of(how, separate, step, rows) for the way in which a step of several gates reads its rows, both of them
- * constants. bare: whether a cell without a norm reads W x by itself; one with batch norm does (lnrnn_rnn_config). */
+/* Calls rows_of(how, separate, step, rows) for the way in which a step of several gates reads its rows, both
+ * of them constants. bare: whether a cell without a norm reads W x by itself; one with batch norm does
+ * (lnrnn_rnn_config). */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -185,7 +191,7 @@ LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_n
 }
 
 /* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may
- * be x. num_gates <= 4. */
+ * be x. num_gates <= LSTM_GATES. */
 static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys)
 {

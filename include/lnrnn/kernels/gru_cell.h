@@ -1,5 +1,5 @@
-/* The GRU's cell: a step after the products, and its derivative. The gates are r, z, n in that order; table.h
- * says what the rows of a step and of its gradients are. */
+/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a
+ * step and of its gradients. */
 #ifndef LNRNN_GRU_CELL_H
 #define LNRNN_GRU_CELL_H
 
@@ -27,23 +27,23 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
     v32 rz[4], n[2];
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        rz[2 * v] = gate_sum(how, separate, &row->gates, 0, i, k, vecs);
-        rz[2 * v + 1] = gate_sum(how, separate, &row->gates, 1, i, k, vecs);
+        rz[2 * v] = gate_sum(how, separate, &row->gates, GATE_R, i, k, vecs);
+        rz[2 * v + 1] = gate_sum(how, separate, &row->gates, GATE_Z, i, k, vecs);
     }
     v32_sigmoids(2 * m, rz);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        const v32 recurrent = gate_read(how, &row->gates.hidden, 2, i, k, vecs);
-        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->gates.input, 2, i, k, vecs))
+        const v32 recurrent = gate_read(how, &row->gates.hidden, GATE_N, i, k, vecs);
+        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->gates.input, GATE_N, i, k, vecs))
                         : v32_mul(rz[2 * v], recurrent);
     }
     v32_tanhs(m, n);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
         if (row->saved_gates) {
-            put_f32(row->saved_gates + i, rz[2 * v], k, vecs);
-            put_f32(row->saved_gates + H + i, rz[2 * v + 1], k, vecs);
-            put_f32(row->saved_gates + 2 * H + i, n[v], k, vecs);
+            put_f32(row->saved_gates + GATE_R * H + i, rz[2 * v], k, vecs);
+            put_f32(row->saved_gates + GATE_Z * H + i, rz[2 * v + 1], k, vecs);
+            put_f32(row->saved_gates + GATE_N * H + i, n[v], k, vecs);
         }
         gru_mix(rz[2 * v + 1], n[v], row->h_prev + i, row->h + i, k, vecs);
     }
@@ -55,10 +55,11 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
 {
     rows_moments m;
     if (how == LNRNN_NORMED)
-        moments_of_rows(3, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL, rows->xs, &m);
+        moments_of_rows(GRU_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
+                        rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
         const gru_row row = {
-            .gates = gate_row_of(3, how, separate, step, rows, r, &m),
+            .gates = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m),
             .h_prev = rows->h_prev[r],
             .h = rows->h[r],
             .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
@@ -67,8 +68,9 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* With x and a read as step->input and step->hidden say: r, z = sigmoid(x + a), n = tanh(x + r a), where x is 0 if it is
- * NULL; h = (1 - z) n + z h_prev. h_prev may be h. A cell without a norm has x. */
+/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL:
+ *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
+ * h_prev may be h. A cell without a norm has x. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -89,21 +91,21 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
-    const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, side, 0, i, k, whole));
+    const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, side, GATE_R, i, k, whole));
     put_f32(sum + i, v32_fma(r, get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k, whole);
     if (gates)
-        put_f32(gates + i, r, k, whole);
+        put_f32(gates + GATE_R * side->norm->H + i, r, k, whole);
 }
 
 LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_side *side,
                                         const float *h_prev, float *h, float *gates)
 {
     const size_t H = side->norm->H;
-    const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, side, 1, i, k, whole));
-    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, side, 2, i, k, whole));
+    const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, side, GATE_Z, i, k, whole));
+    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, side, GATE_N, i, k, whole));
     if (gates) {
-        put_f32(gates + H + i, z, k, whole);
-        put_f32(gates + 2 * H + i, n, k, whole);
+        put_f32(gates + GATE_Z * H + i, z, k, whole);
+        put_f32(gates + GATE_N * H + i, n, k, whole);
     }
     gru_mix(z, n, h_prev + i, h + i, k, whole);
 }
@@ -118,14 +120,16 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
     float *const sum = rows->scratch;
     for (size_t r = 0; r < rows->n; r++, x += rows->xs, a += rows->as) {
         rows_moments m;
-        gate_side side = {.norm = norm, .a = sum, .of_gate = {&m.spans[0], &m.spans[1], &m.spans[2]}};
+        gate_side side = {
+            .norm = norm, .a = sum, .of_gate = {&m.spans[GATE_R], &m.spans[GATE_Z], &m.spans[GATE_N]}};
         const float *const h_prev = rows->h_prev[r];
         float *const h = rows->h[r];
         float *const gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL;
-        LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, x, a, sum);
-        moments_of_rows(2, norm, 1, sum, 0, NULL, 0, &m);
-        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x + 2 * H, a + 2 * H, sum + 2 * H, gates);
-        row_moments(H, sum + 2 * H, norm->eps, &m.spans[2], 0);
+        LNRNN_FOR_UNITS(GATE_N * H, gru_gate_sum_units, x, a, sum);
+        moments_of_rows(GATE_N, norm, 1, sum, 0, NULL, 0, &m);
+        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x + GATE_N * H, a + GATE_N * H, sum + GATE_N * H,
+                        gates);
+        row_moments(H, sum + GATE_N * H, norm->eps, &m.spans[GATE_N], 0);
         LNRNN_FOR_UNITS(H, gru_gate_output_units, &side, h_prev, h, gates);
     }
 }
@@ -156,11 +160,13 @@ LNRNN_INLINE gru_backward_row gru_backward_row_of(const lnrnn_gate_gradients *b,
     };
 }
 
-/* h = (1 - z) n + z h_prev: gh -> those of the arguments of tanh and of the z's sigmoid; gh that of h_prev. */
+/* h = (1 - z) n + z h_prev: gh -> those of the arguments of tanh and of the z's sigmoid; gh that of h_prev.
+ */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gru_backward_row *row, v32 *gz)
 {
     const size_t H = row->H;
-    const v32 z = get_f32(row->gates + H + i, k, whole), n = get_f32(row->gates + 2 * H + i, k, whole);
+    const v32 z = get_f32(row->gates + GATE_Z * H + i, k, whole),
+              n = get_f32(row->gates + GATE_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->h_prev + i, k, whole);
     *gz = v32_mul(v32_mul(g, v32_sub(h_prev, n)), sigmoid_slope(z));
     put_f32(row->gh + i, v32_mul(g, z), k, whole);
@@ -170,22 +176,22 @@ LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gru
 LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gru_backward_row *row)
 {
     const size_t H = row->H;
-    const v32 r = get_f32(row->gates + i, k, whole), u = get_f32(row->u + i, k, whole);
+    const v32 r = get_f32(row->gates + GATE_R * H + i, k, whole), u = get_f32(row->u + i, k, whole);
     v32 gz;
     const v32 gn = gru_mix_backward(i, k, whole, row, &gz);
     const v32 gr = v32_mul(v32_mul(gn, u), sigmoid_slope(r));
-    put_f32(row->ga + i, gr, k, whole);
-    put_f32(row->ga + H + i, gz, k, whole);
-    put_f32(row->ga + 2 * H + i, v32_mul(gn, r), k, whole);
+    put_f32(row->ga + GATE_R * H + i, gr, k, whole);
+    put_f32(row->ga + GATE_Z * H + i, gz, k, whole);
+    put_f32(row->ga + GATE_N * H + i, v32_mul(gn, r), k, whole);
     if (!row->gx)
         return;
-    put_f32(row->gx + i, gr, k, whole);
-    put_f32(row->gx + H + i, gz, k, whole);
-    put_f32(row->gx + 2 * H + i, gn, k, whole);
+    put_f32(row->gx + GATE_R * H + i, gr, k, whole);
+    put_f32(row->gx + GATE_Z * H + i, gz, k, whole);
+    put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n, and gh of the step before,
- * but for what comes by way of W h. Without gx: n = tanh(r u). */
+/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n, and gh of the step before
+ * without its part through W h. Without gx: n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
@@ -196,7 +202,7 @@ static void gru_backward(const lnrnn_gate_gradients *b)
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
 
-/* x, a (H): of the gate n; r (H) -> sum (H), to the bit as gru_gate_step has made it. */
+/* x, a (H): of the gate n; r (H) -> sum (H), with the bits of gru_gate_step. */
 LNRNN_INLINE void gru_gate_last_sum_units(size_t i, size_t k, const int whole, const float *r, const float *x,
                                           const float *a, float *sum)
 {
@@ -204,14 +210,15 @@ LNRNN_INLINE void gru_gate_last_sum_units(size_t i, size_t k, const int whole, c
             whole);
 }
 
-/* x, a and the gates -> b->sum (rows, 3*H): what the three norms have read. */
+/* x, a and the gates -> b->sum (rows, 3*H): the inputs of the three norms. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
     const size_t H = b->H;
     for (size_t r = 0; r < b->rows; r++) {
         const gru_backward_row row = gru_backward_row_of(b, r);
-        LNRNN_FOR_UNITS(2 * H, gru_gate_sum_units, row.x, row.a, row.sum);
-        LNRNN_FOR_UNITS(H, gru_gate_last_sum_units, row.gates, row.x + 2 * H, row.a + 2 * H, row.sum + 2 * H);
+        LNRNN_FOR_UNITS(GATE_N * H, gru_gate_sum_units, row.x, row.a, row.sum);
+        LNRNN_FOR_UNITS(H, gru_gate_last_sum_units, row.gates, row.x + GATE_N * H, row.a + GATE_N * H,
+                        row.sum + GATE_N * H);
     }
 }
 
@@ -219,12 +226,12 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
                                                  const gru_backward_row *row)
 {
     v32 gz;
-    put_f32(row->ga + 2 * row->H + i, gru_mix_backward(i, k, whole, row, &gz), k, whole);
-    put_f32(row->ga + row->H + i, gz, k, whole);
+    put_f32(row->ga + GATE_N * row->H + i, gru_mix_backward(i, k, whole, row, &gz), k, whole);
+    put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* gh -> ga of z and n, the gradients of what their norms have made, and gh of the step before, but for what comes by
- * way of W h. */
+/* gh -> ga of z and n, the gradients of the outputs of their norms, and gh of the step before without its
+ * part through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
@@ -237,14 +244,15 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
                                                 const gru_backward_row *row)
 {
     const size_t H = row->H;
-    const v32 r = get_f32(row->gates + i, k, whole), gs = get_f32(row->ga + 2 * H + i, k, whole);
-    put_f32(row->ga + i, v32_mul(v32_mul(gs, get_f32(row->a + 2 * H + i, k, whole)), sigmoid_slope(r)), k,
-            whole);
-    put_f32(row->gx + 2 * H + i, gs, k, whole);
-    put_f32(row->ga + 2 * H + i, v32_mul(gs, r), k, whole);
+    const v32 r = get_f32(row->gates + GATE_R * H + i, k, whole),
+              gs = get_f32(row->ga + GATE_N * H + i, k, whole);
+    put_f32(row->ga + GATE_R * H + i,
+            v32_mul(v32_mul(gs, get_f32(row->a + GATE_N * H + i, k, whole)), sigmoid_slope(r)), k, whole);
+    put_f32(row->gx + GATE_N * H + i, gs, k, whole);
+    put_f32(row->ga + GATE_N * H + i, v32_mul(gs, r), k, whole);
 }
 
-/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of what its norm has made. */
+/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of the output of its norm. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

@@ -1,5 +1,5 @@
-/* The LSTM's cell: a step after the products, and its derivative. The gates are i, f, g, o in that order;
- * table.h says what the rows of a step and of its gradients are. */
+/* The LSTM's cell: a step after the products, and its derivative. table.h has the types of the rows of
+ * a step and of its gradients. */
 #ifndef LNRNN_LSTM_CELL_H
 #define LNRNN_LSTM_CELL_H
 
@@ -13,24 +13,24 @@ typedef struct {
     float *c, *h, *saved_gates;
 } lstm_row;
 
-/* h gets the output gate: lstm_output_rows is to follow. */
+/* h gets the output gate; lstm_output_rows follows. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const lstm_row *row)
 {
     const size_t H = row->gates.hidden.norm->H;
-    v32 ifo[] = {gate_sum(how, separate, &row->gates, 0, i, k, whole),
-                 gate_sum(how, separate, &row->gates, 1, i, k, whole),
-                 gate_sum(how, separate, &row->gates, 3, i, k, whole)};
-    const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, 2, i, k, whole));
+    v32 ifo[] = {gate_sum(how, separate, &row->gates, GATE_I, i, k, whole),
+                 gate_sum(how, separate, &row->gates, GATE_F, i, k, whole),
+                 gate_sum(how, separate, &row->gates, GATE_O, i, k, whole)};
+    const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, GATE_G, i, k, whole));
     v32_sigmoids(3, ifo);
     const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
     put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), v32_mul(i_gate, g_gate)), k, whole);
     put_f32(row->h + i, o_gate, k, whole);
     if (row->saved_gates) {
-        put_f32(row->saved_gates + i, i_gate, k, whole);
-        put_f32(row->saved_gates + H + i, f_gate, k, whole);
-        put_f32(row->saved_gates + 2 * H + i, g_gate, k, whole);
-        put_f32(row->saved_gates + 3 * H + i, o_gate, k, whole);
+        put_f32(row->saved_gates + GATE_I * H + i, i_gate, k, whole);
+        put_f32(row->saved_gates + GATE_F * H + i, f_gate, k, whole);
+        put_f32(row->saved_gates + GATE_G * H + i, g_gate, k, whole);
+        put_f32(row->saved_gates + GATE_O * H + i, o_gate, k, whole);
     }
 }
 
@@ -53,8 +53,8 @@ LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, cons
         put_f32(h + unit_of(first, v), v32_mul(get_f32(h + unit_of(first, v), k, vecs), u[v]), k, vecs);
 }
 
-/* n <= LNRNN_ROWS_TOGETHER pointers to c (H) and to h (H), which holds the output gate o -> h = o tanh(norm(c));
- * LNRNN_CELL_CARRY: c = norm(c) too. */
+/* n <= LNRNN_ROWS_TOGETHER pointers to c (H) and to h (H), which holds the output gate o -> h = o
+ * tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
 LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, float *const *c, float *const *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
@@ -91,10 +91,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
 {
     rows_moments m;
     if (how == LNRNN_NORMED)
-        moments_of_rows(4, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL, rows->xs, &m);
+        moments_of_rows(LSTM_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
+                        rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
         const lstm_row row = {
-            .gates = gate_row_of(4, how, separate, step, rows, r, &m),
+            .gates = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m),
             .c = rows->c[r],
             .h = rows->h[r],
             .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
@@ -103,9 +104,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* With z = read(x) + read(a), where the first reads as step->input says (gate_norm.h), the second as step->hidden, and x
- * is 0 if it is NULL: i, f, o = sigmoid(z), g = tanh(z); c = f c + i g; h = o tanh(norm(c)); LNRNN_CELL_CARRY: then c =
- * norm(c). With deferred_output h is o, and lstm_output is still to come. A cell without a norm has one sum. */
+/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL. With z = x +
+ * a:
+ *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
+ * With LNRNN_CELL_CARRY then c = norm(c). With deferred_output h is o, and lstm_output must follow. A cell
+ * without a norm has one sum. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -121,13 +124,15 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
 LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
                                       const float *c_prev, float *c)
 {
-    const v32 i_gate = get_f32(gates + i, k, whole), g_gate = get_f32(gates + 2 * H + i, k, whole);
+    const v32 i_gate = get_f32(gates + GATE_I * H + i, k, whole),
+              g_gate = get_f32(gates + GATE_G * H + i, k, whole);
     put_f32(c + i,
-            v32_fma(get_f32(gates + H + i, k, whole), get_f32(c_prev + i, k, whole), v32_mul(i_gate, g_gate)),
+            v32_fma(get_f32(gates + GATE_F * H + i, k, whole), get_f32(c_prev + i, k, whole),
+                    v32_mul(i_gate, g_gate)),
             k, whole);
 }
 
-/* c = f c_prev + i g, to the bit as lstm_step has made it -> b->sum (rows, H). */
+/* c = f c_prev + i g, with the bits of lstm_step -> b->sum (rows, H). */
 static void lstm_cell_sum(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++)
@@ -147,14 +152,15 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(gc + i, v32_zero(), k, whole);
 }
 
-/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. Where u is also what is carried, gu gets all of
- * gc, and gc 0. */
+/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. Where u is carried too
+ * (LNRNN_CELL_CARRY), gu gets all of gc, and gc 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
-        const float *o = b->saved_gates + (ptrdiff_t)r * b->ks + 3 * b->H, *u = b->u + (ptrdiff_t)r * b->us;
+        const float *o = b->saved_gates + (ptrdiff_t)r * b->ks + GATE_O * b->H,
+                    *u = b->u + (ptrdiff_t)r * b->us;
         const float *gh = b->gh + (ptrdiff_t)r * b->hs;
-        float *go = b->ga + (ptrdiff_t)r * b->as + 3 * b->H, *gu = b->gu + (ptrdiff_t)r * b->hs;
+        float *go = b->ga + (ptrdiff_t)r * b->as + GATE_O * b->H, *gu = b->gu + (ptrdiff_t)r * b->hs;
         float *gc = b->gc + (ptrdiff_t)r * b->hs;
         if (b->carry)
             LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, 1, o, u, gh, go, gu, gc);
@@ -166,18 +172,18 @@ static void lstm_output_backward(const lnrnn_gate_gradients *b)
 LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
                                       const float *c_prev, const float *gu, float *ga, float *gc)
 {
-    const v32 i_gate = get_f32(gates + i, k, whole), f_gate = get_f32(gates + H + i, k, whole);
-    const v32 g_gate = get_f32(gates + 2 * H + i, k, whole);
+    const v32 i_gate = get_f32(gates + GATE_I * H + i, k, whole),
+              f_gate = get_f32(gates + GATE_F * H + i, k, whole);
+    const v32 g_gate = get_f32(gates + GATE_G * H + i, k, whole);
     const v32 g_c = v32_add(get_f32(gc + i, k, whole), get_f32(gu + i, k, whole));
     const v32 g_f = v32_mul(g_c, get_f32(c_prev + i, k, whole));
-    put_f32(ga + i, v32_mul(v32_mul(g_c, g_gate), sigmoid_slope(i_gate)), k, whole);
-    put_f32(ga + H + i, v32_mul(g_f, sigmoid_slope(f_gate)), k, whole);
-    put_f32(ga + 2 * H + i, v32_mul(v32_mul(g_c, i_gate), tanh_slope(g_gate)), k, whole);
+    put_f32(ga + GATE_I * H + i, v32_mul(v32_mul(g_c, g_gate), sigmoid_slope(i_gate)), k, whole);
+    put_f32(ga + GATE_F * H + i, v32_mul(g_f, sigmoid_slope(f_gate)), k, whole);
+    put_f32(ga + GATE_G * H + i, v32_mul(v32_mul(g_c, i_gate), tanh_slope(g_gate)), k, whole);
     put_f32(gc + i, v32_mul(g_c, f_gate), k, whole);
 }
 
-/* c = f c_prev + i g: gc, to which gu is still to be added -> the other parts of ga, and gc of the step
- * before. */
+/* c = f c_prev + i g: gc, to which gu is added first -> the other gates of ga, and gc of the step before. */
 static void lstm_backward(const lnrnn_gate_gradients *b)
 {
     const size_t H = b->H;

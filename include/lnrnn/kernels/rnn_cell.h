@@ -1,4 +1,5 @@
-/* The RNN's cell: a step after the products, and its derivative. table.h says what the rows of a step are. */
+/* The RNN's cell: a step after the products, and its derivative. table.h has the type of the rows of a step.
+ */
 #ifndef LNRNN_RNN_CELL_H
 #define LNRNN_RNN_CELL_H
 
@@ -41,8 +42,8 @@ LNRNN_INLINE void rnn_rows_of_sum(const int act, const lnrnn_step_config *step, 
     }
 }
 
-/* h = act(x + a), or act(a) without x, each read as step->input and step->hidden say. With x, which stands for a norm of
- * each product, both are LNRNN_NORMED. */
+/* h = act(x + a), or act(a) without x, each read as step->input and step->hidden say. With x, which stands
+ * for a norm of each product, both are LNRNN_NORMED. */
 static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     if (rows->x) {

@@ -1,23 +1,23 @@
 /* The statistics of a layer norm inside a cell: the moments of spans of rows.
  *
- * From the values of a span to its 1 / sigma there is a chain of two sums over lanes, a root and two quotients, each of
- * which waits for the one before, for longer than it takes to add up a short row. So the moments of several rows are
- * found together, as many as a vector has lanes: the sums over lanes, then roots and quotients of one vector. Each span
- * gets the bits that it would get alone.
+ * The 1 / sigma of a span needs two sums over lanes, a root and two quotients, one after the other. This
+ * chain takes longer than the sums of a short row. So the moments of several rows are computed together, as
+ * many as a vector has lanes: the sums over lanes, then roots and quotients of one vector. Each span gets the
+ * bits that it would get alone.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
 
-#include "lnrnn/kernels/names.h"
+#include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* Rows of a step whose moments are found together, and spans, those of W h and of W x: whole vectors. What the rows hold
- * is read again when the gates are made of it (lstm, gru and rnn B64, H from 64 to 512). And fewer spans than that are
- * not worth a vector (B1 and B2). */
+/* Rows of a step whose moments are computed together, and their spans, those of W h and of W x: whole
+ * vectors. Their values are read again for the gates, so they should still be in cache (lstm, gru and rnn
+ * B64, H from 64 to 512). Fewer than LNRNN_FEW_SPANS are not worth a vector (B1 and B2). */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
-/* Of each span what normalised_f32 (norm.h, whose names get the suffix _f32 by names.h) takes beside a value: mean, 1 /
- * sigma, and -mean_lo / sigma. */
+/* For each span the arguments of normalised_f32 (normalised_T in norm.h): mean, 1 / sigma, and -mean_lo /
+ * sigma. */
 typedef struct {
     float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
 } span_moments;
@@ -48,8 +48,9 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m, of which k have a
- * meaning. The operations are those of row_moments, which is called for spans of which it would do more. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m; only
+ * the first k have a meaning. The operations are those of row_moments, which is called for spans that need
+ * more of them. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
                                    size_t at)
 {
@@ -84,7 +85,8 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     }
 }
 
-/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> the moments of each: the first places of m. */
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> the moments of each: the first places of
+ * m. */
 LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a, float eps, span_moments *m)
 {
     const int alone = count < LNRNN_FEW_SPANS || !in_one_block_f32(n);

@@ -58,10 +58,10 @@ typedef struct {
     double count;
     const void *gain, *bias; /* (n) of real, or NULL */
     double eps;
-    const double *scales; /* (n) or NULL: what x, and so mean and m2, have been multiplied by */
+    const double *scales; /* (n) or NULL: the factors of x, which mean and m2 already include */
 } lnrnn_channels;
 
-/* What a pass over x needs to know of each channel, (channels) of real each; slope: backward.
+/* The coefficients of each channel for a pass over x, (channels) of real each; slope: backward.
  *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
 typedef struct {
     void *mean, *scale, *shift, *slope;
@@ -97,9 +97,12 @@ typedef struct {
                       const lnrnn_coefficients *c, void *gx);
 } lnrnn_norm;
 
-/* The sum of an output is taken as it is; goes on from what the output holds; or, in matmul_columns, is added to that
- * when it is complete, which loses less where the output is large beside each sum. */
-enum { LNRNN_ADD_NOT, LNRNN_ADD_ON, LNRNN_ADD_AFTER };
+/* How a product writes an output c. */
+enum {
+    LNRNN_ADD_NOT,  /* the sum replaces c */
+    LNRNN_ADD_ON,   /* the sum starts from c */
+    LNRNN_ADD_AFTER /* the sum starts from 0; c is added last, which is more accurate if |c| is large */
+};
 
 /* Whether weights of that type are int8, packed alike. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
@@ -109,17 +112,16 @@ typedef struct {
     int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
     const uint32_t *w; /* packed (n, k) */
-    size_t
-        lines; /* 0; or w is not packed, float32 (k, n), a row so many floats behind the last: lnrnn_reads_lines */
+    size_t lines;      /* 0; or w is not packed, but float32 (k, n) with this row stride: lnrnn_reads_lines */
     size_t p0, p1;
-    int add;             /* to what the output holds: LNRNN_ADD_NOT .. */
-    int from_end;        /* from the last panel: a call that alternates finds in cache what it read last */
+    int add;      /* LNRNN_ADD_NOT .. */
+    int from_end; /* from the last panel: alternate calls use the panels first that are still in cache */
     lnrnn_caches caches; /* of the machine */
     uint32_t *scratch;   /* scratch(dtype, rows, k) words, which int8 and bfloat16 units need */
 } lnrnn_matmul;
 
-/* packed.h, matmul_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that share a panel
- * divide its rows. */
+/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
+ * share a panel divide its rows. */
 typedef struct lnrnn_product {
     const char *unit; /* of the CPU that it is for, or NULL; one of bfloat16 rounds the rows too */
     size_t (*panels)(size_t n);
@@ -151,11 +153,11 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
 } lnrnn_gate_norm;
 
-/* The kernels that make the states of a step: one for each cell, and another for a GRU with a norm for each
- * gate. */
+/* The kernels that compute the states of a step: one for each cell, and another for a GRU with a norm for
+ * each gate. */
 enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
 
-/* What such a kernel takes beside its rows. */
+/* The configuration of such a kernel. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
     const lnrnn_gate_norm *input;  /* how W x is read: as W h, with its own gain and bias; NULL: as it is */
@@ -183,7 +185,7 @@ typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: from the forward step */
     const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; GRU with a norm for each gate */
-    /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU what r multiplies. */
+    /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
@@ -192,10 +194,10 @@ typedef struct {
      * products) and at W h */
     float *gx, *ga;
     ptrdiff_t hs, as;
-    /* (rows, G*H), of an LSTM (rows, H), row stride ss: what a norm has read and the tape does not have. */
+    /* (rows, G*H), of an LSTM (rows, H), row stride ss: inputs of a norm that the tape does not have. */
     float *sum;
     ptrdiff_t ss;
-    int carry; /* LSTM: u is what was carried, LNRNN_CELL_CARRY */
+    int carry; /* LSTM: u was carried, LNRNN_CELL_CARRY */
 } lnrnn_gate_gradients;
 
 /* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */

@@ -2,7 +2,7 @@
  *
  * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set.
  * v32 holds V32_LANES floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and
- * v64_op; norm.h and what it includes are one text for the two types and write v_op (names.h).
+ * v64_op; norm.h and the headers that it includes are one text for both types, and write v_op (names.h).
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -41,17 +41,17 @@
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
  *           larger(a, b)      no sign bit set: the larger, infinity before numbers and a NaN before infinity
  *           largest(v)        no sign bit set: the lane that is so the largest
- *           store_s14(high, low, v)   n = v rounded to the nearest integer, ties to even, -8192 .. 8191: LANES
- *                             bytes to high, the upper 7 bits of n + 8192, and to low, its lower 7; a NaN becomes
- *                             any bytes
+ *           store_s14(high, low, v)   n = v rounded to the nearest integer, ties to even, -8192 .. 8191:
+ *                             LANES bytes to high, the upper 7 bits of n + 8192, and to low, its lower 7; a
+ *                             NaN becomes any bytes
  *           store_s8(p, v)    as well, n in -127 .. 127: LANES bytes n + S8_OFFSET
  *
  *   (vi32, LANES integers of 32 bits)
  *           zero()
  *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
  *                             lanes) and those at p (-127 .. 127, a word for each lane)
- *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count as
- *                             unsigned, so that v grows by 128 times the sum of p's four bytes as well
+ *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count
+ *                             as unsigned, so that v grows by 128 times the sum of p's four bytes as well
  *           load(p)  store(p, v)   LANES integers, any alignment
  *           shifted(p, bits)  LANES integers at p, times 2^bits
  *           to_v32(v)         nearest floats
@@ -59,10 +59,10 @@
  *
  * stream_end() orders non-temporal stores before all stores that follow.
  *
- * The constants: V32_LANES, V64_LANES, and the tile of a matrix product: MR rows by NR_VECS vectors of
- * accumulators, which with NR_VECS loaded weights and one broadcast value fill the register file; MR_S8 rows where
- * the product is dot4_s8, which may need registers of its own. S8_OFFSET: 128 where the machine multiplies unsigned
- * bytes by signed ones, 0 where both are signed.
+ * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums.
+ * These, NR_VECS loaded weights and one broadcast value fill the register file. dot4_s8 may need registers of
+ * its own: its tile has MR_S8 rows. S8_OFFSET: 128 where the machine multiplies unsigned bytes by signed
+ * ones, 0 where both are signed.
  * LNRNN_KEEPS_WORDS is defined where a tile's dot products leave registers for the words of weights that its
  * rows share.
  * LNRNN_FEW_COPIES is defined for instruction sets that few machines need: there kernels leave out
@@ -83,12 +83,12 @@
 /* For rare cases: compiled for size, and placed away from the code that is executed often. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
-/* For what kernels call in many places, where the cost of a call does not matter: inlined everywhere it would
- * take most of the time to compile and of the module's size. */
+/* For functions that kernels call in many places, where the cost of a call does not matter. Inlined
+ * everywhere they would take most of the time to compile, and of the module's size. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
-/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang 14 takes no notice of gcc's pragma, and kept a
- * product's sums in memory: four to six times as slow. */
+/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang 14 takes no notice of gcc's pragma, and
+ * kept a product's sums in memory: four to six times as slow. */
 #ifdef __clang__
 #define LNRNN_UNROLLED _Pragma("clang loop unroll(full)")
 #else
@@ -130,11 +130,8 @@
 /* No load moves across it. GCC moves loads to the front of a loop, where they take the registers of sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
-/* Keeps v, a struct, in memory and not in registers. */
-#define LNRNN_STORED(v) __asm__("" : "+m"(v))
-
-/* The compiler no longer knows i, an integer: what follows from it is computed again, and is not kept in registers over
- * the loop before. */
+/* The compiler no longer knows i, an integer. Values that depend on it are computed again, and not kept in
+ * registers over the loop before. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 
 /* Loads and stores with conversion, from the conversions and v16. */

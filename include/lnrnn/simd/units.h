@@ -4,32 +4,34 @@
  *                             those at p (a word for each lane); a word holds an even input in its low half
  *                             and the odd one that follows it in its high half
  *
- *   (vblock) Two words of a row or output, then two of another one.
+ *   (vblock) Two words of a row or output, then two of another one. vsum: a vector of sums of their products,
+ *            v32 for bfloat16 and vi32 for signed bytes.
  *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
- *           block_of_outputs(p, q, h)   p: the words of four outputs; q: their next ones -> those of the first
- *                             two outputs, h 0, or of the last two, h 1: p[2h] q[2h] p[2h + 1] q[2h + 1]
- *           v32_half(r, s, h)   the first (h 0) or last two lanes of r, then those of s: of the sums of two
+ *           block_of_outputs(p, q, h)   p: the words of four outputs; q: their next ones -> those of the
+ *                             first two outputs, h 0, or of the last two, h 1: p[2h] q[2h] p[2h+1] q[2h+1]
+ *           vsum_half(r, s, h)  the first (h 0) or last two lanes of r, then those of s: of the sums of two
  *                             rows, r and s, a block of two rows and two outputs; of two blocks a row's sums
- *           v32_block_dot(c, a, b)   a block of sums c + a's two rows times b's two outputs: the bits of a dot2
- *                             of the first words, and then one of the second words
- *           vi32_half, vi32_block_dot   likewise, of integers, with four signed bytes to a word
+ *           vsum_dot(v, a, p)   dot2 or dot4_s8
+ *           vsum_block_dot(c, a, b)   a block of sums c + a's two rows times b's two outputs: the bits of a
+ *                             vsum_dot of the first words, and then one of the second words
  *
- *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. Numbers are constants where these
- *           are called.
+ *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. Numbers are constants where
+ *           these are called.
  *           begin(t, rows)    tiles 0 to 5 get `rows` rows, 1 to 16, tiles 6 and 7 sixteen; all values are 0
  *           end(t)            gives the tiles back
  *           zero(t, i)        tile i is 0
  *           load(t, i, p, s)  rows from p, p + s bytes, ..
  *           store(t, i, p, s) likewise
- *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b, b 6 or 7: row m of a holds words of two
- *                             bfloat16, word k of which meets row k of b
- *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a, signed in b
+ *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b, b 6 or 7: row m of a holds words of
+ *                             two bfloat16, word k of which meets row k of b
+ *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a,
+ *                             signed in b
  *
- * With LNRNN_EMULATED they are plain C that follows the manuals (Intel, Architecture Instruction Set Extensions
- * Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD; Arm, Architecture Reference Manual: BFDOT, BFMMLA) in
- * the order of sums, in roundings, and in taking and giving 0 for subnormal numbers: the same bits, on machines
- * without the unit. tests/rnn/test_units.py and tests/simd/test_aarch64.py hold units to their
- * emulation.
+ * With LNRNN_EMULATED they are plain C with the same bits, on machines without the unit. It follows the
+ * manuals in the order of sums, in roundings, and in reading and writing 0 for subnormal numbers. Intel,
+ * Architecture Instruction Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm,
+ * Architecture Reference Manual: BFDOT, BFMMLA. tests/rnn/test_units.py and tests/simd/test_aarch64.py hold
+ * units to their emulation.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -43,9 +45,10 @@ LNRNN_INLINE float without_subnormal(float v)
     return u & 0x7f800000 ? v : bits_float(u & 0x80000000);
 }
 
-/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even, and 0 where 24 bits with a
- * smaller exponent would hold a number below the smallest normal one, also where float would round that up to it. In
- * double the product is exact, and the sum's error too small to matter: a product with such low bits is below 2^-160. */
+/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even. The result is 0 if
+ * 24 bits with a smaller exponent would hold a number below the smallest normal one, even if float would
+ * round that up. In double the product is exact, and the error of the sum is too small to matter: a product
+ * with such low bits is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
     const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
@@ -56,15 +59,15 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
 #if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
-/* A sum or product, exact but for what double rounds off, which is `rest` -> float, rounded to odd: cut off, and the last bit
- * set if anything was. */
+/* v + rest, a sum or product in double and its rounding error -> float, rounded to odd: truncated, and the
+ * last bit set if that was not exact. */
 LNRNN_INLINE float to_odd(double v, double rest)
 {
     if (!(fabs(v) < 0x1p128))
         return (float)v;
     uint64_t u;
     memcpy(&u, &v, sizeof u);
-    if (rest != 0 && !(u & 1)) /* to odd in double: what follows sees that it is not exact */
+    if (rest != 0 && !(u & 1)) /* to odd in double: the code below sees that it is not exact */
         u = (rest > 0) == (v > 0) ? u + 1 : u - 1;
     memcpy(&v, &u, sizeof v);
     if (fabs(v) < 0x1p-126)
@@ -142,23 +145,27 @@ LNRNN_INLINE vblock block_of_outputs(const uint32_t *p, const uint32_t *q, int h
     return h ? vzip2q_u32(vld1q_u32(p), vld1q_u32(q)) : vzip1q_u32(vld1q_u32(p), vld1q_u32(q));
 }
 
-#define LNRNN_HALF(v, t)                                                              \
-    LNRNN_INLINE v v##_half(v r, v s, int h)                                          \
-    {                                                                                 \
-        const float64x2_t a = vreinterpretq_f64_##t(r), b = vreinterpretq_f64_##t(s); \
-        return vreinterpretq_##t##_f64(h ? vzip2q_f64(a, b) : vzip1q_f64(a, b));      \
-    }
-LNRNN_HALF(v32, f32)
-LNRNN_HALF(vi32, s32)
-#undef LNRNN_HALF
+#ifdef LNRNN_ISA_NEONI8MM
+typedef vi32 vsum;
+LNRNN_INLINE vsum vsum_dot(vsum v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+#else
+typedef v32 vsum;
+LNRNN_INLINE vsum vsum_dot(vsum v, uint32_t a, const uint32_t *p) { return v32_dot2(v, a, p); }
+#endif
+
+LNRNN_INLINE vsum vsum_half(vsum r, vsum s, int h)
+{
+    const float64x2_t a = (float64x2_t)r, b = (float64x2_t)s; /* the bits, not the values */
+    return (vsum)(h ? vzip2q_f64(a, b) : vzip1q_f64(a, b));
+}
 
 #ifdef LNRNN_ISA_NEONI8MM
-LNRNN_INLINE vi32 vi32_block_dot(vi32 c, vblock a, vblock b)
+LNRNN_INLINE vsum vsum_block_dot(vsum c, vblock a, vblock b)
 {
     return vmmlaq_s32(c, vreinterpretq_s8_u32(a), vreinterpretq_s8_u32(b));
 }
 #elif defined(LNRNN_EMULATED)
-LNRNN_OUTLINE v32 v32_block_dot(v32 c, vblock a, vblock b)
+LNRNN_OUTLINE vsum vsum_block_dot(vsum c, vblock a, vblock b)
 {
     float sum[4];
     uint32_t of_a[4], of_b[4];
@@ -171,7 +178,7 @@ LNRNN_OUTLINE v32 v32_block_dot(v32 c, vblock a, vblock b)
     return v32_load(sum);
 }
 #else
-LNRNN_INLINE v32 v32_block_dot(v32 c, vblock a, vblock b)
+LNRNN_INLINE vsum vsum_block_dot(vsum c, vblock a, vblock b)
 {
     return vbfmmlaq_f32(c, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
 }

@@ -1,13 +1,15 @@
 /* Packed weights.
  *
- * W (n, k) is packed into panels of NR_VECS vectors of outputs: panel p holds, for every input j in turn, the
+ * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds, for each input j in turn, the
  * weights of its outputs side by side, so that a product reads it with full-width loads from end to end. The
- * last panels may be narrower, and the last vector is filled up with zero weights. A word of 32 bits holds
- * one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j + 3 (the rest of the last
- * word 0): a panel is read alike in all three, and has mm_words(k) words to an output.
+ * last panels may be narrower, and the last vector is padded with zero weights.
+ *
+ * A word of 32 bits holds one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j +
+ * 3; the rest of the last word is 0. A panel is read alike in all three, and has packed_words(k) words to an
+ * output.
  */
-#ifndef LNRNN_PACKED_H
-#define LNRNN_PACKED_H
+#ifndef LNRNN_PACK_H
+#define LNRNN_PACK_H
 
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
@@ -16,35 +18,31 @@
 /* Outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
-/* n outputs, filled up to whole vectors. */
-static size_t mm_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
+/* n outputs, padded to whole vectors. */
+static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Outputs of the panel that starts where `left` outputs remain. Four vectors become two and two where a panel
  * has three: a tile of one vector alone has more loads than multiply-adds. */
-LNRNN_INLINE size_t mm_panel(size_t left)
+LNRNN_INLINE size_t panel_width(size_t left)
 {
     if (NR_VECS == 3 && left == 4 * V32_LANES)
         return 2 * V32_LANES;
     return left < NR ? left : NR;
 }
 
-/* How many panels n outputs have; and the output that panel p starts at, at most mm_width(n). */
-static size_t mm_panels(size_t n)
-{
-    const size_t vecs = mm_width(n) / V32_LANES;
-    return (vecs + NR_VECS - 1) / NR_VECS;
-}
+/* The panels of n outputs, and the output that panel p starts at, at most packed_width(n). */
+static size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
 
-LNRNN_INLINE size_t mm_start(size_t n, size_t p)
+LNRNN_INLINE size_t panel_start(size_t n, size_t p)
 {
-    const size_t width = mm_width(n), at = p * NR;
+    const size_t width = packed_width(n), at = p * NR;
     if (at >= width)
         return width;
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
 /* Words of an output of k inputs. Matrix tiles take sixteen at a time. */
-static size_t mm_words(int dtype, size_t k)
+static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = dtype == LNRNN_WEIGHT_F32    ? k
                          : dtype == LNRNN_WEIGHT_BF16 ? (k + 1) / 2
@@ -56,15 +54,15 @@ static size_t mm_words(int dtype, size_t k)
 #endif
 }
 
-/* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights, (mm_width(n))
- * each, after the panels. */
-static size_t mm_size(int dtype, size_t n, size_t k)
+/* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights,
+ * (packed_width(n)) each, after the panels. */
+static size_t packed_size(int dtype, size_t n, size_t k)
 {
-    return mm_width(n) * (mm_words(dtype, k) + (lnrnn_is_int8(dtype) ? 2 : 0));
+    return packed_width(n) * (packed_words(dtype, k) + (lnrnn_is_int8(dtype) ? 2 : 0));
 }
 
 /* w (k), stride cs: the weights of one output -> its word j. inverse: 1 / scale, for int8. */
-LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
+LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;
     if (dtype == LNRNN_WEIGHT_F32)
@@ -78,9 +76,9 @@ LNRNN_INLINE uint32_t mm_word(int dtype, size_t k, const float *w, ptrdiff_t cs,
     return word;
 }
 
-/* Four values of each of four rows, row stride rs -> to, their transpose, row stride ts. Four and not a vector: a panel
- * has few rows at its end, and this is one text for all instruction sets. */
-LNRNN_INLINE void mm_transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
+/* Four values of each of four rows, row stride rs -> to, their transpose, row stride ts. Four and not a
+ * vector: a panel has few rows at its end, and this is one text for all instruction sets. */
+LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
 {
     typedef float four __attribute__((vector_size(16)));
     four a, b, c, d;
@@ -95,31 +93,31 @@ LNRNN_INLINE void mm_transpose_4(const float *from, ptrdiff_t rs, float *to, siz
     memcpy(to + 2 * ts, &c, sizeof c), memcpy(to + 3 * ts, &d, sizeof d);
 }
 
-/* w (n, k) float, row stride rs, the values of a row side by side -> packed: what is a row becomes a column of a
- * panel. Four rows at a time from end to end: a CPU fetches few rows ahead by itself, and not sixteen (lstm training,
- * parameters set before each step). */
-static void mm_pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
+/* w (n, k) float, row stride rs, the values of a row side by side -> packed: a row becomes a column of a
+ * panel. Four rows at a time from end to end: a CPU fetches few rows ahead by itself, and not sixteen (lstm
+ * training, parameters set before each step). */
+static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
-    const size_t width = mm_width(n), quads = k / 4 * 4;
+    const size_t width = packed_width(n), quads = k / 4 * 4;
     for (size_t p = 0, m; p < width; p += m, packed += m * k) {
-        m = mm_panel(width - p);
+        m = panel_width(width - p);
         const size_t real = n - p < m ? n - p : m, whole = real / 4 * 4;
         for (size_t o = 0; o < whole; o += 4)
             for (size_t j = 0; j < quads; j += 4)
-                mm_transpose_4(w + (ptrdiff_t)(p + o) * rs + j, rs, packed + j * m + o, m);
+                transpose_4(w + (ptrdiff_t)(p + o) * rs + j, rs, packed + j * m + o, m);
         for (size_t j = whole == m ? quads : 0; j < k; j++)
             for (size_t o = j < quads ? whole : 0; o < m; o++)
                 packed[j * m + o] = o < real ? w[(ptrdiff_t)(p + o) * rs + (ptrdiff_t)j] : 0;
     }
 }
 
-/* v (n): one input's weights of all outputs -> that input of packed (n, k), which is j * m floats behind the start of
- * each panel of m outputs. */
-LNRNN_INLINE void mm_pack_line(size_t n, size_t k, size_t j, const float *v, float *packed)
+/* v (n): one input's weights of all outputs -> that input of packed (n, k), which is j * m floats behind the
+ * start of each panel of m outputs. */
+LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
-    const size_t width = mm_width(n);
+    const size_t width = packed_width(n);
     for (size_t p = 0, m; p < width; p += m) {
-        m = mm_panel(width - p);
+        m = panel_width(width - p);
         float *const to = packed + p * k + j * m;
         for (size_t i = 0; i < m; i += V32_LANES)
             v32_store(to + i,
@@ -127,21 +125,22 @@ LNRNN_INLINE void mm_pack_line(size_t n, size_t k, size_t j, const float *v, flo
     }
 }
 
-/* w (n, k) float, strides rs, cs -> packed, mm_size words. int8: an output has the scale max |w| / 127. */
-static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
-                    uint32_t *packed)
+/* w (n, k) float, strides rs, cs -> packed, packed_size words. int8: an output has the scale max |w| / 127.
+ */
+static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
+                         uint32_t *packed)
 {
-    const size_t width = mm_width(n), words = mm_words(dtype, k);
+    const size_t width = packed_width(n), words = packed_words(dtype, k);
     const int int8 = lnrnn_is_int8(dtype);
     float *scale = (float *)(packed + width * words);
     int32_t *sums = (int32_t *)(scale + width);
     if (dtype == LNRNN_WEIGHT_F32 && cs == 1) {
-        mm_pack_by_rows(n, k, w, rs, (float *)packed);
+        pack_by_rows(n, k, w, rs, (float *)packed);
         return;
     }
     if (dtype == LNRNN_WEIGHT_F32 && rs == 1) {
         for (size_t j = 0; j < k; j++)
-            mm_pack_line(n, k, j, w + (ptrdiff_t)j * cs, (float *)packed);
+            pack_column(n, k, j, w + (ptrdiff_t)j * cs, (float *)packed);
         return;
     }
     if (int8)
@@ -158,12 +157,12 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
             sums[o] = 0;
         }
     for (size_t p = 0, m; p < width; p += m) {
-        m = mm_panel(width - p);
+        m = panel_width(width - p);
         for (size_t j = 0; j < words; j++)
             for (size_t i = 0; i < m; i++) {
                 const size_t o = p + i;
                 const float inverse = int8 && scale[o] > 0 ? 1 / scale[o] : 0;
-                *packed = o < n ? mm_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
+                *packed = o < n ? pack_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
                 if (int8)
                     for (int b = 0; b < 4; b++)
                         sums[o] += (int8_t)(*packed >> 8 * b);
@@ -172,12 +171,12 @@ static void mm_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs,
     }
 }
 
-/* x: `rows` pointers to rows of n floats -> inputs at .. at + rows - 1 of packed (n, k), the transpose: w[i][at + j] =
- * x[j][i]. */
-static void mm_pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
+/* x: `rows` pointers to rows of n floats -> inputs at .. at + rows - 1 of packed (n, k), the transpose:
+ * w[i][at + j] = x[j][i]. */
+static void pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
     for (size_t j = 0; j < rows; j++)
-        mm_pack_line(n, k, at + j, x[j], (float *)packed);
+        pack_column(n, k, at + j, x[j], (float *)packed);
 }
 
 #endif

@@ -1,0 +1,312 @@
+/* From tiles to a product: the loop over the panels of weights, and over tiles of rows. */
+#ifndef LNRNN_PANEL_LOOP_H
+#define LNRNN_PANEL_LOOP_H
+
+#include "lnrnn/kernels/tile.h"
+
+/* The functions and limits of one product. */
+typedef struct {
+    int number; /* PRODUCT_F32 .. */
+    /* The first row times vecs vectors of outputs from o on, at most four panels. */
+    void (*row)(int prefetch, int vecs, const product_job *job, size_t o);
+    /* 1 to tile_rows rows from r on times a panel of vecs vectors. PREFETCH_ROWS: a tile of as many rows
+     * follows. */
+    void (*panel)(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o);
+    /* The first 2 to few_rows rows times two panels, of `first` and `second` vectors. */
+    void (*pair)(int rows, int first, int second, const product_job *job, size_t o);
+    size_t tile_rows; /* rows of the tallest tile */
+    size_t few_rows;  /* so many rows, or two, go through two panels at a time; 0: none do */
+} product_loop;
+
+/* The most rows that take two panels at a time. Sets with fewer copies have no such tiles. */
+#if defined(LNRNN_FEW_COPIES) || defined(LNRNN_EMULATED)
+enum { FEW_ROWS = 0 };
+#else
+enum { FEW_ROWS = MR / 2 };
+#endif
+
+/* --- tiles of constant shapes -------------------------------------------------------------------------- */
+
+#ifdef LNRNN_PART_PRODUCT
+LNRNN_INLINE void f32_tile(int product, tile_shape s, const product_job *job, size_t r, size_t o);
+#endif
+#ifdef LNRNN_PART_BF16
+LNRNN_INLINE void dot2_tile(tile_shape s, const product_job *job, size_t r, size_t o);
+#endif
+#ifdef LNRNN_PART_INT8
+LNRNN_INLINE void int8_tile(int product, tile_shape s, const product_job *job, size_t r, size_t o);
+#endif
+
+/* c = the rows from r on times the outputs from o on, or added to it: job->add. The product and the shape are
+ * constants. */
+LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
+{
+#ifdef LNRNN_PART_PRODUCT
+    if (product <= PRODUCT_F32_COLUMNS)
+        f32_tile(product, s, job, r, o);
+#endif
+#ifdef LNRNN_PART_BF16
+    if (product == PRODUCT_DOT2)
+        dot2_tile(s, job, r, o);
+#endif
+#ifdef LNRNN_PART_INT8
+    if (product >= PRODUCT_I8)
+        int8_tile(product, s, job, r, o);
+#endif
+}
+
+/* One row times vecs vectors, a constant. */
+LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
+                           size_t r, size_t o)
+{
+    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* as panel_width says */
+    const tile_shape s = {.rows = 1,
+                          .whole = vecs / NR_VECS - two,
+                          .narrow = two ? 2 : left != 0,
+                          .vecs = two ? 2 : left,
+                          .prefetch = prefetch};
+    tile(product, s, job, r, o);
+}
+
+LNRNN_INLINE void product_row(const int product, const int prefetch, int vecs, const product_job *job,
+                              size_t r, size_t o)
+{
+    switch (vecs) {
+    case 1: row_tile(product, prefetch, 1, job, r, o); return;
+    case 2: row_tile(product, prefetch, 2, job, r, o); return;
+    case 3: row_tile(product, prefetch, 3, job, r, o); return;
+    case 4: row_tile(product, prefetch, 4, job, r, o); return;
+    case 5: row_tile(product, prefetch, 5, job, r, o); return;
+    case 6: row_tile(product, prefetch, 6, job, r, o); return;
+    case 7: row_tile(product, prefetch, 7, job, r, o); return;
+    case 8: row_tile(product, prefetch, 8, job, r, o); return;
+#if NR_VECS == 3
+    case 9: row_tile(product, prefetch, 9, job, r, o); return;
+    case 10: row_tile(product, prefetch, 10, job, r, o); return;
+    case 11: row_tile(product, prefetch, 11, job, r, o); return;
+    case 12: row_tile(product, prefetch, 12, job, r, o); return;
+#endif
+    }
+}
+
+/* `rows` rows, a constant, times a panel of vecs vectors. most: rows of the tallest tile. Only whole panels
+ * prefetch. */
+LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, int prefetch, int vecs,
+                             const product_job *job, size_t r, size_t o)
+{
+    if (rows > most)
+        return;
+    if (vecs == NR_VECS && prefetch == PREFETCH_WEIGHTS)
+        tile(product, (tile_shape){.rows = rows, .whole = 1, .prefetch = PREFETCH_WEIGHTS}, job, r, o);
+    else if (product < PRODUCT_F32_COLUMNS && vecs == NR_VECS && prefetch == PREFETCH_ROWS)
+        tile(product, (tile_shape){.rows = rows, .whole = 1, .prefetch = PREFETCH_ROWS}, job, r, o);
+    else if (vecs == NR_VECS)
+        tile(product, (tile_shape){.rows = rows, .whole = 1}, job, r, o);
+    else if (vecs == 1)
+        tile(product, (tile_shape){.rows = rows, .narrow = 1, .vecs = 1}, job, r, o);
+    else
+        tile(product, (tile_shape){.rows = rows, .narrow = 1, .vecs = NR_VECS - 1}, job, r, o);
+}
+
+LNRNN_INLINE void product_panel(const int product, const int most, int prefetch, int rows, int vecs,
+                                const product_job *job, size_t r, size_t o)
+{
+    switch (rows) {
+    case 1: panel_tile(product, most, 1, prefetch, vecs, job, r, o); return;
+    case 2: panel_tile(product, most, 2, prefetch, vecs, job, r, o); return;
+#if MR > 2
+    case 3: panel_tile(product, most, 3, prefetch, vecs, job, r, o); return;
+    case 4: panel_tile(product, most, 4, prefetch, vecs, job, r, o); return;
+#endif
+#if MR > 4
+    case 5: panel_tile(product, most, 5, prefetch, vecs, job, r, o); return;
+    case 6: panel_tile(product, most, 6, prefetch, vecs, job, r, o); return;
+#endif
+#if MR > 6
+    case 7: panel_tile(product, most, 7, prefetch, vecs, job, r, o); return;
+    case 8: panel_tile(product, most, 8, prefetch, vecs, job, r, o); return;
+#endif
+    }
+}
+
+/* `rows` rows, a constant, times two panels of `first` and `second` vectors. most: rows of the tallest such
+ * tile. */
+LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, int first, int second,
+                            const product_job *job, size_t r, size_t o)
+{
+    if (rows > most)
+        return;
+    if (second == NR_VECS && job->prefetch)
+        tile(product, (tile_shape){.rows = rows, .whole = 2, .prefetch = PREFETCH_WEIGHTS}, job, r, o);
+    else if (second == NR_VECS)
+        tile(product, (tile_shape){.rows = rows, .whole = 2}, job, r, o);
+    else if (first == NR_VECS)
+        tile(product, (tile_shape){.rows = rows, .whole = 1, .narrow = 1, .vecs = NR_VECS - 1}, job, r, o);
+    else if (NR_VECS == 3)
+        tile(product, (tile_shape){.rows = rows, .narrow = 2, .vecs = NR_VECS - 1}, job, r, o);
+}
+
+LNRNN_INLINE void product_pair(const int product, const int most, int rows, int first, int second,
+                               const product_job *job, size_t r, size_t o)
+{
+    switch (rows) {
+    case 2: pair_tile(product, most, 2, first, second, job, r, o); return;
+#if MR > 4
+    case 3: pair_tile(product, most, 3, first, second, job, r, o); return;
+    case 4: pair_tile(product, most, 4, first, second, job, r, o); return;
+#endif
+    }
+}
+
+/* Defines name_product. A macro, because the functions of each product are compiled by themselves: then its
+ * number and limits are constants in them. */
+#define LNRNN_PRODUCT(name, number, most, few)                                                             \
+    static void name##_row(int prefetch, int vecs, const product_job *job, size_t o)                       \
+    {                                                                                                      \
+        if (prefetch)                                                                                      \
+            product_row(number, PREFETCH_WEIGHTS, vecs, job, 0, o);                                        \
+        else                                                                                               \
+            product_row(number, PREFETCH_NONE, vecs, job, 0, o);                                           \
+    }                                                                                                      \
+    static void name##_panel(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o) \
+    {                                                                                                      \
+        product_panel(number, most, prefetch, rows, vecs, job, r, o);                                      \
+    }                                                                                                      \
+    static void name##_pair(int rows, int first, int second, const product_job *job, size_t o)             \
+    {                                                                                                      \
+        product_pair(number, few, rows, first, second, job, 0, o);                                         \
+    }                                                                                                      \
+    static const product_loop name##_product = {number, name##_row, name##_panel, name##_pair, most, few};
+
+/* --- the loops ------------------------------------------------------------------------------------------ */
+
+/* One row: the outputs start .. end - 1. */
+LNRNN_INLINE void row_part(const product_loop *product, int prefetch, const product_job *job, size_t start,
+                           size_t end)
+{
+    product->row(prefetch, (int)((end - start) / V32_LANES), job, start);
+}
+
+/* One row: the outputs start .. end - 1, several panels at a time. One panel alone has too few chains to hide
+ * the latency of a multiply-add. */
+static void row_loop(const product_loop *product, int prefetch, const product_job *job, size_t start,
+                     size_t end)
+{
+    const size_t step = 3 * NR, half = (end - start) / 2 / NR * NR, middle = start + half;
+    const size_t bytes = (end - start) * job->words * sizeof(uint32_t);
+    if (!prefetch && job->may_halve && half && end - start <= 4 * NR && lnrnn_by_halves(job->caches, bytes)) {
+        if (job->from_end)
+            row_part(product, PREFETCH_NONE, job, middle, end);
+        row_part(product, PREFETCH_NONE, job, start, middle);
+        if (!job->from_end)
+            row_part(product, PREFETCH_NONE, job, middle, end);
+        return;
+    }
+    size_t last = start;
+    while (end - last > 4 * NR)
+        last += step;
+    if (job->from_end)
+        row_part(product, prefetch, job, last, end);
+    for (size_t done = 0; done < last - start; done += step) {
+        const size_t o = job->from_end ? last - step - done : start + done;
+        row_part(product, prefetch, job, o, o + step);
+    }
+    if (!job->from_end)
+        row_part(product, prefetch, job, last, end);
+}
+
+/* Which weights tile t of `tiles` prefetches, if they do not stay in L2: for the words first .. end - 1 of
+ * the panel at output o -> whether it does. next: the distance in words to the weights that follow. The first
+ * tiles take a part of them each, so that the prefetches are spread over the time of several tiles. A part is
+ * contiguous: where memory is slow the CPU drops many prefetches, unless they are a stream that it recognises
+ * (gru B17-H2048: 9 %). next 0: the first tile prefetches the words that it reads itself. */
+LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
+{
+    const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
+    const ptrdiff_t here = (ptrdiff_t)(o * job->words);
+    if (t >= parts)
+        return 0;
+    job->pace = NR / parts;
+    const size_t part = t * (job->end - job->first) * job->pace, first = job->first * (NR - job->pace);
+    job->ahead = here + (next ? next + (ptrdiff_t)(first + part) : LNRNN_PREFETCH_TILE);
+    return 1;
+}
+
+/* 2 to few_rows rows: two panels at a time, as one has too few chains to hide the latency of a step (lstm B2
+ * to B4). */
+LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
+{
+    const size_t n = job->n, p1 = job->p1, pairs = (p1 - job->p0 + 1) / 2;
+    for (size_t i = 0; i < pairs; i++) {
+        const size_t p = job->p0 + 2 * (job->from_end ? pairs - 1 - i : i), o = panel_start(n, p),
+                     next = panel_start(n, p + 1), end = p + 1 < p1 ? panel_start(n, p + 2) : next;
+        const int first = (int)((next - o) / V32_LANES), second = (int)((end - next) / V32_LANES);
+        if (second)
+            product->pair(rows, first, second, job, o);
+        else {
+            prefetch_panel(job, o, 0, 1, 0);
+            product->panel(job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, rows, first, job, 0, o);
+        }
+    }
+}
+
+/* The outputs of the panels of a job with `rows` rows. The job changes: it has the words that a tile reads,
+ * and those that it prefetches. A copy would cost a short product a tenth of its time. */
+static void panel_loop(const product_loop *product, size_t rows, product_job *job)
+{
+    const size_t n = job->n, p0 = job->p0, p1 = job->p1;
+    const int add = job->add;
+    const int ahead = product->number < PRODUCT_F32_COLUMNS; /* the tile has PREFETCH_ROWS */
+    job->prefetch = job->prefetch && lnrnn_prefetch_rows(job->caches, rows);
+    if (rows == 1) {
+        row_loop(product, job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, job, panel_start(n, p0),
+                 panel_start(n, p1));
+        return;
+    }
+    if (rows <= product->few_rows) {
+        few_rows_loop(product, job, (int)rows);
+        return;
+    }
+    /* As few tiles as possible, of even heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each
+     * tile prefetches the rows of the next, inputs that may not have been read before (rnn B64-H256: 5 %). */
+    const size_t most = product->tile_rows, tiles = (rows + most - 1) / most, panel = NR * job->words;
+    /* If a panel is too large for that, all tiles read one part of the inputs, then the next: every sum
+     * continues. */
+    const size_t bytes = panel * sizeof(uint32_t);
+    const size_t wanted = product->number == PRODUCT_F32 && job->prefetch && tiles > 1
+                              ? lnrnn_panel_parts(job->caches, bytes)
+                              : 1;
+    const size_t part = (job->words + wanted - 1) / wanted, parts = part ? (job->words + part - 1) / part : 1;
+    const int spread = ahead && tiles > 1 && lnrnn_prefetch_panels(job->caches, bytes / wanted);
+    for (size_t i = p0; i < p1; i++)
+        for (size_t j = 0; j < parts; j++) {
+            const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);
+            const int vecs = (int)((panel_start(n, p + 1) - o) / V32_LANES);
+            /* The first panel prefetches nothing of the second one, whose first tile does it. */
+            const size_t late = i == p0 + 1 && j == 0, last = i + 1 == p1 && j + 1 == parts;
+            const ptrdiff_t on = j + 1 < parts   ? (ptrdiff_t)(NR * part)
+                                 : job->from_end ? -(ptrdiff_t)(panel + j * NR * part)
+                                                 : (ptrdiff_t)(panel - j * NR * part);
+            if (product->number == PRODUCT_F32) {
+                job->first = j * part, job->end = j + 1 < parts ? job->first + part : job->words;
+                job->add = j ? LNRNN_ADD_ON : add;
+            }
+            for (size_t t = 0, r = 0; t < tiles; t++) {
+                size_t height = (rows - r) / (tiles - t);
+#ifdef LNRNN_BLOCKS /* which take rows by twos */
+                height += most % 2 == 0 && height % 2 && t + 1 < tiles;
+#endif
+                int prefetch = PREFETCH_NONE;
+                const ptrdiff_t next = !spread || i == p0 || t < late || last ? 0 : on;
+                if (job->prefetch
+                    && (prefetch_panel(job, o, next ? t - late : t, tiles - late, next) || job->each_tile))
+                    prefetch = PREFETCH_WEIGHTS;
+                else if (ahead && i == p0 && t + 1 < tiles)
+                    prefetch = PREFETCH_ROWS;
+                product->panel(prefetch, (int)height, vecs, job, r, o);
+                r += height;
+            }
+        }
+}
+
+#endif

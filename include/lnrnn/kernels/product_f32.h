@@ -1,0 +1,108 @@
+/* Rows times weights of float32, or of bfloat16 that become float32. */
+#ifndef LNRNN_PRODUCT_F32_H
+#define LNRNN_PRODUCT_F32_H
+
+#include "lnrnn/kernels/panel_loop.h"
+
+/* Input j of row i, in all lanes. */
+LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void *a, int i, size_t j)
+{
+    return v32_set1(product == PRODUCT_F32_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
+                                                   : ((const float *const *)a)[i][j]);
+}
+
+/* Words first .. end - 1 of the rows a, added to acc (rows, vecs). A word of bfloat16 has two inputs. */
+LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
+                           size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
+{
+    const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
+    for (size_t j = first; j < end; j++) {
+        if (s.prefetch == PREFETCH_ROWS && j % LINE_WORDS == 0)
+            LNRNN_FOR_EACH (i, s.rows) {
+                const float *const next = ((const float *const *)a)[s.rows + i];
+                v32_prefetch(next + (pairs ? 2 * j : j));
+                if (pairs)
+                    v32_prefetch(next + 2 * j + LINE_WORDS);
+            }
+        v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
+        LNRNN_FOR_EACH (v, vecs) {
+            const uint32_t *const p = product == PRODUCT_F32_LINES
+                                          ? job->w + j * job->lines + o + (size_t)v * V32_LANES
+                                          : tile_weights(s, job, o, v, j);
+            w[v] = pairs ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
+            tile_prefetch(s, job, p, v, j, 1);
+        }
+        LNRNN_FOR_EACH (i, s.rows)
+            LNRNN_FOR_EACH (v, vecs)
+                acc[i][v] = v32_fma(f32_input(product, job, a, i, pairs ? 2 * j : j), w[v], acc[i][v]);
+        if (pairs)
+            LNRNN_FOR_EACH (i, s.rows)
+                LNRNN_FOR_EACH (v, vecs)
+                    acc[i][v] = v32_fma(f32_input(product, job, a, i, 2 * j + 1), odd[v], acc[i][v]);
+    }
+}
+
+LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
+{
+    const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
+    const size_t whole = pairs ? job->k / 2 : job->end;
+    const void *const a = product == PRODUCT_F32_COLUMNS ? (const void *)((const float *)job->a + r)
+                                                         : (const float *const *)job->a + r;
+    float *const c = tile_outputs(job, r, o);
+    ptrdiff_t cs = job->cs;
+    v32 acc[MR][TILE_MOST_VECS];
+    LNRNN_FOR_EACH (i, s.rows)
+        LNRNN_FOR_EACH (v, vecs)
+            acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    f32_sums(product, s, job, a, o, pairs ? 0 : job->first, whole, acc);
+    LNRNN_ANEW(cs);
+    if (pairs && job->k % 2) /* the last input, alone in its word */
+        LNRNN_FOR_EACH (v, vecs) {
+            v32 odd;
+            const v32 w = v32_bf16_pair(tile_weights(s, job, o, v, whole), &odd);
+            LNRNN_FOR_EACH (i, s.rows)
+                acc[i][v] = v32_fma(f32_input(product, job, a, i, job->k - 1), w, acc[i][v]);
+        }
+    if (product == PRODUCT_F32_COLUMNS && job->add == LNRNN_ADD_AFTER)
+        LNRNN_FOR_EACH (i, s.rows)
+            LNRNN_FOR_EACH (v, vecs)
+                acc[i][v] = v32_add(acc[i][v], v32_load(c + i * cs + v * V32_LANES));
+    LNRNN_FOR_EACH (i, s.rows)
+        LNRNN_FOR_EACH (v, vecs)
+            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+}
+
+LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
+LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
+LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
+LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
+
+/* a: rows pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j]
+ * w[o][j] for the outputs o of the panels. Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
+static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+{
+    product_job job = product_job_of(m, a, c, cs);
+    panel_loop(m->lines                       ? &f32_lines_product
+               : m->dtype == LNRNN_WEIGHT_F32 ? &f32_product
+                                              : &bf16_product,
+               rows, &job);
+}
+
+/* No words. */
+static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
+{
+    (void)dtype, (void)rows, (void)k;
+    return 0;
+}
+
+/* As matmul_f32, of float32 weights, with the rows as columns: a (k, rows), row stride as. Only this product
+ * has LNRNN_ADD_AFTER. */
+static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
+                           ptrdiff_t cs)
+{
+    product_job job = product_job_of(m, a, c, cs);
+    job.columns = as;
+    panel_loop(&f32_columns_product, rows, &job);
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* Rows of a tile in pairs, on units that multiply two rows by two outputs (units.h). They need half as many
+ * instructions as dot products, and some that put two words of each output side by side, once for all rows. A
+ * unit has them for one type of weights, whose sums are vsum. */
+#ifndef LNRNN_ROW_PAIRS_H
+#define LNRNN_ROW_PAIRS_H
+
+#include "lnrnn/kernels/tile.h"
+#include "lnrnn/simd/units.h"
+
+/* row: pointers to the words of s.rows rows, 4 or more, of one panel at output o; acc (rows, vecs) += their
+ * products. Returns how many words are done: all, or all but the last. A last single row has the dot products
+ * of one row, whose sums have the same bits. */
+LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
+                              size_t o, vsum (*acc)[TILE_MOST_VECS])
+{
+    const int vecs = tile_vecs(s), last = s.rows - 1;
+    const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
+    const uint32_t *w = job->w + o * job->words;
+    const uint32_t *a[MR]; /* in registers: LNRNN_LOADS_STAY would load `row` again */
+    LNRNN_FOR_EACH (i, s.rows)
+        a[i] = row[i];
+    vsum c[MR / 2][NR_VECS][2];
+    LNRNN_FOR_EACH (i, s.rows / 2)
+        LNRNN_FOR_EACH (v, vecs)
+            LNRNN_FOR_EACH (h, 2)
+                c[i][v][h] = vsum_half(acc[2 * i][v], acc[2 * i + 1][v], h);
+    const size_t words = job->words / 2 * 2;
+    size_t j = 0;
+    for (; j < words; j += 2, w += 2 * word) {
+        vblock pairs[MR / 2];
+        LNRNN_FOR_EACH (i, s.rows / 2)
+            pairs[i] = block_of_rows(a[2 * i] + j, a[2 * i + 1] + j);
+        if (s.prefetch == PREFETCH_WEIGHTS)
+            LNRNN_FOR_EACH (l, (2 * vecs * V32_LANES + LINE_WORDS - 1) / LINE_WORDS)
+                v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_TILE);
+        LNRNN_FOR_EACH (v, vecs) {
+            LNRNN_LOADS_STAY();
+            const uint32_t *const even = w + v * V32_LANES, *const odd = even + word;
+            LNRNN_FOR_EACH (h, 2) {
+                const vblock outputs = block_of_outputs(even, odd, h);
+                LNRNN_FOR_EACH (i, s.rows / 2)
+                    c[i][v][h] = vsum_block_dot(c[i][v][h], pairs[i], outputs);
+            }
+            if (s.rows % 2)
+                acc[last][v] = vsum_dot(vsum_dot(acc[last][v], a[last][j], even), a[last][j + 1], odd);
+        }
+    }
+    LNRNN_FOR_EACH (i, s.rows / 2)
+        LNRNN_FOR_EACH (v, vecs)
+            LNRNN_FOR_EACH (h, 2)
+                acc[2 * i + h][v] = vsum_half(c[i][v][0], c[i][v][1], h);
+    return j;
+}
+
+#endif

@@ -1,0 +1,57 @@
+"""The tiles of matrix products by themselves, and the macros that the kernels leave behind."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+
+import pytest
+
+from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
+from helpers import available_isas
+
+PARTS = ("PRODUCT", "BF16", "INT8")
+AMX = ("avx512amx", "avx512amx_emulated")  # has tiles of its own: tests/rnn/test_units.py
+ARM = ("neon", "neondot", "neonbf16", "neoni8mm")
+
+
+def products() -> list[tuple[str, str, str]]:
+    """(machine, instruction set, part): those of this machine, and of an emulated one."""
+    here = [(platform.machine(), isa) for isa in available_isas() if isa not in AMX]
+    emulated = [("emulated", isa) for isa in ARM]
+    return [
+        (machine, isa, part) for machine, isa in here + emulated for part in PARTS if part in ISAS[isa][1]
+    ]
+
+
+@pytest.mark.parametrize("machine, name, part", products())
+def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
+    emulator = []
+    flags = [*ISAS[name][2], "-O1", f"-DLNRNN_PART_{part}", f'-DISA="{ROOT}/pyx/isa/{name}.c"']
+    if machine == "emulated":
+        if not emulates_aarch64():
+            pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
+        machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]
+        flags.append("-static")
+    else:
+        compiler = native_compiler()
+    program = built(f"tiles-{machine}-{name}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)
+    done = subprocess.run([*emulator, str(program)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("done\n", 0)
+
+
+def test_the_kernels_leave_no_macros_but_their_own():
+    """A header that defined get would change the field of that name in every header after it."""
+    command = [*native_compiler(), "-E", "-dM", f"-I{ROOT / 'include'}"]
+
+    def macros(source: str) -> set[str]:
+        run = subprocess.run([*command, "-xc", "-"], input=source, capture_output=True, text=True, check=True)
+        return {line.split()[1].partition("(")[0] for line in run.stdout.splitlines()}
+
+    parts = "".join(f"#define LNRNN_PART_{part}\n" for part in ("NORM", "CELLS", "PRODUCT", "INT8"))
+    scalar = "#define LNRNN_ISA_SCALAR\n#define LNRNN_ISA_SUFFIX scalar\n"
+    left = macros(f'{scalar}{parts}#include "lnrnn/kernels/all.h"')
+    own = macros(
+        f'{scalar}#include "lnrnn/simd/simd.h"\n#include "lnrnn/simd/vmath.h"\n#include "lnrnn/simd/units.h"'
+    )
+    assert [name for name in sorted(left - own) if not name.startswith(("LNRNN_", "_"))] == []

@@ -1,0 +1,268 @@
+/* The tiles of include/lnrnn/kernels/ by themselves: each shape of each product against the definition of one
+ * output. A program for one part of one instruction set: ISA is its file in pyx/isa, LNRNN_PART_PRODUCT, BF16
+ * or INT8 the part. It prints a line for each output that has other bits, and for each float that is written
+ * without need. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include ISA
+
+enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N + SPARE };
+
+static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
+static float columns[MOST_K][MOST_ROWS], lines[MOST_K][MOST_N];
+static uint32_t packed[MOST_N * (MOST_K + 2)], scratch[1 << 16];
+static int wrong;
+
+static float number(void)
+{
+    static uint32_t state = 1;
+    state = state * 1664525u + 1013904223u;
+    return (float)(state >> 8) / (float)(1 << 24) - 0.5f;
+}
+
+/* A product: its number, and the type of its weights. For each part of a set there are below
+ *     rows_of   the rows as its tiles read them
+ *     defined   the definition of a vector of outputs from o on, of row i
+ *     product   the whole product */
+typedef struct {
+    const char *name;
+    int number, dtype;
+} kind;
+
+#ifdef LNRNN_PART_PRODUCT
+static const kind KINDS[] = {{"f32", PRODUCT_F32, LNRNN_WEIGHT_F32},
+                             {"f32_lines", PRODUCT_F32_LINES, LNRNN_WEIGHT_F32},
+                             {"bf16", PRODUCT_BF16, LNRNN_WEIGHT_BF16},
+                             {"f32_columns", PRODUCT_F32_COLUMNS, LNRNN_WEIGHT_F32}};
+
+static const product_loop *const LOOPS[] = {&f32_product, &f32_lines_product, &bf16_product,
+                                            &f32_columns_product};
+
+static const void *rows_of(const kind *of, const product_job *job)
+{
+    static const float *row[MOST_ROWS];
+    (void)job;
+    for (int i = 0; i < MOST_ROWS; i++)
+        row[i] = a[i];
+    return of->number == PRODUCT_F32_COLUMNS ? (const void *)columns : row;
+}
+
+static v32 weights(size_t o, size_t j, int rounded)
+{
+    float lane[V32_LANES];
+    for (size_t i = 0; i < V32_LANES; i++)
+        lane[i] = rounded ? bits_float((uint32_t)float_to_bf16(w[o + i][j]) << 16) : w[o + i][j];
+    return v32_load(lane);
+}
+
+static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
+{
+    const v32 was = v32_load(&before[i][o]);
+    (void)rows;
+    v32 sum = job->add == LNRNN_ADD_ON ? was : v32_zero();
+    for (size_t j = 0; j < job->k; j++)
+        sum = v32_fma(v32_set1(a[i][j]), weights(o, j, of->number == PRODUCT_BF16), sum);
+    return job->add == LNRNN_ADD_AFTER ? v32_add(sum, was) : sum;
+}
+
+static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
+{
+    const float *row[MOST_ROWS];
+    for (int i = 0; i < MOST_ROWS; i++)
+        row[i] = a[i];
+    if (of->number == PRODUCT_F32_COLUMNS)
+        matmul_columns(m, rows, columns[0], MOST_ROWS, c[0], STRIDE);
+    else
+        matmul_f32(m, rows, row, c[0], STRIDE);
+}
+#endif
+
+#ifdef LNRNN_PART_BF16
+static const kind KINDS[] = {{"dot2", PRODUCT_DOT2, LNRNN_WEIGHT_BF16}};
+static const product_loop *const LOOPS[] = {&dot2_product};
+
+static const void *rows_of(const kind *of, const product_job *job)
+{
+    static const uint32_t *row[MOST_ROWS];
+    const float *x[MOST_ROWS];
+    (void)of;
+    for (int i = 0; i < MOST_ROWS; i++)
+        x[i] = a[i], row[i] = scratch + (size_t)i * job->words;
+    bf16_round_rows(job, MOST_ROWS, x, scratch);
+    return row;
+}
+
+static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
+{
+    v32 sum = job->add == LNRNN_ADD_ON ? v32_load(&before[i][o]) : v32_zero();
+    (void)of;
+    for (size_t j = 0; j < job->words; j++) {
+        uint32_t words[V32_LANES];
+        for (size_t l = 0; l < V32_LANES; l++) {
+            const uint32_t even = float_to_bf16(w[o + l][2 * j]);
+            const uint32_t odd = 2 * j + 1 < job->k ? float_to_bf16(w[o + l][2 * j + 1]) : 0;
+            words[l] = even | odd << 16;
+        }
+        sum = v32_dot2(sum, ((const uint32_t *const *)rows)[i][j], words);
+    }
+    return sum;
+}
+
+static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
+{
+    const float *row[MOST_ROWS];
+    (void)of;
+    for (int i = 0; i < MOST_ROWS; i++)
+        row[i] = a[i];
+    matmul_bf16(m, rows, row, c[0], STRIDE);
+}
+#endif
+
+#ifdef LNRNN_PART_INT8
+static const kind KINDS[] = {{"i8", PRODUCT_I8, LNRNN_WEIGHT_I8}, {"i8a8", PRODUCT_I8A8, LNRNN_WEIGHT_I8A8}};
+static const product_loop *const LOOPS[] = {&i8_product, &i8a8_product};
+
+static const void *rows_of(const kind *of, const product_job *job)
+{
+    static quantized_row row[MOST_ROWS];
+    const float *x[MOST_ROWS];
+    const lnrnn_matmul m = {.dtype = of->dtype, .k = job->k, .scratch = scratch};
+    for (int i = 0; i < MOST_ROWS; i++)
+        x[i] = a[i];
+    int8_quantize_rows(&m, MOST_ROWS, x, row);
+    return row;
+}
+
+static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
+{
+    const int parts = of->number == PRODUCT_I8 ? 2 : 1;
+    const quantized_row *const row = (const quantized_row *)rows + i;
+    int32_t sums[2][V32_LANES] = {{0}};
+    float y[V32_LANES];
+    for (int part = 0; part < parts; part++)
+        for (size_t l = 0; l < V32_LANES; l++)
+            for (size_t j = 0; j < job->k; j++) {
+                const float inverse = job->scale[o + l] > 0 ? 1 / job->scale[o + l] : 0;
+                const uint8_t byte = ((const uint8_t *)row->part[part])[j];
+                const int input = parts == 1 && S8_OFFSET == 0 ? (int8_t)byte : byte;
+                sums[part][l] += input * (int)lrintf(w[o + l][j] * inverse);
+            }
+    memcpy(y, &before[i][o], sizeof y);
+    int8_output(parts, job->add, vi32_load(sums[0]), vi32_load(sums[parts - 1]), int8_added(parts, job, o),
+                v32_mul(v32_load(job->scale + o), v32_set1(row->scale)), y);
+    return v32_load(y);
+}
+
+static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
+{
+    const float *row[MOST_ROWS];
+    (void)of;
+    for (int i = 0; i < MOST_ROWS; i++)
+        row[i] = a[i];
+    matmul_int8(m, rows, row, c[0], STRIDE);
+}
+#endif
+
+/* Compares c with the definition for outputs from .. end - 1 of `rows` rows, and with its old values
+ * elsewhere. */
+static void compare(const char *shape, const kind *of, const product_job *job, const void *rows, size_t count,
+                    size_t from, size_t end)
+{
+    for (size_t i = 0; i < MOST_ROWS; i++) {
+        float wanted[STRIDE];
+        memcpy(wanted, before[i], sizeof wanted);
+        for (size_t o = from; i < count && o < end; o += V32_LANES)
+            v32_store(wanted + o, defined(of, job, rows, i, o));
+        for (size_t o = 0; o < STRIDE; o++)
+            if (memcmp(&wanted[o], &c[i][o], sizeof *wanted) && wrong++ < 20)
+                printf("%s %s, %zu rows, k %zu, n %zu, add %d, prefetch %d: output %zu of row %zu is %a, not "
+                       "%a\n",
+                       of->name, shape, count, job->k, job->n, job->add, job->prefetch, o, i, (double)c[i][o],
+                       (double)wanted[o]);
+    }
+    memcpy(c, before, sizeof c);
+}
+
+static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
+{
+    pack_weights(of->dtype, n, k, w[0], MOST_K, 1, packed);
+    const int unpacked = of->number == PRODUCT_F32_LINES;
+    return (lnrnn_matmul){.dtype = of->dtype,
+                          .n = n,
+                          .k = k,
+                          .w = unpacked ? (const uint32_t *)lines : packed,
+                          .lines = unpacked ? MOST_N : 0,
+                          .p1 = panel_count(n),
+                          .scratch = scratch};
+}
+
+/* Every shape of every function of a product. */
+static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
+{
+    for (int vecs = 1; vecs <= 4 * NR_VECS; vecs++) {
+        lnrnn_matmul m = packed_weights(of, (size_t)vecs * V32_LANES, k);
+        m.add = add;
+        product_job job = product_job_of(&m, NULL, c[0], STRIDE);
+        const void *const rows = rows_of(of, &job);
+        job.a = rows, job.columns = MOST_ROWS, job.pace = NR;
+        const int first = (int)(panel_start(m.n, 1) / V32_LANES);
+        for (int prefetch = PREFETCH_NONE; prefetch <= PREFETCH_ROWS; prefetch++) {
+            job.prefetch = prefetch == PREFETCH_WEIGHTS;
+            if (prefetch != PREFETCH_ROWS) {
+                loop->row(prefetch, vecs, &job, 0);
+                compare("row", of, &job, rows, 1, 0, m.n);
+            }
+            for (size_t height = 1; vecs <= NR_VECS && height <= loop->tile_rows; height++) {
+                loop->panel(prefetch, (int)height, vecs, &job, 0, 0);
+                compare("panel", of, &job, rows, height, 0, m.n);
+            }
+            for (size_t height = 2; panel_count(m.n) == 2 && height <= loop->few_rows; height++) {
+                loop->pair((int)height, first, vecs - first, &job, 0);
+                compare("pair", of, &job, rows, height, 0, m.n);
+            }
+        }
+    }
+}
+
+/* Whole products, of some panels, for small caches and for large ones. */
+static void loops(const kind *of, size_t n, size_t k, int add)
+{
+    static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
+                                          {.l1 = 1 << 13, .l2 = 1 << 14, .l3 = 1 << 16},
+                                          {.l1 = 1 << 15, .l2 = 1 << 20, .l3 = 1 << 24}};
+    for (size_t rows = 1; rows <= MOST_ROWS; rows += rows < 10 ? 1 : 9)
+        for (int way = 0; way < 6; way++) {
+            lnrnn_matmul m = packed_weights(of, n, k);
+            m.add = add, m.caches = CACHES[way % 3], m.from_end = way / 3;
+            m.p0 = way == 1 && m.p1 > 2, m.p1 -= way == 4 && m.p1 > 2;
+            const product_job job = product_job_of(&m, NULL, c[0], STRIDE);
+            product(of, &m, rows);
+            compare("product", of, &job, rows_of(of, &job), rows, panel_start(n, m.p0), panel_start(n, m.p1));
+        }
+}
+
+int main(void)
+{
+    for (int i = 0; i < MOST_ROWS; i++)
+        for (int j = 0; j < MOST_K; j++)
+            columns[j][i] = a[i][j] = number();
+    for (int o = 0; o < MOST_N; o++)
+        for (int j = 0; j < MOST_K; j++)
+            lines[j][o] = w[o][j] = number();
+    for (int i = 0; i < MOST_ROWS; i++)
+        for (int o = 0; o < STRIDE; o++)
+            before[i][o] = c[i][o] = number();
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        for (int add = LNRNN_ADD_NOT;
+             add <= (KINDS[i].number == PRODUCT_F32_COLUMNS ? LNRNN_ADD_AFTER : LNRNN_ADD_ON); add++) {
+            for (size_t k = 1; k <= MOST_K; k += k < 9 ? 2 : 61)
+                tiles(&KINDS[i], LOOPS[i], k, add);
+            for (size_t vecs = 1; vecs <= 9 * NR_VECS; vecs += 5)
+                loops(&KINDS[i], vecs * V32_LANES, MOST_K - 1, add);
+        }
+    if (wrong > 20)
+        printf("and %d more\n", wrong - 20);
+    puts("done");
+    return wrong != 0;
+}
