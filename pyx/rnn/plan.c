@@ -1,5 +1,5 @@
 /* How the calls of one shape are done: threads, groups of sequences, steps to a chunk, and the layout of the
- * memory. forward.c says what a group and a chunk are.
+ * memory. forward.c explains groups and chunks.
  *
  * Groups are independent, and each is done by one thread, or by some that divide the units (split.c), as
  * cost_model.c finds it. Batch norm with the statistics of the batch needs all rows of a step at once: then
