@@ -44,4 +44,21 @@ int lnrnn_network_forward(lnrnn_network *n);
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 void lnrnn_set_network_way(int way);
 
+/* The progress of a run (network.c), in the scratch memory of the call; position: as in parts.h. Threads poll
+ * both fields, so each run has a cache line of its own. */
+typedef struct {
+    size_t position;
+    int taken; /* by a thread */
+    char padding[64 - sizeof(size_t) - sizeof(int)];
+} network_run;
+
+/* Floats for n runs, wherever they begin. */
+static inline size_t runs_floats(size_t n) { return (n + 1) * (sizeof(network_run) / sizeof(float)); }
+
+/* The first place for them at or after p. */
+static inline network_run *runs_at(float *p)
+{
+    return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
+}
+
 #endif

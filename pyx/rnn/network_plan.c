@@ -13,7 +13,6 @@
 #include "lnrnn/tuning.h"
 #include "rnn/cost_model.h"
 #include "rnn/network.h"
-#include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
 
