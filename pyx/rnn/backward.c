@@ -1,9 +1,10 @@
 /* Back through time: the gradients of one recurrent layer, from the tape of the forward call.
  *
- * The steps are done in chunks, the last chunk first. In a chunk each group of rows takes its steps (backward_steps.c),
- * which yields the gradients of W x and W h of all rows. Then products over these rows add to the gradients of the weights,
- * and give that of x (weight_gradients.c). So a product has many rows, and its input is still in the caches. The chunks
- * follow from the rows' lengths alone. So the order of all sums does not depend on the number of threads. */
+ * The steps are done in chunks, the last chunk first. In a chunk each group of rows takes its steps
+ * (backward_steps.c), which yields the gradients of W x and W h of all rows. Then products over these rows
+ * add to the gradients of the weights, and give that of x (weight_gradients.c). So a product has many rows,
+ * and its input is still in the caches. The chunks follow from the rows' lengths alone. So the order of all
+ * sums does not depend on the number of threads. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -12,16 +13,16 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* Rows, active ones of consecutive steps, of a chunk if no step has more: enough for the products over them, and few enough
- * that the gradients of W x and W h stay in the caches until these products read them (lstm training). And the most rows of
- * a product. */
+/* Active rows of a chunk, if no step has more. They are enough for the products over them. They are few
+ * enough that the gradients of W x and W h stay in the caches until these products read them (lstm training).
+ * PRODUCT_ROWS: the most rows of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
-/* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of weight_gradients.c
- * go down columns, and rows a power of two apart share few sets of L1. */
+/* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of
+ * weight_gradients.c read columns, and rows a power of two apart share few sets of L1. */
 enum { LINE = 16 };
 
-/* -> the job, its memory from `work` if that is not NULL, and how many floats that is. */
+/* -> the job, and its floats. Its memory is `work`, or, if that is NULL, not set. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {
@@ -91,7 +92,7 @@ static void begin_chunk(const backward_job *j, size_t t1, int first)
     memset(j->done, 0, j->p->groups * sizeof *j->done);
 }
 
-/* Before the last step: no sums yet; the gradient of the state is that of hn, cn, or 0. */
+/* Before the last step: the sums are 0, the gradient of the state is that of hn, cn, or 0. */
 static void begin(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;

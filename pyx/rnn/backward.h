@@ -1,5 +1,5 @@
-/* A backward call and its chunks of steps (backward.c), a step of a group (backward_steps.c), the norms
- * (backward_sites.c), and the products over all rows of a chunk (weight_gradients.c). */
+/* The backward pass: the call and its chunks of steps (backward.c); a step (backward_steps.c); norms
+ * (backward_sites.c); the products over all rows of a chunk (weight_gradients.c). */
 #ifndef LNRNN_BACKWARD_H
 #define LNRNN_BACKWARD_H
 
@@ -33,8 +33,8 @@ typedef struct {
     double *sums;        /* (blocks, lnrnn_sums): gradients of the sites' parameters */
     float *partial;      /* (blocks, lnrnn_sums): those of a few rows, which are then added to sums */
     float *gh, *gc;      /* (B, narrow): the gradient of the state; gc: LSTM */
-    /* Of a chunk: gradients of W x and W h, (rows, wide), one array if the cell takes their sum; x and h_prev, packed block
-     * by block as second factors of the weights' gradients; where each row's gradient of x goes. */
+    /* Of a chunk: gradients of W x and W h, (rows, wide), one array if the cell takes their sum. x and
+     * h_prev, packed block by block for the weights' gradients. Where each row's gradient of x goes. */
     float *gx, *ga, *packed_x, *packed_h;
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each has taken */
@@ -56,7 +56,7 @@ struct backward_step {
     ptrdiff_t cs;
     /* The worker's memory. u, gu, skip_h, skip_c, masked: (group, narrow). */
     float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM */
-    float *sum;             /* (group, wide or narrow): what a norm has read and the tape does not have */
+    float *sum;             /* (group, wide or narrow): the input of a norm that the tape does not have */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* masks.state: h as W_hh took it, then the gradient of that */
     float *batch;           /* batch norm: two doubles and six floats for each value of the widest site */
@@ -65,9 +65,11 @@ struct backward_step {
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 
-/* Doubles of a block's sums: gain and bias of each site, then the inner biases, that of W x and that of W h. */
+/* Doubles of a block's sums: gain and bias of each site, then the inner biases, that of W x and that of W
+ * h. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
-/* Where those of a site begin: LNRNN_SITE_INPUT .., or LNRNN_SITES and LNRNN_SITES + 1 for the inner biases. */
+/* Where those of a site begin: LNRNN_SITE_INPUT .., or LNRNN_SITES and LNRNN_SITES + 1 for the inner
+ * biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* The values of a site at a step. */
@@ -78,17 +80,19 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* The gradient of a site's output -> that of its input, in values from .. end - 1 of its rows, which no span crosses;
- * the gradients of gain and bias are added to the blocks' sums. Without a norm rows->ga is rows->g. */
+/* The gradient of a site's output -> that of its input, in values from .. end - 1 of its rows, which no span
+ * crosses; the gradients of gain and bias are added to the blocks' sums. Without a norm rows->ga is
+ * rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* Adds the columns of g (active, G*H), row stride j->wide, to the sums of an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* After step t of rows first .. first + rows - 1: adds the partial sums to the blocks' sums if there are enough. */
+/* After step t of rows first .. first + rows - 1: adds the partial sums to the blocks' sums if there are
+ * enough. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* All blocks' sums -> g->site, g->inner. */
 void lnrnn_total_sums(const backward_job *j);
-/* a (active, G*H or H), row stride as: the input of a site -> s->b.u, s->b.us: the output of its norm, or bias, for
- * the last H values. */
+/* a (active, G*H or H), row stride as: the input of a site. -> s->b.u, s->b.us: the last H values of its
+ * output. */
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
@@ -102,15 +106,15 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w (k, n), or, if that is not NULL, with its packed
- * transpose; if add, it is added to what c holds. */
+/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w (k, n), or, if not NULL, with the
+ * packed transpose. add: to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
 /* v: `rows` pointers to (n), inputs of the product whose gradients begin at `row` of ga or gx -> packed. */
 void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t row, size_t rows, const float *const *v,
                        float *packed);
-/* The products over a chunk as tasks: the most of them, those of this chunk, and the floats of scratch of one.
- * lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index < lnrnn_gradient_tasks. */
+/* The products over a chunk as tasks: the most of them, those of this chunk, and the floats of scratch of
+ * one. lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index < lnrnn_gradient_tasks. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

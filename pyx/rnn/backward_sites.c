@@ -1,8 +1,8 @@
 /* Back through the norms and biases of a step, and the gradients of gains and biases.
  *
- * These gradients are sums over all rows. Rows stand in blocks (sum_rows of rows.h), each with sums of its own,
- * which are added up in their order at the end: so it does not matter which thread has which rows. Within a block a few
- * rows are summed in float, in `partial`, and then added to doubles. */
+ * These gradients are sums over all rows. Rows form blocks (sum_rows of rows.h). Each block has sums of its
+ * own, which are added in order at the end: they do not depend on the division of rows among threads. Within
+ * a block, float sums of a few rows, `partial`, are added to doubles. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ size_t lnrnn_sums(const lnrnn_rnn_config *c)
     return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
 }
 
-/* Values from .. end - 1 of a row of a site have their mean and variance in common. -> end. */
+/* The values from .. end - 1 of a site's row have one mean and variance. -> end. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
 {
     if (norm->how != LNRNN_NORMED || norm->spans == LNRNN_SPANS_ALL)
@@ -33,8 +33,8 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Batch norm: step t was normalised with the statistics that the forward call has written. All rows are in one group,
- * and their sums in the first block. */
+/* Batch norm, with the statistics of step t that the forward call has written. All rows are in one group;
+ * their sums are those of the first block. */
 static void batch_backward(const backward_step *s, int site, const site_rows *rows)
 {
     const backward_job *j = s->j;
@@ -67,7 +67,8 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* Rows i .. of the step that are in one block -> their number in *n, and the block's partial sums from `at` on. */
+/* Rows i .. of the step that are in one block -> their number in *n, and the block's partial sums from `at`
+ * on. */
 static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
     const backward_job *j = s->j;
@@ -138,8 +139,8 @@ static void flush(size_t n, float *partial, double *sums)
     }
 }
 
-/* The sums of a span of n values stand side by side in partial, those of the gain first; in sums all gains of a site
- * come before its biases. */
+/* In partial, the sums of a span are adjacent, those of the gain first. In sums all gains of a site precede
+ * its biases. */
 static void flush_block(const backward_job *j, size_t block)
 {
     const lnrnn_rnn_config *c = j->c;
@@ -159,7 +160,7 @@ static void flush_block(const backward_job *j, size_t block)
 
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
 {
-    /* Some 32 rows of a block have been summed in float, and the last ones. */
+    /* At some 32 rows of a block, and after the last ones. */
     if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
         for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
             flush_block(j, block);
@@ -187,7 +188,7 @@ void lnrnn_total_sums(const backward_job *j)
                    j->c->outputs * sizeof *total);
 }
 
-/* --- what a norm made ------------------------------------------------------------------------------- */
+/* --- the output of a norm ---------------------------------------------------------------------------- */
 
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as)
 {

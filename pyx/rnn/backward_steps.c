@@ -1,5 +1,5 @@
-/* A step back through time: from the gradient of the state to those of W x and W h, which are kept for all rows of the
- * chunk, and, through W_hh, to the gradient of the state before the step. */
+/* A step back through time. It turns the gradient of the state into those of W x and W h, kept for all rows
+ * of the chunk. Through W_hh these give the gradient of the state before the step. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -27,7 +27,8 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
 
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* Adds gy of the step to the gradient of the state, and notes where the rows' x and h_prev stand and gx goes. */
+/* Adds gy of the step to the gradient of the state, and notes where the rows' x and h_prev stand and gx
+ * goes. */
 static void gather(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -56,8 +57,8 @@ static void pack(backward_step *s)
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g (active, narrow), the gradient of the states after zoneout -> g, that of the states which the cell computed, and
- * skip, that of the old states. masks: r->masks.h or .c. */
+/* g (active, narrow), the gradient of the states after zoneout -> g, that of the states which the cell
+ * computed, and skip, that of the old states. masks: r->masks.h or .c. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -87,8 +88,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* The phases of a cell: from b.gh and b.gc, the gradient of the state -> b.gx and b.ga, the gradients of the norms'
- * outputs, and in b.gh, b.gc that of the state before, without the part through W h. */
+/* b.gh, b.gc: the gradient of the state -> that of the state before, without the part through W h; b.gx,
+ * b.ga: the gradients of the norms' outputs. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -164,7 +165,8 @@ static void gru_gate_cell(backward_step *s)
         memcpy(s->gx + i * j->wide, s->ga + i * j->wide, 2 * H * sizeof *s->gx);
 }
 
-/* --- the norms and the product --------------------------------------------------------------------------- */
+/* --- the norms and the product
+ * --------------------------------------------------------------------------- */
 
 /* g: the gradient of the site's output -> ga. a: its input in the records. */
 static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)
@@ -185,7 +187,7 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* The gradient of W h (active, G*H), times W_hh -> to (active, narrow), added to what that holds if add. */
+/* Multiplies the gradient of W h by W_hh -> to (active, narrow). add: to the values there. */
 static void product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;

@@ -1,11 +1,11 @@
-/* What a recurrent layer is, worked out once: which products it has, how each site reads its values, which
- * kernel makes the states. A cell is a row of CELLS, a placement of its norms a row of FORMS. */
+/* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
+ * cell is a row of CELLS, a placement of its norms a row of FORMS. */
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "runtime/floats.h"
 
-/* What holds for a cell in all placements: the fields of lnrnn_rnn_config that bear these names. */
+/* The properties of a cell in all placements: fields of lnrnn_rnn_config. */
 static const struct {
     size_t num_gates;
     int cell_state, saved_gates, direct_h;
@@ -16,7 +16,7 @@ static const struct {
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
-/* A cell without norms is one more form beside those of the placements. */
+/* A cell without norms is a form too. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
 /* spans: the paper's. scratch_gates: the kernel needs scratch for the values of so many gates. */

@@ -1,11 +1,12 @@
 /* The time loop of one recurrent layer.
  *
- * The plan (plan.c) divides the rows into groups. Each group goes through time by itself, on one thread; rows.h says how
- * rows are sorted. Padding is neither multiplied nor normalised. Where a step takes less time that way, several threads
- * divide the units of a group: split.c.
+ * The plan (plan.c) divides the rows into groups. Each group goes through time by itself, on one thread;
+ * rows.h says how rows are sorted. Padding is neither multiplied nor normalised. Where a step takes less time
+ * that way, several threads divide the units of a group: split.c.
  *
- * A group takes its steps in chunks. W_ih x of all steps of a chunk comes first: it does not depend on the states, and one
- * product of many rows is faster than many of few. Then each step runs through its phases (step.c). */
+ * A group takes its steps in chunks. W_ih x of all steps of a chunk comes first: it does not depend on the
+ * states, and one product of many rows is faster than many of few. Then each step runs through its phases
+ * (step.c). */
 #include "rnn/forward.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* The recurrent layer, of one direction: config.c, plan.c, forward.c, split.c, backward.c.
  *
- * Three structs: lnrnn_rnn_config says what a layer is, and is made once; lnrnn_rnn_plan how calls of one
- * shape are done, and is made once for that shape; lnrnn_rnn_call what one call reads and writes. They belong to the
- * engine: lnrnn.h shows programs networks and streams instead. Rules of memory and strides are those of lnrnn.h. */
+ * lnrnn_rnn_config describes a layer, and is set once. lnrnn_rnn_plan is made once for all calls of one
+ * shape. lnrnn_rnn_call has the arrays of one call. They belong to the engine: lnrnn.h shows programs
+ * networks and streams instead. Rules of memory and strides are those of lnrnn.h. */
 #ifndef LNRNN_LAYER_H
 #define LNRNN_LAYER_H
 
@@ -12,9 +12,9 @@
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* Where norms, and the biases added after them, stand: at W x, where it has its own; at W h, or the sum W x +
- * W h; at an LSTM's c. Without a norm a GRU has bias_ih at the input side, and all other biases are at the
- * hidden side. */
+/* The places of norms, and of the biases added after them: W x, if it has its own; W h, or the sum W x + W h;
+ * an LSTM's c. Without a norm, a GRU has bias_ih at the input side. All other biases are at the hidden
+ * side. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* The most inputs of an output of int8: sums of 32 bits hold so many products of 127 and 127. */
@@ -33,7 +33,7 @@ typedef struct {
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* values of a row: G*H, of c H; 0: the layer has no such site */
-    lnrnn_gate_norm norm; /* what its kernel gets; batch norm: a step adds scale and shift */
+    lnrnn_gate_norm norm; /* for its kernel; batch norm: a step adds scale and shift */
 } lnrnn_site;
 
 /* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
@@ -72,8 +72,8 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* The scratch memory of a call, in floats: that of each group, if its threads share some; that of each worker, from
- * groups * shared on; positions. */
+/* The scratch memory of a call, in floats: that of each group, if its threads share some; that of each
+ * worker, from groups * shared on; positions. */
 typedef struct {
     size_t shared, worker; /* of a group, 0 without divide_units; of a worker: lnrnn_step_memory */
     size_t positions;      /* where the steps that each group has taken stand */
@@ -97,7 +97,7 @@ typedef struct {
     size_t chunk;         /* steps whose W x is computed by one product */
     size_t input_rows;    /* the most rows of x in one product */
     size_t panels;        /* of the packed weights */
-    size_t wide, narrow;  /* row strides of what has G*H values, of what has H */
+    size_t wide, narrow;  /* row strides of G*H values, of H values */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
@@ -115,8 +115,8 @@ typedef struct {
     double *mean, *var; /* (T, width) of the active rows, written */
 } lnrnn_site_statistics;
 
-/* A sequence, or a part of one, that goes through time by itself: steps first .. first + length - 1 of x and y
- * at place `sequence` of their second axis, from the state in row `state` of h0 and c0. */
+/* A sequence, or a part of one, that goes through time by itself: steps first .. first + length - 1 of x and
+ * y at place `sequence` of their second axis, from the state in row `state` of h0 and c0. */
 typedef struct {
     int64_t sequence, first, length;
     int64_t end;   /* y is set to 0 from its last step up to this one */
@@ -124,11 +124,11 @@ typedef struct {
     int64_t start; /* steps that it has taken before; changes results under batch norm only */
 } lnrnn_row;
 
-/* What a call in training drops; each is NULL where it drops nothing. */
+/* Dropout of a call in training; each is NULL where it drops nothing. */
 typedef struct {
     const float *state; /* (sequences, H): factors of h on its way to W h */
-    /* (steps, sequences, H), 0 or 1: of which units zoneout keeps the old h, the old c; only where
-     * zoneout_h, zoneout_c is not 0, and there in every call with a tape. */
+    /* (steps, sequences, H), 0 or 1: the units that keep the old h, the old c, by zoneout. Only where
+     * zoneout_h, zoneout_c is not 0; there every call with a tape has them. */
     const unsigned char *h, *c;
     size_t sequences;
 } lnrnn_rnn_masks;
@@ -156,14 +156,13 @@ typedef struct {
     /* A call returns, its work unfinished, when each thread has done about so many multiply-adds; 0: it does
      * all of it. A step of a group of sequences is always finished. */
     double part;
-    int resumed; /* 0; 1 in a call that continues one that has returned 0 */
-    float *
-        scratch; /* plan->scratch.floats floats, aligned for doubles and pointers, kept until a call returns 1 */
+    int resumed;    /* 0; 1 in a call that continues one that has returned 0 */
+    float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: set, without plan and scratch. The plan holds for calls that differ in the values of pointers, in what
- * `rows` has beside the lengths, in part and resumed alone; which pointers are NULL may not change. threads: the most that
- * may be used; the plan takes fewer for little work. */
+/* r: set, without plan and scratch. The plan holds for other calls too. They may differ in the values of
+ * pointers, in part and resumed, and in fields of `rows` other than length. The same pointers must be NULL.
+ * threads: the most that may be used; the plan takes fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* -> 1; or 0 if r->part was too little: then it is to be called again, with resumed = 1, any part, and all
  * else as it was. The parts change no bit of the result. hn, and the zeros past the end of a row, are
@@ -180,22 +179,22 @@ typedef struct {
     const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
-    /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights themselves
-     * are read: (G*H, D), (G*H, H), as lnrnn_reads_lines says. */
+    /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights
+     * themselves are read: (G*H, D), (G*H, H), as lnrnn_reads_lines says. */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (states, H) */
     float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
-    int add;                                /* these are added to what gw_ih and gw_hh hold */
+    int add;                                /* to the values of gw_ih and gw_hh */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 
-/* Does lnrnn_rnn_backward take a weight w (n, k) as it stands? Rows that are short and whole vectors, at a multiple of 64:
- * else it is to be transposed and packed. */
+/* Does lnrnn_rnn_backward take a weight w (n, k) as it stands? Rows that are short and whole vectors, at a
+ * multiple of 64: else it is to be transposed and packed. */
 int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and

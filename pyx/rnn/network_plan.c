@@ -14,7 +14,6 @@
 #include "lnrnn/tuning.h"
 #include "rnn/cost_model.h"
 #include "rnn/wavefront.h"
-#include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
 #include "runtime/thread_policy.h"

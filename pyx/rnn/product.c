@@ -32,7 +32,7 @@ typedef struct {
     size_t inputs;
     const uint32_t *w;
     const float *inner; /* (G*H) or NULL: the biases that the product is added to */
-    int add, from_end;  /* add: to what the output holds; from_end: the last panel first */
+    int add, from_end;  /* add: to the output; from_end: the last panel first */
 } weights;
 
 /* rows: n pointers to (inputs) -> the columns of panels p0 .. p1 - 1 of a (n, G*H), row stride as. */
@@ -62,13 +62,14 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* As panels_product, in the thread's share: all rows in whole panels, some of them in panels that a cut divides. */
+/* As panels_product, in the thread's share: all rows in whole panels, some of them in panels that a cut
+ * divides. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {
     const size_t p0 = s->share.from.panel, p1 = s->share.to.panel;
     const size_t before = rows_before(s->share.from, n), end = rows_before(s->share.to, n);
-    const int cut = before > 0, one = p0 == p1;
+    const size_t cut = before > 0, one = p0 == p1;
     const struct {
         size_t row, end, p0, p1;
     } pieces[] = {
@@ -81,7 +82,8 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     }
 }
 
-/* Float32 rows are divided evenly between products: a few remaining rows would take nearly as long as reading W_ih. */
+/* Float32 rows are divided evenly between products: a few remaining rows would take nearly as long as reading
+ * W_ih. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n)
 {
     const lnrnn_rnn_config *c = s->r->config;
@@ -92,8 +94,8 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n)
         product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
 }
 
-/* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still cached, so they
- * are read first next time. */
+/* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still
+ * cached, so they are read first next time. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add)
 {
     const lnrnn_rnn_call *r = s->r;

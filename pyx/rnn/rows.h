@@ -1,23 +1,22 @@
-/* Where a step of a row (lnrnn_row) stands in which array.
+/* Where a step of a row (lnrnn_row) stands in each array.
  *
- * Rows are sorted by length, longest first, so that the active ones, those that have not ended, are always
- * the first. Where they are packed, as in the tape, they stand step after step, only the active ones: so a row's place
- * does not depend on groups. */
+ * Rows are sorted by length, longest first, so the active ones, those that have not ended, come first. In the
+ * tape the active rows of each step follow those of the step before: the place of a row does not depend on
+ * groups. */
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
 #include "rnn/layer.h"
 #include "lnrnn/tuning.h"
 
-/* Rows whose pointers are gathered for one call of the product, and the most rows of a group without a tape (rnn
- * B64-H128). */
+/* The most rows of h in one product, and of a group without a tape (rnn B64-H128). */
 enum { TILE = 64 };
 
 _Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");
 _Static_assert((int)TILE <= (int)LNRNN_MOST_INPUT_ROWS, "rows of x are gathered in an array of so many");
 
-/* Rows of a block, in the order of the call's rows, that has sums of its own in the backward pass: it follows from the
- * number of rows alone, for the order of sums follows from it. A group with a tape has whole blocks. */
+/* Rows of a block that has sums of its own in the backward pass. It follows from the number of rows alone,
+ * and the order of sums from it. A group with a tape has whole blocks. */
 static inline size_t sum_rows(size_t rows)
 {
     size_t n = 4;
@@ -28,7 +27,7 @@ static inline size_t sum_rows(size_t rows)
 
 static inline size_t row_length(const lnrnn_rnn_call *r, size_t i) { return (size_t)r->rows[i].length; }
 
-/* Active rows before step t: where its rows stand where they are packed. */
+/* Active rows of all steps before t: where step t begins in the tape. */
 static inline size_t rows_until(const lnrnn_rnn_call *r, size_t t)
 {
     size_t n = 0;
@@ -39,7 +38,7 @@ static inline size_t rows_until(const lnrnn_rnn_call *r, size_t t)
 
 static inline size_t all_rows(const lnrnn_rnn_call *r) { return rows_until(r, r->T); }
 
-/* Of the rows r0 .. r0 + active - 1, how many are still active at step t? */
+/* How many of the rows r0 .. r0 + active - 1 are still active at step t? */
 static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t active, size_t t)
 {
     while (active && row_length(r, r0 + active - 1) <= t)
@@ -47,7 +46,7 @@ static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t acti
     return active;
 }
 
-/* Of `rows` rows from r0 on, at least `active` of which are active at step t, how many are? */
+/* How many of the rows r0 .. r0 + rows - 1 are active at step t? At least `active`. */
 static inline size_t more_active_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t active,
                                       size_t t)
 {
@@ -111,8 +110,8 @@ static inline double call_multiply_adds(const lnrnn_rnn_call *r)
     return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->H);
 }
 
-/* A step of so many rows in multiply-adds, by which a call is done in parts (runtime/resumable.h): products of G*H values
- * with k numbers each. Norms and activations count as 32 more; a step without rows is not free. */
+/* A step of so many rows in multiply-adds, by which a call is done in parts (runtime/resumable.h): products of
+ * G*H values with k numbers each. Norms and activations count as 32 more; a step without rows is not free. */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32);

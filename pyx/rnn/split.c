@@ -1,19 +1,21 @@
 /* The time loop for threads that divide the units of a group of sequences.
  *
- * A step of few sequences takes the time of reading the weights. So each thread of a group has some panels of W_ih and W_hh,
- * which may stay in its own L2 cache, and computes their columns of every product. Two threads that share a panel compute it
- * for some of the rows each: 14 panels of 40 vectors in all are not two times seven of 20. Barriers stand after W_hh h of
- * each step, before it if it is added to W_ih x, and where a part of a call begins. The first of them also waits for W_ih x.
- * For the states there are two ways, between which the plan chooses (cost_model.c):
- *     Each thread makes the states of all rows. If rows are few, normalising and activating what other threads compute too
- *     takes less time than a second barrier. Thread 0 of the group writes h to y and c to cn, the others to their own
- *     memory. W_hh h of separate products is double-buffered: a fast thread does not overwrite rows that others read.
- *     plan->divide_rows: each thread makes the states of its share of the rows, in y and cn. A second barrier stands
- *     before the next product, which reads all of them.
+ * A step of few sequences takes the time of reading the weights. So each thread of a group has some panels of
+ * W_ih and W_hh, which may stay in its own L2 cache, and computes their columns of every product. Two threads
+ * that share a panel compute it for some of the rows each: 14 panels of 40 vectors in all are not two times
+ * seven of 20. Barriers stand after W_hh h of each step, before it if it is added to W_ih x, and where a part
+ * of a call begins. The first of them also waits for W_ih x. For the states there are two ways, between which
+ * the plan chooses (cost_model.c):
+ *     Each thread makes the states of all rows. If rows are few, normalising and activating what other
+ *     threads compute too takes less time than a second barrier. Thread 0 of the group writes h to y and c to
+ *     cn, the others to their own memory. W_hh h of separate products is double-buffered: a fast thread does
+ *     not overwrite rows that others read.
+ *     plan->divide_rows: each thread makes the states of its share of the rows, in y and cn. A second barrier
+ *     stands before the next product, which reads all of them.
  *
- * Groups never meet. If fewer threads come than planned, they are divided among the groups again, down to one thread for
- * several groups. The order of sums is that of one thread. A call that is done in parts stops at the same step in all
- * threads of a group, as each counts the cost of all columns. */
+ * Groups never meet. If fewer threads come than planned, they are divided among the groups again, down to one
+ * thread for several groups. The order of sums is that of one thread. A call that is done in parts stops at
+ * the same step in all threads of a group, as each counts the cost of all columns. */
 #include <string.h>
 
 #include "lnrnn/tuning.h"
@@ -74,8 +76,8 @@ static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int
         lnrnn_step_load(s);
     while (s->t < s->length && *left > 0) {
         split_chunk(s, lnrnn_step_chunk(s, s->length, left));
-        /* The next chunk overwrites this one, whose last step another thread may still read. If a thread has lost its core,
-         * thread 0 continues alone. */
+        /* The next chunk overwrites this one, whose last step another thread may still read. If a thread has
+         * lost its core, thread 0 continues alone. */
         if (s->team > 1) {
             if (!s->index)
                 group->alone = __atomic_load_n(&group->barrier.oversubscribed, __ATOMIC_RELAXED);

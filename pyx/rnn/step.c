@@ -1,7 +1,7 @@
 /* The phases of a step, from W_ih x to the states, and the view that moves from step to step.
  *
- * A site reads its values in one of three ways (kernels/gate_norm.h): with a bias; with a scale and shift of the step,
- * which is batch norm; or with the statistics of each row, which is layer norm. */
+ * A site reads its values in one of three ways (kernels/gate_norm.h). Without a norm it adds a bias. Batch
+ * norm is a scale and shift of the step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
 #include "rnn/forward.h"
@@ -77,8 +77,8 @@ static void take_rows(lnrnn_step *s)
 /* Two doubles and three floats for each value of a site, in whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The call
- * gets the statistics too if it asks for them. */
+/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The
+ * call gets the statistics too if it asks for them. */
 static void site_statistics(lnrnn_step *s, int site, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -168,7 +168,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, H), states: n pointers to (H). masks: one of r->masks, or NULL: then a unit keeps `rate` of its old state. */
+/* old (n, H), states: n pointers to (H). masks: one of r->masks, or NULL: then a unit keeps `rate` of its old
+ * state. */
 static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, const float *old,
                     float *const *states)
 {
@@ -265,7 +266,7 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     const lnrnn_rnn_config *c = r->config;
     const size_t rows = p->group * p->wide, states = p->group * p->narrow, chunk = p->group * p->chunk,
                  own_states = p->divide_units && !p->divide_rows ? states : 0,
-                 pointers = sizeof(float *) / sizeof(float);
+                 pointers = sizeof(size_t) / sizeof(float);
     size_t at = 0;
     s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
     s->products =
@@ -332,9 +333,9 @@ void lnrnn_step_load(const lnrnn_step *s)
         memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
 }
 
-/* No more than a thread's part at a time: else a thread whose steps cost more would take what is left for the others,
- * which would wait for it. And no more than its share of what is left: else the others would wait for its last chunk.
- * (rnn and lstm B32-H2048, and rnn B64-H640 with 24 steps, each with two threads.) */
+/* At most a thread's part at a time: else a thread with expensive steps would use up the others' budget, and
+ * they would wait. And at most its share of the budget: else the others would wait for its last chunk. (rnn
+ * and lstm B32-H2048, and rnn B64-H640 with 24 steps, each with two threads.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

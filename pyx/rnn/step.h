@@ -1,13 +1,14 @@
-/* A step as a value: the view of a group's active rows, which step.c moves from step to step, and the phases that the
- * plan has resolved. forward.c gives a thread all columns of its rows; split.c lets threads divide the columns. */
+/* A step as a value: the view of a group's active rows, which step.c moves from step to step, and the phases
+ * that the plan has resolved. forward.c gives a thread all columns of its rows; split.c lets threads divide
+ * the columns. */
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 
 #include "rnn/layer.h"
 #include "runtime/threads.h"
 
-/* Where threads divide a product: before `panel`, or within it. Within it, the first n * part / of of n rows, rounded,
- * lie before the cut. */
+/* Where threads divide a product: before `panel`, or within it. Within it, the first n * part / of of n rows,
+ * rounded, lie before the cut. */
 typedef struct {
     size_t panel, part, of;
 } lnrnn_cut;
@@ -17,21 +18,24 @@ typedef struct {
     lnrnn_cut from, to;
 } lnrnn_share;
 
-/* Rows first .. first + count - 1 of the call form the group. Of these, the first `active` have not ended at step t. */
+/* Rows first .. first + count - 1 of the call form the group. Of these, the first `active` have not ended at
+ * step t. */
 struct lnrnn_step {
     const lnrnn_rnn_call *r;
     size_t first, count, length; /* length: steps of the longest row */
     size_t t, active;
-    /* Pointers to rows: (D) of x, the active rows of a chunk's steps in turn; (H) of the active rows before and after
-     * step t. The product with W_hh takes those of `recurrent`: h_prev, or its masked copies. */
+    /* Pointers to rows: (D) of x, the active rows of a chunk's steps in turn; (H) of the active rows before
+     * and after step t. The product with W_hh takes those of `recurrent`: h_prev, or its masked copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
     ptrdiff_t next_h; /* from a row of h to that of the next step */
-    /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x + W_hh h;
-     * hidden: where W_hh h of separate products goes. all_c (active, H), row stride cell.as: c of all rows. */
+    /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x +
+     * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, H), row stride cell.as: c of all
+     * rows. */
     float *wx, *a, *hidden, *all_c;
     size_t recorded, live; /* with a tape: rows of all groups before step t, and at the step before */
-    /* What the cell's kernel takes. cell: the rows whose states this thread computes, from row `row` of the call on. */
+    /* Arguments of the cell's kernel. cell: the rows whose states this thread computes, from row `row` of the
+     * call on. */
     void (*kernel)(const lnrnn_step_config *config, const lnrnn_step_rows *rows);
     lnrnn_step_config config;
     lnrnn_gate_norm norm[LNRNN_SITES];
@@ -41,11 +45,12 @@ struct lnrnn_step {
     int index, team;
     lnrnn_share share;
     lnrnn_barrier *barrier;
-    /* Memory of the group: W_ih x of a chunk, (chunk, group, G*H); W_hh h of separate products without a tape, (group, G*H),
-     * or, with divide_units, (2, group, G*H). Row stride plan->wide. */
+    /* Memory of the group: W_ih x of a chunk, (chunk, group, G*H); W_hh h of separate products without a
+     * tape, (group, G*H), or, with divide_units, (2, group, G*H). Row stride plan->wide. */
     float *chunk, *products;
-    /* Memory of the thread, (group, H), row stride plan->narrow. own: the states of threads other than 0, with divide_units
-     * but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh takes it, with masks.state. */
+    /* Memory of the thread, (group, H), row stride plan->narrow. own: the states of threads other than 0,
+     * with divide_units but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh
+     * takes it, with masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
     float *statistics; /* (LNRNN_SITES, statistics_floats), with statistics of the batch */
     uint32_t *packed;  /* of the product */
@@ -63,8 +68,9 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 
 /* The phases of the plan's steps. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
-/* shared: the memory that the threads of a group share; own: this thread's. Without divide_units they are the same, and
- * so are the sizes. -> the pointers of s, if these are not NULL; the floats of `own`, and in *floats those of `shared`. */
+/* shared: the memory that the threads of a group share; own: this thread's. Without divide_units they are the
+ * same, and so are the sizes. -> the pointers of s, if these are not NULL; the floats of `own`, and in
+ * *floats those of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
@@ -73,28 +79,29 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                       float *own);
 /* Before step 0: c0 -> cn of the group's rows. */
 void lnrnn_step_load(const lnrnn_step *s);
-/* Computes W_ih x of the next steps. *left pays for them: as many as it allows up to step `stop`, at least one, at most
- * plan->chunk. -> the step that ends the chunk. */
+/* Computes W_ih x of the next steps. *left pays for them: as many as it allows up to step `stop`, at least
+ * one, at most plan->chunk. -> the step that ends the chunk. */
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
 /* Takes step t; the view moves to the next one. */
 void lnrnn_step_take(lnrnn_step *s);
 /* Waits for the other threads of the group. */
 void lnrnn_step_meet(lnrnn_step *s);
-/* -> the next step; or, after the last one, LNRNN_DONE: then hn is written, and zeros in y past the end of each row. */
+/* -> the next step; or, after the last one, LNRNN_DONE: then hn is written, and zeros in y past the end of
+ * each row. */
 size_t lnrnn_step_end(const lnrnn_step *s);
 
-/* rows: n pointers to h (H) of the rows from r0 on -> to (n, H), row stride plan->narrow: h times the dropout factors
- * of their sequences. The pointers then point there. */
+/* rows: n pointers to h (H) of the rows from r0 on -> to (n, H), row stride plan->narrow: h times the dropout
+ * factors of their sequences. The pointers then point there. */
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 
 /* --- product.c ------------------------------------------------------------------------------------------ */
 
-/* The columns of thread `index` of `team`. Float32 weights are divided evenly, others at whole panels: the product
- * packs the rows for each thread that has part of a panel (kernels/int8_rows.h). */
+/* The columns of thread `index` of `team`. Float32 weights are divided evenly, others at whole panels: the
+ * product packs the rows for each thread that has part of a panel (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 /* W_ih x of the first n rows of s->x -> s->wx. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n);
-/* W_hh h of the active rows -> s->a; if add, it is added to what s->a holds. */
+/* W_hh h of the active rows -> s->a; add: to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
 
 #endif

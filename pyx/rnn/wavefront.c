@@ -20,7 +20,6 @@
 
 #include "lnrnn/tuning.h"
 #include "rnn/forward.h"
-#include "rnn/network_runs.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
 #include "runtime/thread_policy.h"

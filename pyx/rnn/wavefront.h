@@ -3,6 +3,9 @@
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "rnn/layer.h"
 
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
@@ -31,6 +34,22 @@ typedef struct {
     size_t worker;   /* floats of a thread's memory */
     size_t floats;   /* of scratch */
 } lnrnn_wavefront;
+
+/* How far a group of sequences has come in a line, in the scratch memory of the call. position: see resumable.h. Threads read both often, so each run has a cache line of its own. */
+typedef struct {
+    size_t position;
+    int taken; /* by a thread */
+    char padding[64 - sizeof(size_t) - sizeof(int)];
+} network_run;
+
+/* Floats for n runs, wherever they begin. */
+static inline size_t runs_floats(size_t n) { return (n + 1) * (sizeof(network_run) / sizeof(float)); }
+
+/* The first place for them at or after p. */
+static inline network_run *runs_at(float *p)
+{
+    return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
+}
 
 /* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if the network
  * is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after layer by

@@ -1,6 +1,6 @@
-/* What is to be done once the gradients of W x and W h are known for all rows of a round: each row's gradient of x, and
- * the round's part of those of the weights, which are sums over the rows in their order, however many threads there
- * are. It is the same for every cell, and its tasks need no order. */
+/* The products over all rows of a chunk: each row's gradient of x, and the chunk's part of the weights'
+ * gradients. These are sums over the rows in their order, whatever the number of threads. All cells share
+ * this code; its tasks need no order. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -31,7 +31,7 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
-/* Rows of the block that begins at row `first` of the round. */
+/* Rows of the block that begins at row `first` of the chunk. */
 static size_t block_rows(const backward_chunk *chunk, size_t first)
 {
     return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
@@ -82,8 +82,9 @@ static size_t parts_of_weight(const backward_job *j)
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): adds the sum over the rows of the
- * round of g[row][o] * v[row][i], g the gradient of the product and v its input. tile (rows_of_task, n): scratch. */
+/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): adds the sum over the
+ * chunk's rows of g[row][o] * v[row][i]. g is the gradient of the product, v its input. tile (rows_of_task,
+ * n): scratch. */
 static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
