@@ -120,21 +120,4 @@ int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 #pragma GCC visibility pop
 
-/* The progress of a run (network.c), in the scratch memory of the call; position: as in parts.h. Threads poll
- * both fields, so each run has a cache line of its own. */
-typedef struct {
-    size_t position;
-    int taken; /* by a thread */
-    char padding[64 - sizeof(size_t) - sizeof(int)];
-} network_run;
-
-/* Floats for n runs, wherever they begin. */
-static inline size_t runs_floats(size_t n) { return (n + 1) * (sizeof(network_run) / sizeof(float)); }
-
-/* The first place for them at or after p. */
-static inline network_run *runs_at(float *p)
-{
-    return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
-}
-
 #endif
