@@ -69,10 +69,10 @@ typedef struct {
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as lnrnn_rnn_call has them */
     size_t B;
-    int any_start;                              /* the plan has to hold for rows with other starts too */
-    size_t states;                              /* rows of the states */
-    const float *h0, *c0;                       /* (lines, states, H), or NULL: zeros */
-    float *hn, *cn;                             /* (lines, states, H); may be h0, c0; cn: LSTM */
+    int kept;             /* the plan is kept for calls that differ in y and in the starts of rows */
+    size_t states;        /* rows of the states */
+    const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
+    float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
     const lnrnn_line_training *line_training;   /* (lines); NULL: inference */
     const lnrnn_layer_training *layer_training; /* (layers); NULL: inference */
     int threads;                                /* the most that may be used */
@@ -84,6 +84,7 @@ typedef struct {
     lnrnn_wavefront wave;
     int side_by_side;     /* the wavefront computes all lines; else one after the other is computed */
     int deal;             /* rows are dealt to the groups of a plan, so that all groups cost about the same */
+    int pointed;          /* kept: the lines have their pointers, but for y */
     size_t at;            /* the line that is computed next; backward: how many are left */
     size_t buffer_floats; /* of the outputs of a layer before the last */
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */

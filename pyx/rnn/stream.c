@@ -24,7 +24,7 @@ size_t lnrnn_stream_prepare(lnrnn_stream *s, void *memory)
     s->stamp = 0;
     for (size_t i = 0; i < s->rows; i++)
         s->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
-    call->rows = s->table, call->B = s->rows, call->any_start = 1;
+    call->rows = s->table, call->B = s->rows, call->kept = 1;
     call->steps = 1, call->sequences = s->rows;
     call->x = s->x, call->xb = (ptrdiff_t)net->inputs, call->xt = 0;
     call->yb = (ptrdiff_t)net->units, call->yt = 0;
