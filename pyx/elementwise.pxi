@@ -1,5 +1,8 @@
 # The elementwise functions. Part of _core.pyx. As those of layer_norm.pxi: None if an argument is not of the plainest kind.
 
+Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID})
+
+
 def map_f32(int function, x, out):
     """-> y, or None. function: a member of Function, or its value."""
     cdef int threads

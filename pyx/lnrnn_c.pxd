@@ -159,6 +159,8 @@ cdef extern from "rnn/network.h" nogil:
         int resumed
         float *scratch
 
+    int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
+    size_t lnrnn_active_steps(const lnrnn_network_call *n)
     size_t lnrnn_network_plan(lnrnn_network_call *n)
     int lnrnn_network_forward(lnrnn_network_call *n)
 

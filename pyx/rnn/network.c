@@ -47,6 +47,29 @@ static size_t output_width(const lnrnn_network_call *n) { return n->network->dir
 /* A multiple of 64 bytes. */
 static size_t whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
+int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
+{
+    const int64_t steps = (int64_t)n->steps;
+    for (size_t i = 0; i < n->B; i++) {
+        const lnrnn_row *const row = &n->rows[i];
+        if (row->sequence < 0 || (uint64_t)row->sequence >= n->sequences || row->first < 0 || row->length < 0
+            || row->first > steps || row->length > steps - row->first || row->end < row->first + row->length
+            || row->end > steps || row->state < 0 || (uint64_t)row->state >= n->states || seen[row->state]
+            || row->start < 0 || row->start > INT64_MAX - row->length || (i && row->length > row[-1].length))
+            return 0;
+        seen[row->state] = 1;
+    }
+    return 1;
+}
+
+size_t lnrnn_active_steps(const lnrnn_network_call *n)
+{
+    size_t steps = 0;
+    for (size_t i = 0; i < n->B; i++)
+        steps += (size_t)n->rows[i].length;
+    return steps;
+}
+
 /* --- the plan ------------------------------------------------------------------------------------------- */
 
 static int of_one_length(const lnrnn_network_call *n)

@@ -90,6 +90,11 @@ typedef struct {
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */
 } lnrnn_network_call;
 
+/* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first, and no two
+ * with one state? */
+int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
+/* -> the steps of all rows. */
+size_t lnrnn_active_steps(const lnrnn_network_call *n);
 /* A plan holds as lnrnn_rnn_make_plan says. -> floats of scratch. */
 size_t lnrnn_network_plan(lnrnn_network_call *n);
 /* -> as lnrnn_rnn_forward. */
