@@ -10,6 +10,7 @@ cimport cython
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_New
+from cpython.pystate cimport PyThreadState
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
@@ -145,6 +146,8 @@ num_threads = lnrnn_cores()
 ctypedef int (*pending)(void *) except -1
 
 cdef extern from "Python.h":
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
     int Py_AddPendingCall(pending function, void *argument) nogil
 
 cdef int threads_wanted, threads_given

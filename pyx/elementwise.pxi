@@ -13,10 +13,8 @@ def map_f32(int function, x, out):
     y = empty_like(x) if out is None else out
     cdef const float *px = <const float *>data(x)
     cdef float *py = <float *>data(y)
-    if n < SHORT:
-        lnrnn_map(function, n, px, py, 1)
-    else:
-        threads = allowed_threads()
-        with nogil:
-            lnrnn_map(function, n, px, py, threads)
+    threads = 1 if n < SHORT else allowed_threads()
+    cdef PyThreadState *state = let_others(n >= SHORT)
+    lnrnn_map(function, n, px, py, threads)
+    go_on(state)
     return y

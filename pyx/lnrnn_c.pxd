@@ -191,6 +191,11 @@ cdef extern from "rnn/stream.h" nogil:
     int lnrnn_stream_choose(lnrnn_handle *s, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_stream_run(lnrnn_handle *s, float *y)
 
+cdef extern from "norm/statistics.h" nogil:
+    void lnrnn_read_doubles(size_t n, const void *array, int is_double, double *values)
+    void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add)
+    void lnrnn_update_statistic(size_t n, void *array, int is_double, double momentum, const double *batch, size_t unbiased)
+
 cdef extern from "runtime/floats.h" nogil:
     ctypedef struct lnrnn_floats:
         pass

@@ -62,19 +62,19 @@ cdef class Call:
         """Forward, or back with g. work: multiply-adds, about."""
         cdef size_t need = lnrnn_network_plan(&self.c)
         cdef bint finished = False
-        cdef double since = 0, took
+        cdef double since, took
+        cdef PyThreadState *state
         if g != NULL:
             need = lnrnn_network_backward_plan(&self.c, g)
         if self.scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>self.scratch) < need:
             self.scratch = aligned(need)
         self.c.scratch, self.c.resumed = <float *>data(self.scratch), 0
         self.c.part = fixed_part or (0 if work < FIRST else FIRST)
-        if work < WORTH_RELEASING and not self.c.part:
-            finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
         while not finished:
             since = perf_counter() if self.c.part else 0
-            with nogil:
-                finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
+            state = let_others(work >= WORTH_RELEASING)
+            finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
+            go_on(state)
             if not finished:
                 took = perf_counter() - since
                 PyErr_CheckSignals()
@@ -431,7 +431,7 @@ cdef class Network:
                 layer = self.layers[k]
                 for one, (index, gain) in zip(grads[k][2:], layer.learnt, strict=True):
                     n = layer.width_of(index)
-                    rounded_to(n, layer.gradient_of(&g.line[k], index, gain)[0], one, add)
+                    lnrnn_write_doubles(n, layer.gradient_of(&g.line[k], index, gain)[0], out_floats(one, n), False, add)
             self.give(call)
             return grads
         finally:

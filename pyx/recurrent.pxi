@@ -182,17 +182,6 @@ cdef class Layer:
         return &g.site[index].gain if gain else &g.site[index].bias
 
 
-cdef int rounded_to(size_t n, const double *values, object array, bint add) except -1:
-    """values (n) -> array (n), or added to it."""
-    cdef float *to = out_floats(array, n)
-    cdef size_t i
-    cdef lnrnn_floats own = lnrnn_enter_floats()
-    for i in range(n):
-        to[i] = to[i] + <float>values[i] if add else <float>values[i]
-    lnrnn_leave_floats(&own)
-    return 0
-
-
 cdef added(a, b):
     """The sum of two arrays; None is nothing."""
     if a is None or b is None:

@@ -120,6 +120,7 @@ cdef class Lanes:
         cdef const int64_t *chosen = NULL
         cdef const cnp.npy_bool *fresh = NULL
         cdef double multiply_adds
+        cdef PyThreadState *state
         cdef Workspace work
         cdef float *py
         if not native_floats(x):
@@ -154,11 +155,9 @@ cdef class Lanes:
         if lnrnn_stream_choose(&work.handle, chosen, fresh):
             self.give(work)
             return None
-        if multiply_adds < WORTH_RELEASING:
-            lnrnn_stream_run(&work.handle, py)
-        else:
-            with nogil:
-                lnrnn_stream_run(&work.handle, py)
+        state = let_others(multiply_adds >= WORTH_RELEASING)
+        lnrnn_stream_run(&work.handle, py)
+        go_on(state)
         if py == work.y:
             step = cnp.PyArray_STRIDES(<cnp.ndarray>y)
             copy_rows(<float *>data(y), step[0], step[ndim - 1], py, H * sizeof(float), sizeof(float), R, H)
