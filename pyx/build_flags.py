@@ -48,7 +48,7 @@ ONCE = [
     "runtime/team_openmp.c", "runtime/team_pthread.c", "runtime/thread_policy.c", "runtime/thread_probe.c",
     "runtime/parallel.c", "runtime/resumable.c", "runtime/result_memory.c",
     "file/message.c", "file/json.c", "file/description.c", "file/safetensors.c", "file/model_file.c",
-    "norm/layer_norm.c", "norm/batch_norm.c", "norm/elementwise.c",
+    "norm/layer_norm.c", "norm/batch_norm.c", "norm/statistics.c", "norm/elementwise.c",
     "rnn/config.c", "rnn/cost_model.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c",
     "rnn/network_plan.c", "rnn/wavefront.c", "rnn/network.c", "rnn/fold.c", "rnn/network_create.c",
     "rnn/sequences.c", "rnn/step.c", "rnn/zoneout.c", "rnn/stream.c", "rnn/stream_create.c", "rnn/backward.c",
