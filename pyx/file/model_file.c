@@ -70,7 +70,7 @@ static int place(lnrnn_text text, const char *const *names)
     return -1;
 }
 
-/* "one of 'out', 'carry' or null" -> buffer. */
+/* "one of 'out', 'carry'" -> buffer. */
 static const char *listed(const entry *e, char buffer[LNRNN_MESSAGE])
 {
     int n = snprintf(buffer, LNRNN_MESSAGE, "one of");
