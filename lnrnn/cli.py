@@ -260,7 +260,7 @@ def score_file(arguments: argparse.Namespace) -> None:
     """``lnrnn score MODEL IN OUT --column NAME``."""
     from lnrnn.scoring import bulk  # which imports what other commands do without
 
-    for package in ("tqdm", "safetensors", "pyarrow"):
+    for package in ("tqdm", "pyarrow"):
         require(package, "lnrnn score", "score")
     scorer = lnrnn.Scorer(
         arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,

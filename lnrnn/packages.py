@@ -8,9 +8,9 @@ from typing import Any
 # Words for `pip install`: what pyproject.toml lists for each extra.
 EXTRAS = {
     "demo": "matplotlib tqdm scikit-learn scipy",
-    "score": "pyarrow tqdm safetensors",
-    "dask": "'dask[dataframe,distributed]' pyarrow tqdm safetensors",
-    "ray": "'ray[data]' pyarrow tqdm safetensors",
+    "score": "pyarrow tqdm",
+    "dask": "'dask[dataframe,distributed]' pyarrow tqdm",
+    "ray": "'ray[data]' pyarrow tqdm",
 }
 
 

@@ -1,6 +1,6 @@
 """Steps a stream from C, and compares with the same steps in Python. c_stream.c says how it is compiled.
 
-It saves a model and loads it, which needs safetensors.
+It saves a model, which needs safetensors, and loads it.
 """
 
 import tempfile

@@ -18,11 +18,16 @@ static int next_is(const lnrnn_json *json, const char *bytes)
     return json->at < json->end && *json->at && strchr(bytes, *json->at);
 }
 
-/* Passes over spaces, and over the byte if it comes next. */
-static int take(lnrnn_json *json, char byte)
+static void spaces(lnrnn_json *json)
 {
     while (next_is(json, " \t\n\r"))
         json->at++;
+}
+
+/* Passes over spaces, and over the byte if it comes next. */
+static int take(lnrnn_json *json, char byte)
+{
+    spaces(json);
     int there = json->at < json->end && *json->at == byte;
     json->at += there;
     return there;
@@ -154,12 +159,13 @@ static void number(lnrnn_json *json, lnrnn_json_value *value)
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const char *const WORDS[] = {
-    [LNRNN_JSON_NULL] = "null", [LNRNN_JSON_FALSE] = "false", [LNRNN_JSON_TRUE] = "true"};
-
 lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
 {
+    static const char *const words[] = {
+        [LNRNN_JSON_NULL] = "null", [LNRNN_JSON_FALSE] = "false", [LNRNN_JSON_TRUE] = "true"};
     lnrnn_json_value value = {LNRNN_JSON_NONE, 0, 0, {"", 0}};
+    spaces(json);
+    const char *start = json->at;
     if (take(json, '"')) {
         value.text = string(json);
         value.kind = LNRNN_JSON_STRING;
@@ -170,16 +176,17 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
     } else if (next_is(json, "-0123456789")) {
         number(json, &value);
     } else {
-        for (int k = LNRNN_JSON_NULL; k <= LNRNN_JSON_TRUE && !value.kind; k++) {
-            size_t length = strlen(WORDS[k]);
-            if ((size_t)(json->end - json->at) >= length && !memcmp(json->at, WORDS[k], length)) {
+        for (int k = LNRNN_JSON_NULL; k <= LNRNN_JSON_TRUE; k++)
+            if ((size_t)(json->end - start) >= strlen(words[k])
+                && !memcmp(start, words[k], strlen(words[k]))) {
                 value.kind = (lnrnn_json_kind)k;
-                json->at += length;
+                json->at += strlen(words[k]);
             }
-        }
         if (!value.kind)
             fail(json);
     }
+    if (value.kind != LNRNN_JSON_STRING)
+        value.text = (lnrnn_text){start, (size_t)(json->at - start)};
     if (json->wrong)
         value.kind = LNRNN_JSON_NONE;
     return value;
@@ -212,7 +219,7 @@ int lnrnn_json_entry(lnrnn_json *json, int first, lnrnn_text *name)
 
 const char *lnrnn_json_end(lnrnn_json *json)
 {
-    take(json, ' ');
+    spaces(json);
     if (json->at < json->end)
         fail(json);
     return json->wrong;
@@ -227,9 +234,7 @@ int lnrnn_text_is(lnrnn_text text, const char *name)
 
 const char *lnrnn_text_shown(const char *text, char buffer[LNRNN_SHOWN])
 {
-    int length = snprintf(buffer, LNRNN_SHOWN, "'%.54s%s", text, strlen(text) > 54 ? "...'" : "'");
-    for (int k = 0; k < length; k++)
-        buffer[k] = buffer[k] >= ' ' && buffer[k] <= '~' ? buffer[k] : '?';
+    snprintf(buffer, LNRNN_SHOWN, "'%.54s%s", text, strlen(text) > 54 ? "...'" : "'");
     return buffer;
 }
 
@@ -237,15 +242,7 @@ const char *lnrnn_json_shown(const lnrnn_json_value *value, char buffer[LNRNN_SH
 {
     if (value->kind == LNRNN_JSON_STRING)
         return lnrnn_text_shown(value->text.bytes, buffer);
-    if (value->kind == LNRNN_JSON_INTEGER)
-        snprintf(buffer, LNRNN_SHOWN, "%lld", (long long)value->integer);
-    else if (value->kind == LNRNN_JSON_NUMBER)
-        snprintf(buffer, LNRNN_SHOWN, "%.17g", value->number);
-    else
-        snprintf(buffer, LNRNN_SHOWN, "%s",
-                 value->kind == LNRNN_JSON_LIST     ? "a list"
-                 : value->kind == LNRNN_JSON_OBJECT ? "an object"
-                 : value->kind                      ? WORDS[value->kind]
-                                                    : "nothing");
+    snprintf(buffer, LNRNN_SHOWN, "%.*s", (int)(value->text.length < 40 ? value->text.length : 40),
+             value->text.bytes);
     return buffer;
 }

@@ -36,7 +36,7 @@ typedef struct {
     lnrnn_json_kind kind;
     int64_t integer;
     double number;
-    lnrnn_text text;
+    lnrnn_text text; /* of a string; of other values their bytes, without a NUL */
 } lnrnn_json_value;
 
 /* The next value. A list or object is only begun: its items or entries are the next to be read. */
@@ -50,7 +50,7 @@ const char *lnrnn_json_end(lnrnn_json *json);
 
 int lnrnn_text_is(lnrnn_text text, const char *name);
 enum { LNRNN_SHOWN = 64 };
-/* A value as messages show it: one printable line, cut to the buffer. -> buffer. */
+/* A value as messages show it, cut to the buffer. -> buffer. */
 const char *lnrnn_json_shown(const lnrnn_json_value *value, char buffer[LNRNN_SHOWN]);
 const char *lnrnn_text_shown(const char *text, char buffer[LNRNN_SHOWN]);
 

@@ -71,7 +71,7 @@ static int place(lnrnn_text text, const char *const *names)
     return -1;
 }
 
-/* "one of 'out', 'carry' or null" -> buffer. */
+/* "one of 'out', 'carry'" -> buffer. */
 static const char *listed(const entry *e, char buffer[LNRNN_MESSAGE])
 {
     int n = snprintf(buffer, LNRNN_MESSAGE, "one of");
@@ -109,33 +109,35 @@ static lnrnn_status read_object(lnrnn_json *json, const entry *entries, const ch
 
 static lnrnn_status read_entry(lnrnn_json *json, const entry *e, configuration *c, char *message)
 {
-    static const char *const expected[] = {"an integer of at least 1",
-                                           "a number",
-                                           "true or false",
-                                           NULL,
-                                           "a number, or of an LSTM a list of two",
-                                           "null or an object"};
+    static const char *const expected[] = {
+        [SIZE] = "an integer of at least 1",
+        [NUMBER] = "a number of at least 0",
+        [FLAG] = "true or false",
+        [RATES] = "a number of at least 0, or of an LSTM a list of two",
+        [NORM] = "null or an object",
+    };
     char shown[LNRNN_SHOWN], names[LNRNN_MESSAGE];
     lnrnn_json_value value = lnrnn_json_next(json);
     void *to = (char *)c + e->offset;
-    int null = e->null > -2 && value.kind == LNRNN_JSON_NULL, right = null, k = e->null;
+    int null = e->null > -2 && value.kind == LNRNN_JSON_NULL, right = 1;
+    int k = value.kind == LNRNN_JSON_STRING ? place(value.text, e->names) : -1;
     if (e->type == NORM && value.kind == LNRNN_JSON_OBJECT)
         return read_object(json, NORM_ENTRIES, "norm", c, message);
-    if (e->type == SIZE && (right |= value.kind == LNRNN_JSON_INTEGER && value.integer >= 1))
+    if (e->type == SIZE && (null || (value.kind == LNRNN_JSON_INTEGER && value.integer >= 1)))
         *(size_t *)to = null ? 0 : (size_t)value.integer;
-    else if (e->type == NUMBER && (right |= is_number(&value)))
+    else if (e->type == NUMBER && (null || is_number(&value)))
         *(double *)to = null ? e->null : value.number;
-    else if (e->type == FLAG && (right = value.kind == LNRNN_JSON_TRUE || value.kind == LNRNN_JSON_FALSE))
+    else if (e->type == FLAG && (value.kind == LNRNN_JSON_TRUE || value.kind == LNRNN_JSON_FALSE))
         *(int *)to = value.kind == LNRNN_JSON_TRUE;
-    else if (e->type == CHOICE
-             && (right |= value.kind == LNRNN_JSON_STRING && (k = place(value.text, e->names)) >= 0))
-        *(int *)to = k;
-    else if (e->type == RATES)
-        right = read_rates(json, &value, c);
-    return right || json->wrong ? LNRNN_OK
-                                : lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, got %s", e->name,
-                                             expected[e->type] ? expected[e->type] : listed(e, names),
-                                             lnrnn_json_shown(&value, shown));
+    else if (e->type == CHOICE && (null || k >= 0))
+        *(int *)to = null ? e->null : k;
+    else
+        right = null || (e->type == RATES && read_rates(json, &value, c));
+    if (right || json->wrong)
+        return LNRNN_OK;
+    return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, got %s", e->name,
+                      e->type == CHOICE ? listed(e, names) : expected[e->type],
+                      lnrnn_json_shown(&value, shown));
 }
 
 /* Behind the bracket: reads every entry, each known and once, and none missing. */
@@ -278,27 +280,34 @@ lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file
     return status;
 }
 
+static lnrnn_status cannot(char *message)
+{
+    int missing = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
+    return lnrnn_fail(message, missing ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
+}
+
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char message[LNRNN_MESSAGE])
 {
     struct stat about;
+    FILE *stream = NULL;
+    lnrnn_status status;
     int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is not waited for */
-    int error = errno, opened = descriptor >= 0;
-    if (opened ? fstat(descriptor, &about) : stat(path, &about))
-        return lnrnn_fail(message, LNRNN_NO_FILE, "no such file");
-    lnrnn_status status = !S_ISREG(about.st_mode)
-                              ? lnrnn_fail(message, LNRNN_INVALID, "it is not a regular file")
-                          : !opened ? lnrnn_fail(message, LNRNN_CANNOT_READ, "%s", strerror(error))
-                                    : LNRNN_OK;
-    FILE *stream = status ? NULL : fdopen(descriptor, "rb");
-    if (stream) {
-        setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
-        status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
-        fclose(stream);
+    if (descriptor < 0)
+        return cannot(message);
+    if (fstat(descriptor, &about))
+        status = cannot(message); /* GCOVR_EXCL_LINE: a disk that fails */
+    else if (!S_ISREG(about.st_mode))
+        status = lnrnn_fail(message, LNRNN_INVALID, "it is not a regular file");
+    else if (!(stream = fdopen(descriptor, "rb")))
+        status = lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
+    if (!stream) {
+        close(descriptor);
         return status;
     }
-    if (opened)
-        close(descriptor);
-    return status ? status : lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory to open it");
+    setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
+    status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
+    fclose(stream);
+    return status;
 }
 
 void lnrnn_model_file_close(lnrnn_model_file *model) { lnrnn_safetensors_close(&model->file); }

@@ -17,8 +17,10 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
         return LNRNN_OK;
+    /* GCOVR_EXCL_START: a disk that fails, and a file that changes while it is read */
     return ferror(stream) ? lnrnn_fail(message, LNRNN_CANNOT_READ, "%s", strerror(errno))
                           : REFUSE("it became shorter while it was read");
+    /* GCOVR_EXCL_STOP */
 }
 
 /* --- entries of the header ------------------------------------------------------------------------------ */
@@ -43,37 +45,31 @@ static const char *read_tensor(lnrnn_json *json, lnrnn_tensor *tensor)
 {
     lnrnn_array *array = &tensor->array;
     uint64_t offsets[2], shape[LNRNN_ARRAY_DIMS], size = 1;
-    size_t bounds = 0;
+    size_t dims = SIZE_MAX, bounds = 0, n = 0;
     lnrnn_text entry;
-    array->ndim = SIZE_MAX;
     if (lnrnn_json_next(json).kind != LNRNN_JSON_OBJECT)
         return "is not an object";
-    for (int first = 1; lnrnn_json_entry(json, first, &entry); first = 0) {
-        if (lnrnn_text_is(entry, "shape") && array->ndim == SIZE_MAX) {
-            if ((array->ndim = integers(json, shape, LNRNN_ARRAY_DIMS)) == SIZE_MAX)
-                return "has an invalid shape";
-        } else if (lnrnn_text_is(entry, "data_offsets") && !bounds) {
-            if ((bounds = integers(json, offsets, 2)) != 2 || offsets[0] > offsets[1])
-                return "has invalid data_offsets";
-        } else if (lnrnn_text_is(entry, "dtype") && !tensor->dtype) {
+    for (; lnrnn_json_entry(json, n == 0, &entry); n++) {
+        if (lnrnn_text_is(entry, "shape")) {
+            dims = integers(json, shape, LNRNN_ARRAY_DIMS);
+        } else if (lnrnn_text_is(entry, "data_offsets")) {
+            bounds = integers(json, offsets, 2);
+        } else { /* the entries of an object here are too many */
             lnrnn_json_value value = lnrnn_json_next(json);
-            if (value.kind != LNRNN_JSON_STRING)
-                return "has an invalid dtype";
-            tensor->dtype = value.text.bytes;
-            while (array->dtype < LNRNN_ARRAY_OTHER
-                   && !lnrnn_text_is(value.text, lnrnn_dtype_names[array->dtype]))
-                array->dtype++;
-        } else {
-            return "has an unknown entry, or one twice";
+            if (lnrnn_text_is(entry, "dtype") && value.kind == LNRNN_JSON_STRING)
+                tensor->dtype = value.text.bytes;
         }
     }
-    if (array->ndim == SIZE_MAX || !bounds || !tensor->dtype)
-        return "lacks a dtype, shape or data_offsets";
-    for (size_t k = 0; k < array->ndim; k++) {
+    if (n != 3 || dims == SIZE_MAX || bounds != 2 || offsets[0] > offsets[1] || !tensor->dtype)
+        return "must have a valid dtype, shape and data_offsets, and nothing else";
+    while (array->dtype < LNRNN_ARRAY_OTHER && strcmp(tensor->dtype, lnrnn_dtype_names[array->dtype]))
+        array->dtype++;
+    for (size_t k = 0; k < dims; k++) {
         if (shape[k] && size > SIZE_MAX / 8 / shape[k])
             return "has a shape that overflows";
         size *= array->shape[k] = (size_t)shape[k];
     }
+    array->ndim = dims;
     tensor->begin = offsets[0];
     tensor->end = offsets[1];
     if (array->dtype < LNRNN_ARRAY_OTHER && offsets[1] - offsets[0] != size * BYTES[array->dtype])
@@ -121,23 +117,24 @@ static const char *check_tensors(lnrnn_safetensors *file, uint64_t bytes, const 
     lnrnn_tensor *t = file->tensors;
     uint64_t end = 0;
     size_t n = file->count;
+    const char *wrong = NULL;
     if (n)
         qsort(t, n, sizeof *t, by_place);
-    for (size_t k = 0; k < n; end = t[k++].end) {
-        *name = t[k].array.name;
-        if (t[k].begin != end)
-            return "has data that overlap or leave a gap";
-    }
-    if (end != bytes)
-        return "has data that do not end with the file";
+    for (size_t k = 0; k < n && !wrong; end = t[k++].end)
+        if (t[k].begin != end) {
+            wrong = "has data that overlap or leave a gap";
+            *name = t[k].array.name;
+        }
+    if (!wrong && end != bytes)
+        wrong = "has data that do not end with the file";
     if (n)
         qsort(t, n, sizeof *t, by_name);
-    for (size_t k = 1; k < n; k++) {
-        *name = t[k].array.name;
-        if (!by_name(&t[k - 1], &t[k]))
-            return "stands there twice";
-    }
-    return NULL;
+    for (size_t k = 1; k < n; k++)
+        if (!by_name(&t[k - 1], &t[k])) {
+            wrong = "stands there twice";
+            *name = t[k].array.name;
+        }
+    return wrong;
 }
 
 static lnrnn_status read_header(lnrnn_json *json, uint64_t bytes, lnrnn_safetensors *file, char *message)
@@ -155,7 +152,7 @@ static lnrnn_status read_header(lnrnn_json *json, uint64_t bytes, lnrnn_safetens
             room = 2 * room + 16;
             lnrnn_tensor *more = realloc(file->tensors, room * sizeof *more);
             if (!more)
-                return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of its tensors");
+                return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
             file->tensors = more;
         }
         file->tensors[file->count] = (lnrnn_tensor){.array.name = name.bytes};
@@ -165,9 +162,11 @@ static lnrnn_status read_header(lnrnn_json *json, uint64_t bytes, lnrnn_safetens
     }
     if (!wrong && !lnrnn_json_end(json))
         wrong = check_tensors(file, bytes, &name.bytes);
-    if (json->wrong)
-        return REFUSE("its header is no JSON at byte %td", json->wrong - file->header);
-    return wrong ? REFUSE("entry %s of its header %s", lnrnn_text_shown(name.bytes, shown), wrong) : LNRNN_OK;
+    if (wrong && *name.bytes)
+        return REFUSE("entry %s of its header %s", lnrnn_text_shown(name.bytes, shown), wrong);
+    return json->wrong ? REFUSE("its header is no JSON at byte %td", json->wrong - file->header)
+           : wrong     ? REFUSE("its header %s", wrong)
+                       : LNRNN_OK;
 }
 
 lnrnn_status lnrnn_safetensors_open(FILE *stream, uint64_t size, lnrnn_safetensors *file, char *message)
@@ -179,7 +178,7 @@ lnrnn_status lnrnn_safetensors_open(FILE *stream, uint64_t size, lnrnn_safetenso
     if (size < sizeof prefix)
         return REFUSE("it has %d bytes", (int)size);
     if ((status = take(stream, prefix, sizeof prefix, message)))
-        return status;
+        return status; /* GCOVR_EXCL_LINE: see take */
     for (int k = 8; k--;)
         length = length << 8 | prefix[k];
     size -= sizeof prefix;
@@ -187,9 +186,9 @@ lnrnn_status lnrnn_safetensors_open(FILE *stream, uint64_t size, lnrnn_safetenso
         return REFUSE("the length of its header is %llu, and %llu bytes follow", (unsigned long long)length,
                       (unsigned long long)size);
     if (!(file->header = malloc((size_t)length)))
-        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for its header");
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     if ((status = take(stream, file->header, (size_t)length, message)))
-        return status;
+        return status; /* GCOVR_EXCL_LINE: see take */
     lnrnn_json json = {file->header, file->header + length, NULL};
     return read_header(&json, size - length, file, message);
 }
@@ -205,7 +204,7 @@ lnrnn_status lnrnn_safetensors_read(FILE *stream, lnrnn_safetensors *file, char 
     bytes -= bytes % ALIGNMENT;
     char *at = file->data = aligned_alloc(ALIGNMENT, bytes);
     if (!at)
-        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for its %zu bytes of data", bytes);
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     if (file->count)
         qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
     for (size_t k = 0; k < file->count && !status; k++) {

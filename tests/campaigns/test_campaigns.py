@@ -26,6 +26,7 @@ QUICK = {
     "guard": ["control", "guard"],
     "machines": ["bits32", "musl"],  # tests/simd/test_aarch64.py runs NEON's kernels
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
+    "reader": ["fuzz"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],
 }  # fmt: skip

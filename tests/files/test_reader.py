@@ -1,0 +1,385 @@
+"""The C reader of files, through `load`: it refuses a damaged file and names the part that is wrong."""
+
+from __future__ import annotations
+
+import json
+import locale
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lnrnn
+from networks import network, run_python
+
+pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
+
+from test_io import equal, extra, pack, parts, refused, rename, tensor  # noqa: E402
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "m.safetensors"
+
+
+def with_config(header, **change):
+    """The header with other entries of the configuration; ... removes one."""
+    metadata = dict(header["__metadata__"])
+    config = json.loads(metadata["config"]) | change
+    metadata["config"] = json.dumps({k: v for k, v in config.items() if v is not ...})
+    return header | {"__metadata__": metadata}
+
+
+# --- truncated and mutated ----------------------------------------------------------------------------------
+
+
+def test_a_file_cut_at_every_byte(file):
+    rnn = network(1, 1, norm="batch", trained=1)
+    rnn.save(file)
+    raw = file.read_bytes()
+    for n in range(len(raw)):
+        file.write_bytes(raw[:n])
+        with pytest.raises(ValueError, match="no whole file of safetensors"):
+            lnrnn.load(file)
+    file.write_bytes(raw)
+    equal(rnn, lnrnn.load(file))
+
+
+def test_a_header_cut_at_every_byte(file):
+    """With a length that is right, so that the text itself ends early."""
+    header, data = parts(network(2, 3), file)
+    text = json.dumps(header).encode()
+    for n in range(1, len(text)):
+        file.write_bytes(pack(text[:n], data))
+        with pytest.raises(ValueError, match="no whole file of safetensors"):
+            lnrnn.load(file)
+
+
+def one(tmp_path_factory, **options):
+    path = tmp_path_factory.mktemp("one") / "m"
+    return *parts(network(2, 3, **options), path), path
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    return one(tmp_path_factory, cell="LSTM", norm="batch", trained=2)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def loads_or_refuses(path, content):
+    path.write_bytes(content)
+    try:
+        model = lnrnn.load(path)
+    except ValueError as error:
+        assert str(path) in str(error) and str(error).isprintable()
+    else:
+        assert all(
+            np.asarray(value).nbytes >= 0 and value.sum() is not None for value in model.state_dict().values()
+        )
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), value=JSON)
+def test_a_header_with_another_value_anywhere(lstm, data, value):
+    header, content, path = lstm
+    header = json.loads(json.dumps(header))
+    config = json.loads(header["__metadata__"]["config"])
+    inside = data.draw(st.sampled_from(["header", "tensor", "metadata", "config", "norm"]))
+    tensor = data.draw(st.sampled_from(sorted(set(header) - {"__metadata__"})))
+    place = {
+        "header": header, "tensor": header[tensor], "metadata": header["__metadata__"], "config": config,
+        "norm": config["norm"],
+    }[inside]  # fmt: skip
+    place[data.draw(st.sampled_from(sorted(place)) | st.text(max_size=6))] = value
+    if inside in ("config", "norm"):
+        header["__metadata__"]["config"] = json.dumps(config)
+    loads_or_refuses(path, pack(header, content))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), insert=st.binary(max_size=6))
+def test_a_header_with_other_bytes_anywhere(lstm, data, insert):
+    header, content, path = lstm
+    text = json.dumps(header).encode()
+    at = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(at, min(at + 6, len(text))))
+    loads_or_refuses(path, pack(text[:at] + insert + text[end:], content))
+
+
+# --- the words of a refusal ---------------------------------------------------------------------------------
+
+INVALID = "'gain_l0' of its header must have a valid dtype, shape and data_offsets"
+TENSORS = {
+    "overlapping": (tensor(data_offsets=[0, 12]), "has data that overlap or leave a gap"),
+    "a gap": (tensor("weight_ih_l0", shape=[3, 1], data_offsets=[60, 72]), "do not end with the file"),
+    "a huge shape": (tensor(shape=[2**62, 2**62]), "'gain_l0' of its header has a shape that overflows"),
+    "a shape of NaN": (tensor(shape=[float("nan")]), INVALID),
+    "a negative shape": (tensor(shape=[-3]), INVALID),
+    "a fraction": (tensor(shape=[3.0]), INVALID),
+    "many axes": (tensor(shape=[1] * 50), INVALID),
+    "a shape beyond int64": (tensor(shape=[2**63]), INVALID),
+    "one entry more": (tensor(more=1), INVALID),
+    "another size": (tensor(shape=[4]), "has a shape of another size than its data_offsets"),
+    "another shape": (tensor(shape=[1, 3]), r"tensor 'gain_l0' is \(1, 3\) F32, .* says \(3,\) F32"),
+    "another dtype": (tensor(dtype="U32"), r"tensor 'gain_l0' is \(3,\) U32, .* says \(3,\) F32"),
+    "another name": (rename("gain_l0", "gain_l1"), r"tensor 'gain_l0' is nothing, .* says \(3,\) F32"),
+    "one more": (extra("more", [0]), r"tensor 'more' is \(0,\) F32, its configuration says nothing"),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_refusal_names_the_tensor(file, name):
+    header, data = parts(network(2, 3), file)
+    change, words = TENSORS[name]
+    more = change(header)
+    file.write_bytes(pack(header, data + (more or b"")))
+    with pytest.raises(ValueError, match=words):
+        lnrnn.load(file)
+
+
+OF_LAYER, OF_BATCH = ({"kind": kind} for kind in ("layer", "batch"))
+CONFIGURATIONS = {
+    "cell": (dict(cell="lstm"), "cell must be one of 'RNN', 'LSTM', 'GRU', got 'lstm'"),
+    "fraction": (dict(hidden_size=1.5), "hidden_size must be an integer of at least 1, got 1.5"),
+    "large": (dict(hidden_size=2**31), "at least 1 and at most 2147483647, got 2147483648"),
+    "flag": (dict(bias=[1]), r"bias must be true or false, got \["),
+    "missing": (dict(bias=...), "its configuration has no entry 'bias'"),
+    "unknown": (dict(seed=3), "its configuration has the entry 'seed' that is unknown"),
+    "norm": (dict(norm="layer"), "norm must be null or an object, got 'layer'"),
+    "kind": (dict(norm={"eps": 1}), "its norm has no entry 'kind'"),
+    "other kind": (
+        dict(norm=OF_LAYER | {"momentum": 1}),
+        "its norm has the entry 'momentum' of another kind",
+    ),
+    "eps": (dict(norm=OF_LAYER | {"eps": float("inf")}), "its configuration is no JSON at byte"),
+    "momentum": (dict(norm=OF_BATCH | {"momentum": -1}), "momentum must be a number of at least 0, got -1"),
+    "carry": (dict(norm=OF_LAYER | {"cell": "carry"}), "cell must be 'out' or None where there is no cell"),
+    "layers": (dict(num_layers=900), "its configuration says 900 layers, it has 4 tensors"),
+    "int8": (dict(dtype="int8", input_size=200_000), "must not be 'int8' for weights of 200000 inputs"),
+    "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
+    "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_refusal_names_the_entry(file, name):
+    header, data = parts(network(2, 3), file)
+    change, words = CONFIGURATIONS[name]
+    file.write_bytes(pack(with_config(header, **change), data))
+    with pytest.raises(ValueError, match=words):
+        lnrnn.load(file)
+
+
+@pytest.mark.parametrize("schema", ["2", "10"])
+def test_a_later_version_is_refused_by_name(file, schema):
+    header, data = parts(network(2, 3), file)
+    header["__metadata__"]["schema"] = schema
+    header["__metadata__"]["config"] = "of another form"
+    with pytest.raises(ValueError, match=f"its schema is '{schema}', this version reads 1"):
+        file.write_bytes(pack(header, data))
+        lnrnn.load(file)
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def key(text):
+    """One more entry of the metadata, whose name is that text."""
+    return b'"schema"', b'"' + text + b'": "", "schema"'
+
+
+ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
+NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
+SHAPE = b'"shape": [3]'
+# Bytes of the header, and others in their place.
+TEXTS = {
+    "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header stands there twice"),
+    "one name twice": (b'"bias_l0"', b'"gain_l0"', "'gain_l0' of its header stands there twice"),
+    "metadata twice": (
+        b'"schema"',
+        b'"format": "lnrnn", "schema"',
+        "'__metadata__' of its header has an entry twice",
+    ),
+    "an entry twice": (
+        b'\\"bias\\": true',
+        b'\\"bias\\": true, \\"bias\\": true',
+        "has the entry 'bias' twice",
+    ),
+    "no UTF-8": (*key(b"\xff"), NOT_WHOLE),
+    "a short character": (*key(b"\xe2\x82"), NOT_WHOLE),
+    "an overlong character": (*key(b"\xc0\x80"), NOT_WHOLE),
+    "a surrogate": (*key(b"\xed\xa0\x80"), NOT_WHOLE),
+    "beyond Unicode": (*key(b"\xf4\x90\x80\x80"), NOT_WHOLE),
+    "half of a pair": (*key(b"\\ud83d"), NOT_WHOLE),
+    "a pair of firsts": (*key(b"\\ud83d\\ud83d"), NOT_WHOLE),
+    "the other half": (*key(b"\\ude00"), NOT_WHOLE),
+    "an escape of nothing": (*key(b"\\x"), NOT_WHOLE),
+    "an escape too short": (*key(b"\\u12"), NOT_WHOLE),
+    "a control character": (*key(b"\n"), NOT_WHOLE),
+    "a NUL in a name": (b'"gain_l0"', b'"gain_l0\\u0000"', "has a NUL in its name"),
+    "a comma too many": (b"}}", b"},}", NO_JSON),
+    "a comma too few": (b', "gain_l0"', b' "gain_l0"', NO_JSON),
+    "a colon too few": (b'"gain_l0":', b'"gain_l0"', NO_JSON),
+    "a name too few": (b'"gain_l0"', b"3", NO_JSON),
+    "more behind it": (b"}}", b"}}{}", NO_JSON),
+    "a leading zero": (SHAPE, b'"shape": [03]', INVALID.replace("gain", "bias")),
+    "a plus": (SHAPE, b'"shape": [+3]', INVALID.replace("gain", "bias")),
+    "an empty fraction": (SHAPE, b'"shape": [3.]', INVALID.replace("gain", "bias")),
+    "an empty exponent": (SHAPE, b'"shape": [3e]', INVALID.replace("gain", "bias")),
+    "many digits": (SHAPE, b'"shape": [' + b"3" * 900 + b"]", INVALID.replace("gain", "bias")),
+    "deep in a tensor": (SHAPE, b'"shape": ' + b"[" * 10**6, INVALID.replace("gain", "bias")),
+    "deep in the configuration": (
+        b'\\"norm\\": ',
+        b'\\"norm\\": ' + b"[" * 10**6,
+        "norm must be null or an object",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_hostile_json(file, name):
+    header, data = parts(network(2, 3), file)
+    text = json.dumps(header).encode()
+    old, new, words = TEXTS[name]
+    assert old in text
+    file.write_bytes(pack(text.replace(old, new, 1), data))
+    with pytest.raises(ValueError, match=words):
+        lnrnn.load(file)
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_of_other_writers(file, ascii_only):
+    """Spaces, escapes, characters beyond ASCII, entries in another order, arrays at any address."""
+    rnn = network(2, 3, norm="batch", trained=2)
+    header, data = parts(rnn, file)
+    metadata = header.pop("__metadata__")
+    arrays = {name: data[slice(*h["data_offsets"])] for name, h in header.items()}
+    moved, content = {}, b""
+    for name in sorted(arrays, key=lambda name: (len(arrays[name]) % 8 == 0, name)):
+        moved[name] = header[name] | {"data_offsets": [len(content), len(content) + len(arrays[name])]}
+        content += arrays[name]
+    assert any(h["data_offsets"][0] % 8 for h in moved.values() if h["dtype"] == "F64")
+    moved["__metadata__"] = dict(reversed(metadata.items())) | {"\u043a": "\u20ac \U0001f600 \n\t\\\x7f"}
+    text = json.dumps(moved, ensure_ascii=ascii_only, indent=3).replace(
+        '"lnrnn"', '"\\u006cnr\\u006E\\u006e"'
+    )
+    file.write_bytes(pack(f"{text}\r\n\t ".encode(), content))
+    equal(lnrnn.load(file), rnn)
+
+
+NUMBERS = (
+    "1e-5", "0.00001", "1E-5", "10e-6", "100e-0007", "1", "0", "-0", "0.25", "1e-320", "5e-324", "1e-999",
+    "123456789012345678901234567890", "0.1000000000000000055511151231257827021181583404541015625",
+    "2.2250738585072011e-308", "1.7976931348623157e308", "9223372036854775807", "9223372036854775808",
+)  # fmt: skip
+
+
+def with_numbers(path):
+    header, data = parts(network(2, 3), path)
+    for number in NUMBERS:
+        text = header["__metadata__"]["config"].replace("1e-05", number)
+        changed = header | {"__metadata__": header["__metadata__"] | {"config": text}}
+        path.write_bytes(pack(changed, data))
+        assert lnrnn.load(path).norm.eps.hex() == float(number).hex(), number
+
+
+def test_numbers_are_those_of_python(file):
+    with_numbers(file)
+
+
+def test_numbers_do_not_depend_on_the_locale(file):
+    """Where numbers have a comma. The process is one of its own, for strtod asks its locale."""
+    names = [name for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8") if has_locale(name)]
+    if not names:
+        pytest.skip("needs a locale with a decimal comma")
+    done = run_python(f"""
+import locale, pathlib
+from test_reader import with_numbers
+locale.setlocale(locale.LC_ALL, {names[0]!r})
+with_numbers(pathlib.Path({str(file)!r}))
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def has_locale(name):
+    before = locale.setlocale(locale.LC_NUMERIC)
+    try:
+        locale.setlocale(locale.LC_NUMERIC, name)
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_NUMERIC, before)
+    return True
+
+
+def test_a_placement_that_the_cell_resolves(file):
+    """Files of other writers may have it as a user gives it."""
+    header, data = parts(network(2, 3), file)
+    for placement in ("gate", None, "joint"):
+        norm = {"kind": "layer", "placement": placement}
+        file.write_bytes(pack(with_config(header, norm=norm), data))
+        assert lnrnn.load(file).norm == lnrnn.RNN(2, 3).norm
+
+
+# --- whole files --------------------------------------------------------------------------------------------
+
+
+def test_a_header_of_100_mb_is_refused(file):
+    with open(file, "wb") as sparse:
+        sparse.write(struct.pack("<Q", 100_000_001))
+        sparse.truncate(200_000_000)
+    assert "the length of its header is 100000001" in refused(file)
+
+
+def test_names_of_files(tmp_path):
+    path = tmp_path / "ключ \udcff"
+    rnn = network(2, 3)
+    rnn.save(path)
+    equal(lnrnn.load(os.fsencode(path)), rnn)
+    for none in (str(path) + "\0", tmp_path / "none", str(path) + "/none", "x" * 5000):
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            lnrnn.load(none)
+
+
+def test_the_arrays_outlive_the_network_and_the_file(file):
+    rnn = network(2, 3)
+    rnn.save(file)
+    kept = lnrnn.load(file).parameters()
+    os.remove(file)
+    for name, value in kept.items():
+        assert not value.flags.writeable and value.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(value, getattr(rnn, name))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_nothing_stays_open_or_is_lost(file):
+    rnn = network(300, 300)
+    rnn.save(file)
+    raw = file.read_bytes()
+    broken = file.with_name("broken")
+    broken.write_bytes(raw[:-1])
+
+    def memory():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def some():
+        for _ in range(50):
+            lnrnn.load(file)
+            with pytest.raises(ValueError):
+                lnrnn.load(broken)
+
+    some()
+    before, files = memory(), len(os.listdir("/proc/self/fd"))
+    some()
+    assert memory() - before < 20 * len(raw) and len(os.listdir("/proc/self/fd")) == files
