@@ -126,7 +126,7 @@ cdef int allowed_threads() except -1:
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
     """The most threads of a call of recurrent layers. If one thread is enough for the work, the context and the
     environment need not be read."""
-    return threads if threads else 1 if lnrnn_useful_threads(multiply_adds, 2) < 2 else allowed_threads()
+    return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
 def get_num_threads():

@@ -243,7 +243,7 @@ cdef extern from "rnn/cost_model.h" nogil:
 
 cdef extern from "runtime/thread_policy.h" nogil:
     int lnrnn_allowed_threads(int own)
-    int lnrnn_useful_threads(double multiply_adds, int threads)
+    bint lnrnn_repays_threads(double multiply_adds)
 
     ctypedef struct lnrnn_partition:
         int groups, team, divide_rows

@@ -91,7 +91,7 @@ static void sums_task(void *ctx, size_t index, int worker)
     const size_t c = index % j->strips * j->channels, channels = lnrnn_min(j->channels, C - c);
     const size_t offset = (sample * C + c) * b->L * j->size;
     double *const sums = j->sums + block * 8 * C;
-    const lnrnn_batch_block part = {
+    const lnrnn_batch_block sums_of = {
         .samples = lnrnn_min(j->samples, b->N - sample),
         .C = C,
         .channels = channels,
@@ -104,9 +104,9 @@ static void sums_task(void *ctx, size_t index, int worker)
     };
     (void)worker;
     for (size_t k = 0; k < (j->gy ? 4 : 2); k++)
-        memset(part.sums + k * C, 0, channels * sizeof *part.sums);
-    memset(part.partial, 0, 4 * channels * j->real);
-    j->kernels->batch_sums(&part);
+        memset(sums_of.sums + k * C, 0, channels * sizeof *sums_of.sums);
+    memset(sums_of.partial, 0, 4 * channels * j->real);
+    j->kernels->batch_sums(&sums_of);
 }
 
 /* Values that a pass reads. */

@@ -133,12 +133,13 @@ static void gru_gate_cell_backward(const backward_job *j, const back_step *s, co
         memcpy(b.gx + i * j->wide, b.ga + i * j->wide, 2 * H * sizeof *b.gx);
 }
 
-static cell_backward *const CELL_BACKWARD[LNRNN_STEPS] = {
+static cell_backward *const CELL_BACKWARD[] = {
     [LNRNN_STEP_RNN] = rnn_cell_backward,
     [LNRNN_STEP_LSTM] = lstm_cell_backward,
     [LNRNN_STEP_GRU] = gru_cell_backward,
     [LNRNN_STEP_GRU_GATE] = gru_gate_cell_backward,
 };
+_Static_assert(sizeof CELL_BACKWARD / sizeof *CELL_BACKWARD == LNRNN_STEPS, "a row for each step kernel");
 
 /* --- a step ----------------------------------------------------------------------------------------- */
 

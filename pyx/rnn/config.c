@@ -7,11 +7,12 @@
 static const struct {
     size_t num_gates;
     int cell_state, saved_gates, direct_h;
-} CELLS[LNRNN_CELLS] = {
+} CELLS[] = {
     [LNRNN_RNN] = {.num_gates = 1},
     [LNRNN_LSTM] = {.num_gates = 4, .cell_state = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
 };
+_Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
 /* A cell without norms is one more form beside those of the placements. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
@@ -20,7 +21,7 @@ enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans;
     size_t scratch_gates;
-} FORMS[LNRNN_CELLS][FORMS_OF_A_CELL] = {
+} FORMS[][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
         {
             [BARE] = {.step_kernel = LNRNN_STEP_RNN},
@@ -61,6 +62,7 @@ static const struct {
                             .scratch_gates = 3},
         },
 };
+_Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
 /* How a site reads its values; the scale and shift of batch norm belong to a step: step.c adds them. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)

@@ -14,6 +14,7 @@ typedef struct {
     size_t next;
     char padding[64 - sizeof(size_t)];
 } task_queue;
+_Static_assert(sizeof(task_queue) == 64, "a queue has a cache line of its own");
 
 typedef struct {
     size_t n, queues;

@@ -24,9 +24,11 @@ typedef struct {
     size_t mapped, bytes; /* bytes of the mapping and of the block */
     char padding[40];
 } header;
+_Static_assert(sizeof(header) == 64, "a block begins at a multiple of 64");
 
 /* The address of a cached block, a multiple of HUGE, plus its size in units of GRAIN; or 0. */
 static uintptr_t cached[LNRNN_CACHED_BLOCKS];
+_Static_assert(LNRNN_CACHED_BYTES / GRAIN < HUGE, "the size fits into the low bits of the address");
 static size_t cached_bytes;
 static unsigned next_place;
 

@@ -68,6 +68,8 @@ void lnrnn_set_thread_limit(int threads)
 
 /* --- 2. worth it --------------------------------------------------------------------------------------- */
 
+int lnrnn_repays_threads(double multiply_adds) { return multiply_adds >= LNRNN_THREAD_WORK; }
+
 int lnrnn_useful_threads(double multiply_adds, int threads)
 {
     const double useful = 1 + multiply_adds / LNRNN_THREAD_WORK;

@@ -3,7 +3,8 @@
  *  1. limit       How many threads may the call use? Its own number, else the number of the process, else the
  *                 default. Cython asks when a call begins: lnrnn_allowed_threads.
  *  2. worth it    How many threads does the work repay? A call of little work keeps to one. plan.c and
- *                 network_plan.c ask once for a shape: lnrnn_useful_threads.
+ *                 network_plan.c ask once for a shape: lnrnn_useful_threads. For a short call Cython asks
+ *                 before the first question, whose answer then does not matter: lnrnn_repays_threads.
  *  3. partition   What do the threads divide: sequences, or the hidden units of a step, or both? The cost
  *                 model (rnn/cost_model.c) gives the time of each partition. plan.c asks once for a shape:
  *                 lnrnn_choose_partition.
@@ -37,7 +38,11 @@ void lnrnn_set_thread_limit(int threads);
 
 /* --- 2. worth it --------------------------------------------------------------------------------------- */
 
-/* -> at most `threads`: one for each LNRNN_THREAD_WORK multiply-adds, and one more. */
+/* Can the work repay a second thread? It only compares, so the caller's floating-point flags stay as they
+ * are. */
+int lnrnn_repays_threads(double multiply_adds);
+/* -> at most `threads`: one for each LNRNN_THREAD_WORK multiply-adds, and one more. In the default state of
+ * floats.h. */
 int lnrnn_useful_threads(double multiply_adds, int threads);
 /* Is the work so little that a lost time slice would decide its time? */
 int lnrnn_is_brief(double multiply_adds);

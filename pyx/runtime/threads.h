@@ -36,6 +36,8 @@ typedef struct {
     int oversubscribed; /* set after a wait so long that a thread of the team must have lost its core */
     char more_padding[56];
 } lnrnn_barrier;
+_Static_assert(offsetof(lnrnn_barrier, phase) == 64,
+               "threads spin on another cache line than they arrive at");
 void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 
 /* A loop that waits for another thread calls this between two looks at the awaited value. Zero-initialise the

@@ -79,12 +79,14 @@
         .gx_planes = gx_planes_kernel_##t,                     \
     }
 
-const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[LNRNN_DTYPES] = {
+const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[] = {
     [LNRNN_FLOAT32] = LNRNN_NORM_TABLE(f32),
     [LNRNN_FLOAT64] = LNRNN_NORM_TABLE(f64),
     [LNRNN_BFLOAT16] = LNRNN_NORM_TABLE(bf16),
     [LNRNN_FLOAT16] = LNRNN_NORM_TABLE(f16),
 };
+_Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES * sizeof(lnrnn_norm),
+               "a row of kernels for each type");
 #endif
 
 #ifdef LNRNN_PART_CELLS
