@@ -196,10 +196,8 @@ def compiled(folder: Path, chosen: list[Unit], flags: str) -> list[str]:
 
     def one(unit: Unit) -> str:
         target = str(folder / f"{unit.name}.o")
-        headers = [f"-I{ROOT / name}" for name in unit.include]
-        done(
-            ["gcc", *unit.flags, "-g", *flags.split(), *headers, "-c", str(ROOT / unit.source), "-o", target]
-        )
+        words = [*unit.flags, "-g", *flags.split(), *(f"-I{ROOT / name}" for name in unit.include)]
+        done(["gcc", *words, "-c", str(ROOT / unit.source), "-o", target])
         return target
 
     folder.mkdir(parents=True, exist_ok=True)
