@@ -1,14 +1,16 @@
 # cython: language_level=3, auto_pickle=False
-"""Buffers to pointers, and nothing else: the Python above has checked and allocated, the C below cannot fail.
+"""Buffers to pointers, between the Python above, which checks, and the C below, which cannot fail.
 
-What the Python above promises is asserted here once more where a broken promise would mean a wild pointer. What
-calls of several threads change in one object is changed in critical sections, for Pythons without the interpreter's
-lock; in others they are nothing.
+A function first takes plain arrays as they are, allocates their results and calls C. It gives None for all other
+arguments: Python then converts them, or says what is wrong. The promises of that Python are asserted where a broken
+one would mean a wild pointer. Objects that several threads share change in critical sections, for Pythons without
+the interpreter's lock; in others these are nothing.
 """
 cimport cython
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_New
+from cpython.pystate cimport PyThreadState
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
@@ -23,6 +25,7 @@ from lnrnn_c cimport *
 import os
 import warnings
 from contextvars import ContextVar
+from enum import IntEnum
 from time import perf_counter
 
 import numpy as np
@@ -142,6 +145,8 @@ lnrnn_get_num_threads()  # counts the cores now
 ctypedef int (*pending)(void *) except -1
 
 cdef extern from "Python.h":
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
     int Py_AddPendingCall(pending function, void *argument) nogil
 
 cdef int threads_wanted, threads_given
@@ -298,7 +303,6 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
-include "enums.pxi"
 include "fresh.pxi"
 include "arrays.pxi"
 include "elementwise.pxi"

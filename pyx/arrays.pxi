@@ -82,21 +82,26 @@ cdef inline object read_only(object array):
     return array
 
 
+cdef inline bint is_double(object p) noexcept:
+    return p is not None and cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64
+
+
 cdef object rounded(int kind, int ndim, cnp.npy_intp *dims, const double *values):
     """A new array of that type and shape with these values."""
     array = cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(<cnp.ndarray>array)
-    cdef float *f = <float *>data(array)
-    cdef double *d = <double *>data(array)
-    cdef lnrnn_floats own = lnrnn_enter_floats()
-    if kind == cnp.NPY_FLOAT32:
-        for i in range(n):
-            f[i] = <float>values[i]
-    else:
-        for i in range(n):
-            d[i] = values[i]
-    lnrnn_leave_floats(&own)
+    lnrnn_write_doubles(cnp.PyArray_SIZE(<cnp.ndarray>array), values, data(array), is_double(array), False)
     return array
+
+
+# Other Python threads run between these two, if they are let. No Python object may be touched there.
+
+cdef inline PyThreadState *let_others(bint run) noexcept:
+    return PyEval_SaveThread() if run else NULL
+
+
+cdef inline void go_on(PyThreadState *state) noexcept:
+    if state != NULL:
+        PyEval_RestoreThread(state)
 
 
 cdef struct room:

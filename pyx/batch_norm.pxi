@@ -32,45 +32,6 @@ cdef inline bint statistic(object p, size_t C) noexcept:
     return channels(p, cnp.NPY_FLOAT32, C) or channels(p, cnp.NPY_FLOAT64, C)
 
 
-cdef void read_statistic(object p, size_t C, double *values) noexcept:
-    cdef size_t i
-    cdef float *f = <float *>data(p)
-    cdef lnrnn_floats own = lnrnn_enter_floats()
-    if cnp.PyArray_TYPE(<cnp.ndarray>p) == cnp.NPY_FLOAT64:
-        memcpy(values, f, C * sizeof(double))
-    else:
-        for i in range(C):
-            values[i] = f[i]
-    lnrnn_leave_floats(&own)
-
-
-cdef void update_statistic(void *p, int kind, size_t C, double momentum, const double *batch, size_t unbiased) noexcept:
-    """p = (1 - momentum) p + momentum * batch, or, of n = unbiased values, batch n / (n - 1). p: the data of a statistic of
-    that type, or NULL."""
-    cdef size_t i
-    cdef float *f = <float *>p
-    cdef double *d = <double *>p
-    cdef double old, new
-    cdef lnrnn_floats own
-    if p == NULL:
-        return
-    own = lnrnn_enter_floats()
-    old, new = 1 - momentum, momentum
-    if unbiased:
-        new *= <double>unbiased / <double>(unbiased - 1)
-    if kind == cnp.NPY_FLOAT64:
-        for i in range(C):
-            d[i] = old * d[i] + new * batch[i]
-    else:
-        for i in range(C):
-            f[i] = <float>(old * f[i] + new * batch[i])
-    lnrnn_leave_floats(&own)
-
-
-cdef inline int kind_of(object p) noexcept:
-    return 0 if p is None else cnp.PyArray_TYPE(<cnp.ndarray>p)
-
-
 cdef bint updatable(object p, x, gain, bias, out) noexcept:
     """None, or an array that may be written while the others are read and written?"""
     return p is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>p) and disjoint(p, x) and disjoint(p, gain) and disjoint(p, bias)
@@ -86,7 +47,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out, features=
     cdef void *py
     cdef void *pm
     cdef void *pv
-    cdef int mean_kind, var_kind
+    cdef bint mean_double, var_double
+    cdef PyThreadState *state
     if type(training) is not bool or type(momentum) is not float or not 0 <= momentum <= 1:
         return None
     if not cnp.PyArray_CheckExact(x):
@@ -107,23 +69,22 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out, features=
     elif mean is None or var is None:
         return None
     # Before other threads run, which may give the arrays another dtype.
-    pm, pv, mean_kind, var_kind = data(mean), data(var), kind_of(mean), kind_of(var)
+    pm, pv, mean_double, var_double = data(mean), data(var), is_double(mean), is_double(var)
     y = empty_like(x) if out is None else out
     py = data(y)
     need = lnrnn_batch_work(&b, train)
     take(&r, need + 2 * b.C)
     b.work, b.mean, b.var = r.values, r.values + need, r.values + need + b.C
     if not train:
-        read_statistic(mean, b.C, b.mean)
-        read_statistic(var, b.C, b.var)
-    if b.N * b.C * b.L < LNRNN_RELEASE_LOCK_ELEMENTS:
-        lnrnn_batch_norm(&b, py, train)
-    else:
-        with nogil:
-            lnrnn_batch_norm(&b, py, train)
-    if train:
-        update_statistic(pm, mean_kind, b.C, momentum, b.mean, 0)
-        update_statistic(pv, var_kind, b.C, momentum, b.var, count)
+        lnrnn_read_doubles(b.C, data(mean), is_double(mean), b.mean)
+        lnrnn_read_doubles(b.C, data(var), is_double(var), b.var)
+    state = let_others(b.N * b.C * b.L >= LNRNN_RELEASE_LOCK_ELEMENTS)
+    lnrnn_batch_norm(&b, py, train)
+    go_on(state)
+    if train and pm != NULL:
+        lnrnn_update_statistic(b.C, pm, mean_double, momentum, b.mean, 0)
+    if train and pv != NULL:
+        lnrnn_update_statistic(b.C, pv, var_double, momentum, b.var, count)
     leave(&r)
     return y
 
@@ -134,6 +95,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
     cdef room r
     cdef size_t need
     cdef bint train
+    cdef PyThreadState *state
     cdef cnp.npy_intp dims[1]
     if type(training) is not bool or not cnp.PyArray_CheckExact(x):
         return None
@@ -157,13 +119,11 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
     cdef double *ggain = b.var + b.C
     cdef double *gbias = ggain + b.C
     if not train:
-        read_statistic(mean, b.C, b.mean)
-        read_statistic(var, b.C, b.var)
-    if b.N * b.C * b.L < LNRNN_RELEASE_LOCK_ELEMENTS:
-        lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
-    else:
-        with nogil:
-            lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
+        lnrnn_read_doubles(b.C, data(mean), is_double(mean), b.mean)
+        lnrnn_read_doubles(b.C, data(var), is_double(var), b.var)
+    state = let_others(b.N * b.C * b.L >= LNRNN_RELEASE_LOCK_ELEMENTS)
+    lnrnn_batch_norm_backward(&b, pgy, pgx, ggain, gbias, train)
+    go_on(state)
     try:
         dims[0] = b.C
         kind = real_kind(b.dtype)

@@ -1,5 +1,8 @@
 # The elementwise functions. Part of _core.pyx. As those of layer_norm.pxi: None if an argument is not of the plainest kind.
 
+Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID})
+
+
 def map_f32(int function, x, out):
     """-> y, or None. function: a member of Function, or its value."""
     cdef int threads
@@ -10,10 +13,8 @@ def map_f32(int function, x, out):
     y = empty_like(x) if out is None else out
     cdef const float *px = <const float *>data(x)
     cdef float *py = <float *>data(y)
-    if n < LNRNN_RELEASE_LOCK_ELEMENTS:
-        lnrnn_map(function, n, px, py, 1)
-    else:
-        threads = allowed_threads()
-        with nogil:
-            lnrnn_map(function, n, px, py, threads)
+    threads = 1 if n < LNRNN_RELEASE_LOCK_ELEMENTS else allowed_threads()
+    cdef PyThreadState *state = let_others(n >= LNRNN_RELEASE_LOCK_ELEMENTS)
+    lnrnn_map(function, n, px, py, threads)
+    go_on(state)
     return y

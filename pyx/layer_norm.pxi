@@ -71,12 +71,10 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
     cdef const void *pg = data(gain)
     cdef const void *pb = data(bias)
     cdef void *py = data(y)
-    if size < LNRNN_RELEASE_LOCK_ELEMENTS:
-        lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, 1)
-    else:
-        threads = allowed_threads()
-        with nogil:
-            lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, threads)
+    threads = 1 if size < LNRNN_RELEASE_LOCK_ELEMENTS else allowed_threads()
+    cdef PyThreadState *state = let_others(size >= LNRNN_RELEASE_LOCK_ELEMENTS)
+    lnrnn_layer_norm(dtype, size // n, n, px, n, pg, pb, e, py, n, centred, threads)
+    go_on(state)
     return y
 
 
@@ -108,12 +106,9 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     if size >= LNRNN_RELEASE_LOCK_ELEMENTS:
         threads = allowed_threads()
     take(&r, lnrnn_layer_norm_work(size // n, n) + 2 * n)
-    if size < LNRNN_RELEASE_LOCK_ELEMENTS:
-        lnrnn_layer_norm_backward(dtype, size // n, n, pgy, px, pg, e, pgx, r.values, r.values + n, r.values + 2 * n, 1)
-    else:
-        with nogil:
-            lnrnn_layer_norm_backward(dtype, size // n, n, pgy, px, pg, e, pgx, r.values, r.values + n, r.values + 2 * n,
-                                      threads)
+    cdef PyThreadState *state = let_others(size >= LNRNN_RELEASE_LOCK_ELEMENTS)
+    lnrnn_layer_norm_backward(dtype, size // n, n, pgy, px, pg, e, pgx, r.values, r.values + n, r.values + 2 * n, threads)
+    go_on(state)
     try:
         axes = row_axes(shape)
         dims = cnp.PyArray_DIMS(<cnp.ndarray>x) + cnp.PyArray_NDIM(<cnp.ndarray>x) - axes

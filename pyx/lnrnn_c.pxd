@@ -160,6 +160,8 @@ cdef extern from "rnn/network.h" nogil:
         int resumed
         float *scratch
 
+    int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
+    size_t lnrnn_active_steps(const lnrnn_network_call *n)
     size_t lnrnn_network_plan(lnrnn_network_call *n)
     int lnrnn_network_forward(lnrnn_network_call *n)
 
@@ -213,6 +215,11 @@ cdef extern from "file/model_file.h" nogil:
 
     lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)
     void lnrnn_model_file_close(lnrnn_model_file *model)
+
+cdef extern from "norm/statistics.h" nogil:
+    void lnrnn_read_doubles(size_t n, const void *array, int is_double, double *values)
+    void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add)
+    void lnrnn_update_statistic(size_t n, void *array, int is_double, double momentum, const double *batch, size_t unbiased)
 
 cdef extern from "runtime/floats.h" nogil:
     ctypedef struct lnrnn_floats:

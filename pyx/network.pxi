@@ -55,19 +55,19 @@ cdef class Call:
         """Forward, or back with g. work: multiply-adds, about."""
         cdef size_t need = lnrnn_network_plan(&self.c)
         cdef bint finished = False
-        cdef double since = 0, took
+        cdef double since, took
+        cdef PyThreadState *state
         if g != NULL:
             need = lnrnn_network_backward_plan(&self.c, g)
         if self.scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>self.scratch) < need:
             self.scratch = aligned(need)
         self.c.scratch, self.c.resumed = <float *>data(self.scratch), 0
         self.c.part = fixed_part or (0 if work < LNRNN_FIRST_PART_WORK else LNRNN_FIRST_PART_WORK)
-        if work < LNRNN_RELEASE_LOCK_WORK and not self.c.part:
-            finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
         while not finished:
             since = perf_counter() if self.c.part else 0
-            with nogil:
-                finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
+            state = let_others(work >= LNRNN_RELEASE_LOCK_WORK)
+            finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
+            go_on(state)
             if not finished:
                 took = perf_counter() - since
                 PyErr_CheckSignals()
@@ -200,7 +200,7 @@ cdef class Network:
         c.line_training, c.layer_training = call.line_training, call.layer_training
         for k in range(<size_t>len(self.layers)):
             layer = self.layers[k]
-            tapes.append(read_only(layer.tape(active_steps(c))))
+            tapes.append(read_only(layer.tape(lnrnn_active_steps(c))))
             call.line_training[k].tape = <float *>data(tapes[k])
         for k in range(self.net.layers):
             call.layer_training[k].y = <float *>data(outputs[k])
@@ -314,7 +314,9 @@ cdef class Network:
             if cn is None or axis(c0, 1) != <Py_ssize_t>c.states:
                 raise AssertionError("broken promise: an LSTM without c")
         c.B, c.rows = axis(rows, 0), <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
-        check_rows(c)
+        seen = np.zeros(c.states, np.bool_)
+        if not lnrnn_rows_fit(c, <char *>data(seen)):
+            raise AssertionError("broken promise: rows that cannot be")
         if training is None:
             return 0
         memset(call.line_training, 0, lines * sizeof(lnrnn_line_training))
@@ -353,7 +355,7 @@ cdef class Network:
         if training.tapes is not None:
             if (line.masks.h == NULL) != (config.zoneout_h == 0) or (line.masks.c == NULL) != (config.zoneout_c == 0):
                 raise AssertionError("broken promise: a tape with zoneout, and no masks of it")
-            n = lnrnn_tape_width(config) * active_steps(c)
+            n = lnrnn_tape_width(config) * lnrnn_active_steps(c)
             line.tape = <float *>pointer(training.tapes[k], cnp.NPY_FLOAT32, n, writable)
         return 0
 
@@ -422,7 +424,7 @@ cdef class Network:
                 layer = self.layers[k]
                 for one, (index, gain) in zip(grads[k][2:], layer.learnt, strict=True):
                     n = layer.width_of(index)
-                    rounded_to(n, layer.gradient_of(&g.line[k], index, gain)[0], one, add)
+                    lnrnn_write_doubles(n, layer.gradient_of(&g.line[k], index, gain)[0], out_floats(one, n), False, add)
             self.give(call)
             return grads
         finally:
@@ -440,39 +442,3 @@ cdef float *laid_out(lnrnn_network_call *c, array, size_t width, bint writable) 
     if c.steps and c.sequences and ((c.steps > 1 and steps != t) or (c.sequences > 1 and sequences != b)):
         raise AssertionError(f"broken promise: {array.shape} {array.strides}")
     return found
-
-
-cdef int check_rows(lnrnn_network_call *c) except -1:
-    """Rows within these arrays, longest first, no two with one state?"""
-    cdef size_t i, wrong = 0
-    cdef char some[512]
-    cdef char *seen = &some[0]
-    cdef int64_t steps = c.steps, sequences = c.sequences, states = c.states
-    cdef const lnrnn_row *row
-    if states > <int64_t>sizeof(some):
-        seen = <char *>malloc(states)
-    if seen == NULL:
-        raise MemoryError  # GCOVR_EXCL_LINE: no memory for the marks of more than 512 states
-    memset(seen, 0, states)
-    for i in range(c.B):
-        row = &c.rows[i]
-        if (row.sequence < 0 or row.sequence >= sequences or row.first < 0 or row.length < 0 or row.first > steps
-                or row.length > steps - row.first or row.end < row.first + row.length or row.end > steps
-                or row.state < 0 or row.state >= states or seen[row.state] or row.start < 0 or row.start > INT64_MAX - row.length
-                or (i and row.length > c.rows[i - 1].length)):
-            wrong += 1
-            break
-        seen[row.state] = 1
-    if seen != &some[0]:
-        free(seen)
-    if wrong:
-        raise AssertionError("broken promise: rows that cannot be")
-    return 0
-
-
-cdef size_t active_steps(const lnrnn_network_call *c) noexcept:
-    """Those of all rows: the sum of their lengths."""
-    cdef size_t i, n = 0
-    for i in range(c.B):
-        n += <size_t>c.rows[i].length
-    return n

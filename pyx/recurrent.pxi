@@ -1,5 +1,18 @@
 # The parameters of a recurrent layer in one direction. Part of _core.pyx.
 
+# The enumerations of lnrnn.h for Python, which finds a member by the name that a user gives: Placement["SPLIT"].
+CellKind = IntEnum("CellKind", {"RNN": LNRNN_RNN, "LSTM": LNRNN_LSTM, "GRU": LNRNN_GRU})
+Activation = IntEnum("Activation", {"TANH": LNRNN_ACT_TANH, "RELU": LNRNN_ACT_RELU, "SIGMOID": LNRNN_ACT_SIGMOID, "IDENTITY": LNRNN_ACT_IDENTITY})
+NormKind = IntEnum("NormKind", {"NONE": LNRNN_NORM_NONE, "LAYER": LNRNN_NORM_LAYER, "BATCH": LNRNN_NORM_BATCH})
+Placement = IntEnum("Placement", {"JOINT": LNRNN_JOINT, "SPLIT": LNRNN_SPLIT, "GATE": LNRNN_GATE})
+Span = IntEnum("Span", {"PAPER": LNRNN_SPAN_PAPER, "ALL": LNRNN_SPAN_ALL})
+CellNorm = IntEnum("CellNorm", {"NONE": LNRNN_CELL_NONE, "OUT": LNRNN_CELL_OUT, "CARRY": LNRNN_CELL_CARRY})
+WeightType = IntEnum("WeightType", {
+    "FLOAT32": LNRNN_WEIGHT_F32, "BFLOAT16": LNRNN_WEIGHT_BF16, "INT8": LNRNN_WEIGHT_I8, "INT8_OF_8_BITS": LNRNN_WEIGHT_I8A8})
+Overrun = IntEnum("Overrun", {"RAISE": LNRNN_OVERRUN_RAISE, "LAST": LNRNN_OVERRUN_LAST, "MEAN": LNRNN_OVERRUN_MEAN, "BATCH": LNRNN_OVERRUN_BATCH})
+INT8_INPUTS = LNRNN_INT8_INPUTS
+
+
 def fold(mean, var, gain, bias, double eps, bint averages):
     """Batch norm of the known steps, mean and var (known, width), with gain (width) and bias (width) or None. averages: a
     row more, of the means over the steps. -> scale, shift (known or known + 1, width)."""
@@ -100,8 +113,8 @@ cdef class Layer:
         self.tables = tables
 
     cdef tuple pack(self):
-        """-> the address of the instruction set's name, W_ih, W_hh, packed. A caller keeps the tuple while C reads it: another thread
-        may pack again."""
+        """-> the address of the instruction set's name, W_ih, W_hh, packed. A caller keeps the tuple while C reads it:
+        another thread may pack again."""
         cdef tuple kept
         with cython.critical_section(self):
             kept = self.packed
@@ -182,17 +195,6 @@ cdef class Layer:
         if index >= LNRNN_SITES:
             return &g.inner[1 if index > LNRNN_SITES and self.config.inner_hh != NULL else 0]
         return &g.site[index].gain if gain else &g.site[index].bias
-
-
-cdef int rounded_to(size_t n, const double *values, object array, bint add) except -1:
-    """values (n) -> array (n), or added to it."""
-    cdef float *to = out_floats(array, n)
-    cdef size_t i
-    cdef lnrnn_floats own = lnrnn_enter_floats()
-    for i in range(n):
-        to[i] = to[i] + <float>values[i] if add else <float>values[i]
-    lnrnn_leave_floats(&own)
-    return 0
 
 
 cdef added(a, b):

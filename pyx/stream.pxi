@@ -125,6 +125,7 @@ cdef class Lanes:
         cdef const int64_t *chosen = NULL
         cdef const cnp.npy_bool *fresh = NULL
         cdef double multiply_adds
+        cdef PyThreadState *state
         cdef Workspace work
         cdef float *py
         if not native_floats(x):
@@ -159,11 +160,9 @@ cdef class Lanes:
         if lnrnn_handle_choose(&work.handle, chosen, fresh):
             self.give(work)
             return None
-        if multiply_adds < LNRNN_RELEASE_LOCK_WORK:
-            lnrnn_handle_run(&work.handle, py)
-        else:
-            with nogil:
-                lnrnn_handle_run(&work.handle, py)
+        state = let_others(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
+        lnrnn_handle_run(&work.handle, py)
+        go_on(state)
         if py == work.y:
             step = cnp.PyArray_STRIDES(<cnp.ndarray>y)
             copy_rows(<float *>data(y), step[0], step[ndim - 1], py, H * sizeof(float), sizeof(float), R, H)
@@ -174,30 +173,29 @@ cdef class Lanes:
         """Sets these lanes, (R,) int64: states, (layers, R, H) float32 each, and steps, (R,) int64; None: 0,
         but of steps, where states are given: as they are. All of it or, on an error, nothing; no signal is
         handled in between."""
-        cdef Py_ssize_t R = axis(rows, 0), L = len(self.network.layers), i, k, n
-        cdef size_t H = self.network.net.units
+        cdef Py_ssize_t R = axis(rows, 0), L = len(self.network.layers), i, k
+        cdef size_t row = self.network.net.units * sizeof(float)
         cdef const int64_t *chosen = indices(rows, R)
         cdef const int64_t *given = indices(steps, R)
-        cdef const float *source
-        cdef float *to
+        cdef const char *source
+        cdef char *to
         if states and len(states) != len(self.states):
             raise AssertionError(f"broken promise: {len(states)} states, of {len(self.states)}")
         for i in range(R):
             if chosen[i] < 0 or chosen[i] >= self.lanes:
                 raise AssertionError(f"broken promise: lane {chosen[i]}")
-            # What the batch gives is taken for all lanes at once: at one step.
+            # Statistics of the batch are those of one step.
             if given != NULL and (given[i] < 0 or given[i] > last_step or (self.network.net.together and given[i] != given[0])):
                 raise AssertionError(f"broken promise: step {given[i]}")
         for new in states:
-            floats(new, L * R * H)
-        for n in range(len(states)):
-            source, to = floats(states[n], L * R * H), out_floats(self.states[n], L * self.lanes * H)
-            for k in range(L):
-                for i in range(R):
-                    if source == NULL:
-                        memset(to + (k * self.lanes + chosen[i]) * H, 0, H * sizeof(float))
-                    else:
-                        memcpy(to + (k * self.lanes + chosen[i]) * H, source + (k * R + i) * H, H * sizeof(float))
-        for i in range(R):
-            if given != NULL:
-                self.step_of[chosen[i]] = given[i]
+            floats(new, L * R * self.network.net.units)
+        for own, new in zip(self.states, states):
+            to, source = <char *>data(own), <const char *>data(new)
+            for k in range(L * R):
+                i = k // R * self.lanes + chosen[k % R]
+                if source == NULL:
+                    memset(to + i * row, 0, row)
+                else:
+                    memcpy(to + i * row, source + k * row, row)
+        for i in range(R if given != NULL else 0):
+            self.step_of[chosen[i]] = given[i]

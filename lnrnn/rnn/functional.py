@@ -261,8 +261,16 @@ def backward(
     outputs = [time_first(a, False, made.batch_first) for a in (*saved[: made.num_layers - 1], y)]
     tapes = saved[made.num_layers - 1 :]
     batches = [of_steps(each, 0, rows.longest) for each in _seen(made, seen)]
-    tapes = [_active(tape, T * B, active) for tape in tapes]
-    remembered = training.taped(None, snapshot, rows, False, states, None, batches, tapes, x, outputs)
+    wanted = engine.Training(
+        batches or None,
+        [_active(tape, T * B, active) for tape in tapes],
+        None,
+        outputs,
+        [None] * made.num_layers,
+    )
+    remembered = training.Tape(
+        None, snapshot.compiled(), made, rows, (False, y.shape), states, None, x, wanted
+    )
     gstart: Any
     gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)
     return gx, list(_arrays(gstart)), [*grads.values()]

@@ -53,14 +53,34 @@ class Tape:
     """
 
     owner: object  # that network
+    network: Network  # the compiled one that ran
     architecture: Architecture
     rows: Rows
     layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
-    runs: tuple[Run, ...]  # by layer and direction
-    network: Network  # the compiled one that ran
-    outputs: tuple[Array, ...]  # by layer, (T, B, directions * H)
+    x: Array  # (T, B, D)
+    training: engine.Training  # with tapes or, in their places, Checkpoints
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """By layer and direction."""
+        D, H, own = self.architecture.directions, self.architecture.hidden_size, self.training
+        found = []
+        for k, record in enumerate(own.tapes or ()):
+            statistics = None if own.statistics is None else own.statistics[k]
+            y = (own.outputs or ())[k // D]
+            y = y if D == 1 else y[:, :, k % D * H : (k % D + 1) * H]
+            found.append(Run(statistics, record, self.inputs(k // D), y))
+        return tuple(found)
+
+    def inputs(self, layer: int) -> Array:
+        """(T, B, *): the first layer's are x. Later ones' are the outputs of the layer before, or those that
+        dropout leaves."""
+        dropped = self.training.dropped[layer]
+        if dropped is not None:
+            return dropped[0]
+        return (self.training.outputs or ())[layer - 1] if layer else self.x
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +95,7 @@ class Tape:
         return sum(array.nbytes for array in held)
 
     def __repr__(self) -> str:
-        T, B, _ = self.runs[0].x.shape
+        T, B, _ = self.x.shape
         return f"Tape({self.architecture}, steps={T}, batch_size={B}, nbytes={self.nbytes})"
 
     def __copy__(self) -> Tape:
@@ -131,19 +151,35 @@ def forward(
     if masks is not None and masks.drops_input(0):
         masks.on_input(0, x, x)
     seen = [blank(made.sides, rows.longest) for _ in made.suffixes] if made.sides else []
-    steps = int(rows.table[:, LENGTH].sum())
-    records: Any = [layer.tape(steps) if every is None else Checkpoints(every) for layer in snapshot.layers()]
+    steps, layers = int(rows.table[:, LENGTH].sum()), snapshot.layers()
+    records: Any = [layer.tape(steps) if every is None else Checkpoints(every) for layer in layers]
     outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)]
-    tape = taped(owner, snapshot, rows, unbatched, start, masks, seen, records, x, outputs)
-    if every is None:
-        _, end = engine.run(snapshot, x, rows, start, _training(tape), out=outputs[-1])
-    else:
-        end = _forward_checkpoints(tape, snapshot.layers())
+    wanted = engine.Training(
+        seen or None,
+        records,
+        None if masks is None else [masks.of_layer(k) for k in range(len(layers))],
+        outputs,
+        [_dropped(masks, n, outputs) for n in range(made.num_layers)],
+    )
     y = as_caller(outputs[-1], unbatched, made.batch_first)
+    tape = Tape(
+        owner, snapshot.compiled(), made, rows, (unbatched, y.shape), tuple(start), masks, x, wanted
+    )  # fmt: skip
+    if every is None:
+        _, end = engine.run(snapshot, x, rows, start, wanted, out=outputs[-1])
+    else:
+        end = _forward_checkpoints(tape)
     kept = [array for one in tape.runs for array in one.arrays()] + ([] if masks is None else masks.arrays())
     for array in (*rows.arrays(), *start, *outputs, *kept):
         array.setflags(write=False)
     return copied(y), as_state(end, unbatched), tape, seen
+
+
+def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
+    """As engine.Training has it."""
+    if masks is None or not layer or not masks.drops_input(layer):
+        return None
+    return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
 
 
 def short(
@@ -156,77 +192,22 @@ def short(
     if found is None:
         return None
     y, state, start, x, table, outputs, tapes = found
-    x, *outputs = (time_first(a, False, made.batch_first) for a in (x, *outputs))
-    return y, state, taped(owner, snapshot, Rows(table), False, start, None, [], tapes, x, outputs)
+    if made.batch_first:
+        x, *outputs = (time_first(a, False, True) for a in (x, *outputs))
+    wanted = engine.Training(None, tapes, None, outputs, [None] * made.num_layers)
+    return y, state, Tape(owner, compiled, made, Rows(table), (False, y.shape), start, None, x, wanted)
 
 
-def taped(
-    owner: object,
-    snapshot: Snapshot,
-    rows: Rows,
-    unbatched: bool,
-    start: Sequence[Array],
-    masks: Masks | None,
-    seen: Sequence[dict[str, Any]],
-    records: Sequence[Array | Checkpoints],
-    x: Array,
-    outputs: Sequence[Array],
-) -> Tape:
-    """x (T, B, D), outputs (T, B, directions * H): as laid out in memory."""
-    made = snapshot.architecture
-    D, H = made.directions, made.hidden_size
-    runs = []
-    for k, record in enumerate(records):
-        layer = k // D
-        if k % D == 0 and layer:
-            x = outputs[layer - 1]
-            if masks is not None and masks.drops_input(layer):
-                x = engine.empty_outputs(made, x.shape[0], x.shape[1])
-        y = outputs[layer] if D == 1 else outputs[layer][:, :, k % D * H : (k % D + 1) * H]
-        runs.append(Run(seen[k] if seen else None, record, x, y))
-    shape = as_caller(outputs[-1], unbatched, made.batch_first).shape
-    return Tape(
-        owner,
-        made,
-        rows,
-        (unbatched, shape),
-        tuple(start),
-        masks,
-        tuple(runs),
-        snapshot.compiled(),
-        tuple(outputs),
-    )
-
-
-def _training(tape: Tape) -> engine.Training:
-    """The arrays of a tape without checkpoints."""
-    masks, lines, D = tape.masks, range(len(tape.runs)), tape.architecture.directions
-    statistics = [run.statistics for run in tape.runs]
-    layers = range(len(tape.outputs))
-    return engine.Training(
-        statistics=None if None in statistics else statistics,
-        tapes=[run.record for run in tape.runs],
-        masks=None if masks is None else [masks.of_layer(k) for k in lines],
-        outputs=tape.outputs,
-        dropped=[
-            (tape.runs[n * D].x, *masks.of_input(n))
-            if n and masks is not None and masks.drops_input(n)
-            else None
-            for n in layers
-        ],
-    )
-
-
-def _forward_checkpoints(tape: Tape, layers: Sequence[Any]) -> list[Array]:
+def _forward_checkpoints(tape: Tape) -> list[Array]:
     """-> the states at the sequences' ends."""
-    masks, D = tape.masks, tape.architecture.directions
+    masks, D, outputs = tape.masks, tape.architecture.directions, tape.training.outputs or ()
     before = [tape.rows.begin(s, D) for s in tape.start]
     after = [np.empty_like(s) for s in before]
     for k, run in enumerate(tape.runs):
         if k % D == 0 and k and masks is not None and masks.drops_input(k // D):
-            masks.on_input(k // D, tape.outputs[k // D - 1], run.x)
+            masks.on_input(k // D, outputs[k // D - 1], run.x)
         run.record.forward(
-            alone(layers[k]), k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
+            alone(tape.network.layers[k]), k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
             after=[s[k] for s in after], rows=tape.rows.table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k),
         )  # fmt: skip
@@ -257,7 +238,7 @@ def backward(
     """See Network.backward."""
     made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks
     H, D = made.hidden_size, made.directions
-    T, B, _ = tape.runs[0].x.shape
+    T, B, _ = tape.x.shape
     if gy is None:
         grad = np.zeros((T, B, D * H), FLOAT32)
     else:
@@ -276,14 +257,15 @@ def backward(
         gafter = [parts.begin_backward(g, D) for g in gend]
     gbefore = [np.empty(s.shape, FLOAT32) for s in before]
     given = None if out is None else [[out[name] for name in names] for names in made.gradients]
-    gx: Array | None = empty(tape.runs[0].x.shape) if grad_x else None
-    if isinstance(tape.runs[0].record, Checkpoints):
+    gx: Array | None = empty(tape.x.shape) if grad_x else None
+    wanted = tape.training
+    if wanted.tapes and isinstance(wanted.tapes[0], Checkpoints):
         found = _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given)
     else:
         ends: Sequence[Any] = [None] if gafter is None else gafter
         found = tape.network.backward(
-            x=tape.runs[0].x, y=tape.outputs[-1], h0=before[0], c0=before[-1], rows=rows.table,
-            training=_training(tape), gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
+            x=tape.x, y=(wanted.outputs or ())[-1], h0=before[0], c0=before[-1], rows=rows.table,
+            training=wanted, gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
             gc0=gbefore[-1],
             grads=given, add=given is not None,
         )  # fmt: skip
@@ -314,10 +296,11 @@ def _backward_checkpoints(
     """As Network.backward of the compiled module. grad: of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
     H, D = made.hidden_size, made.directions
-    found: list[list[Array]] = [[] for _ in tape.runs]
+    found: list[list[Array]] = [[] for _ in made.suffixes]
     below: Array | None = None
-    for k in reversed(range(len(tape.runs))):
-        run, d = tape.runs[k], k % D
+    runs = tape.runs
+    for k in reversed(range(len(runs))):
+        run, d = runs[k], k % D
         if d == D - 1 and below is not None:
             grad, below = below, None
         own: Array | None = None

@@ -10,7 +10,7 @@ lnrnn_status lnrnn_fail(char message[LNRNN_MESSAGE], lnrnn_status status, const 
     if (message)
         vsnprintf(message, LNRNN_MESSAGE, format, arguments);
     va_end(arguments);
-    for (char *at = message; *at; at++)
+    for (char *at = message; message && *at; at++)
         *at = *at >= ' ' && *at <= '~' ? *at : '?';
     return status;
 }

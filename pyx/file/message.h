@@ -4,7 +4,7 @@
 
 #include "lnrnn.h"
 
-/* Writes the message, cut to its buffer, which may be NULL. -> status. */
+/* Writes the message, printable ASCII and cut to its buffer, which may be NULL. -> status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

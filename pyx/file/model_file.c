@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,7 +70,7 @@ static int place(lnrnn_text text, const char *const *names)
     return -1;
 }
 
-/* "one of 'out', 'carry' or null" -> buffer. */
+/* "one of 'out', 'carry'" -> buffer. */
 static const char *listed(const entry *e, char buffer[LNRNN_MESSAGE])
 {
     int n = snprintf(buffer, LNRNN_MESSAGE, "one of");
@@ -311,21 +310,3 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
 }
 
 void lnrnn_model_file_close(lnrnn_model_file *model) { lnrnn_safetensors_close(&model->file); }
-
-lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE])
-{
-    lnrnn_model_file model;
-    lnrnn_status status = lnrnn_model_file_open(path, &model, message);
-    *network = NULL;
-    if (status)
-        return status;
-    const size_t count = model.file.count;
-    lnrnn_array *const arrays = malloc((count ? count : 1) * sizeof *arrays);
-    for (size_t k = 0; arrays && k < count; k++)
-        arrays[k] = model.file.tensors[k].array;
-    status = arrays ? lnrnn_network_create(&model.description, arrays, count, network, message)
-                    : lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", count);
-    free(arrays);
-    lnrnn_model_file_close(&model);
-    return status;
-}

@@ -117,23 +117,24 @@ static const char *check_tensors(lnrnn_safetensors *file, uint64_t bytes, const 
     lnrnn_tensor *t = file->tensors;
     uint64_t end = 0;
     size_t n = file->count;
+    const char *wrong = NULL;
     if (n)
         qsort(t, n, sizeof *t, by_place);
-    for (size_t k = 0; k < n; end = t[k++].end) {
-        *name = t[k].array.name;
-        if (t[k].begin != end)
-            return "has data that overlap or leave a gap";
-    }
-    if (end != bytes)
-        return "has data that do not end with the file";
+    for (size_t k = 0; k < n && !wrong; end = t[k++].end)
+        if (t[k].begin != end) {
+            wrong = "has data that overlap or leave a gap";
+            *name = t[k].array.name;
+        }
+    if (!wrong && end != bytes)
+        wrong = "has data that do not end with the file";
     if (n)
         qsort(t, n, sizeof *t, by_name);
-    for (size_t k = 1; k < n; k++) {
-        *name = t[k].array.name;
-        if (!by_name(&t[k - 1], &t[k]))
-            return "stands there twice";
-    }
-    return NULL;
+    for (size_t k = 1; k < n; k++)
+        if (!by_name(&t[k - 1], &t[k])) {
+            wrong = "stands there twice";
+            *name = t[k].array.name;
+        }
+    return wrong;
 }
 
 static lnrnn_status read_header(lnrnn_json *json, uint64_t bytes, lnrnn_safetensors *file, char *message)

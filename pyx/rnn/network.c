@@ -46,6 +46,29 @@ static size_t output_width(const lnrnn_network_call *n) { return n->network->dir
 /* A multiple of 64 bytes. */
 static size_t whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
+int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
+{
+    const int64_t steps = (int64_t)n->steps;
+    for (size_t i = 0; i < n->B; i++) {
+        const lnrnn_row *const row = &n->rows[i];
+        if (row->sequence < 0 || (uint64_t)row->sequence >= n->sequences || row->first < 0 || row->length < 0
+            || row->first > steps || row->length > steps - row->first || row->end < row->first + row->length
+            || row->end > steps || row->state < 0 || (uint64_t)row->state >= n->states || seen[row->state]
+            || row->start < 0 || row->start > INT64_MAX - row->length || (i && row->length > row[-1].length))
+            return 0;
+        seen[row->state] = 1;
+    }
+    return 1;
+}
+
+size_t lnrnn_active_steps(const lnrnn_network_call *n)
+{
+    size_t steps = 0;
+    for (size_t i = 0; i < n->B; i++)
+        steps += (size_t)n->rows[i].length;
+    return steps;
+}
+
 /* --- the plan ------------------------------------------------------------------------------------------- */
 
 static int of_one_length(const lnrnn_network_call *n)
@@ -56,7 +79,7 @@ static int of_one_length(const lnrnn_network_call *n)
 /* Sets of each line's call all on which a plan depends. */
 static void describe_lines(lnrnn_network_call *n)
 {
-    size_t last_step_end = n->any_start ? SIZE_MAX : 0;
+    size_t last_step_end = n->kept ? SIZE_MAX : 0;
     for (size_t i = 0; i < n->B; i++) {
         const size_t end = (size_t)(n->rows[i].start + n->rows[i].length);
         last_step_end = end > last_step_end ? end : last_step_end;
@@ -87,6 +110,7 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     describe_lines(n);
     n->wave = (lnrnn_wavefront){.line = n->line, .layers = net->layers, .directions = net->directions};
     n->side_by_side = !n->line_training && lnrnn_wavefront_plan(&n->wave, n->threads);
+    n->pointed = 0;
     n->deal = !n->line_training && !of_one_length(n);
     for (size_t k = 0; !n->side_by_side && k < lines; k++) {
         lnrnn_rnn_plan *const plan = &n->line[k].plan;
@@ -183,6 +207,7 @@ static void point_lines(lnrnn_network_call *n)
 /* x, the inputs of a layer after the first or their gradients -> out, which may be x: through the layer's dropout. */
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
+    LNRNN_DEFAULT_FLOATS;
     const lnrnn_layer_training *const training = &n->layer_training[layer];
     const size_t width = output_width(n);
     ptrdiff_t xt, xb;
@@ -201,6 +226,25 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
         }
 }
 
+/* -> less of a part, if the call has parts, after a line whose steps cost `products` products. */
+static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
+{
+    LNRNN_DEFAULT_FLOATS;
+    return left - all_steps_cost(r, products * (r->config->D + r->config->H)) / r->plan->threads;
+}
+
+/* Before the first part of a call. */
+static void begin(lnrnn_network_call *n)
+{
+    const size_t directions = n->network->directions, last = line_count(n) - directions;
+    n->at = 0;
+    if (!n->pointed)
+        point_lines(n);
+    for (size_t d = 0; n->pointed && d < directions; d++)
+        n->line[last + d].call.y = n->y + d * n->network->units;
+    n->pointed = n->kept;
+}
+
 static int forward_in_turn(lnrnn_network_call *n)
 {
     double left = n->part;
@@ -217,7 +261,7 @@ static int forward_in_turn(lnrnn_network_call *n)
             return 0;
         n->at++;
         if (n->part > 0)
-            left -= all_steps_cost(r, r->config->D + r->config->H) / r->plan->threads;
+            left = after_line(r, 1, left);
         if (n->part > 0 && left <= 0)
             return n->at == line_count(n);
     }
@@ -226,11 +270,8 @@ static int forward_in_turn(lnrnn_network_call *n)
 
 int lnrnn_network_forward(lnrnn_network_call *n)
 {
-    LNRNN_DEFAULT_FLOATS;
-    if (!n->resumed) {
-        n->at = 0;
-        point_lines(n);
-    }
+    if (!n->resumed)
+        begin(n);
     if (!n->side_by_side)
         return forward_in_turn(n);
     if (!n->resumed) {
@@ -300,6 +341,7 @@ static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients 
 /* The gradient of the inputs from direction 0 is added to that from direction 1. */
 static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
 {
+    LNRNN_DEFAULT_FLOATS;
     const lnrnn_rnn_gradients *const other = first + 1;
     for (size_t t = 0; first->gx && t < n->steps; t++)
         for (size_t b = 0; b < n->sequences; b++) {
@@ -312,7 +354,6 @@ static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradient
 
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
 {
-    LNRNN_DEFAULT_FLOATS;
     double left = n->part;
     if (!n->resumed) {
         n->at = line_count(n);
@@ -337,7 +378,7 @@ int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
             drop(n, layer, gradients, gradients);
         }
         if (n->part > 0)
-            left -= all_steps_cost(r, 2 * (r->config->D + r->config->H)) / r->plan->threads;
+            left = after_line(r, 2, left);
         if (n->part > 0 && left <= 0)
             return !n->at;
     }

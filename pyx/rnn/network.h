@@ -72,10 +72,10 @@ typedef struct {
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as lnrnn_rnn_call has them */
     size_t B;
-    int any_start;                              /* the plan has to hold for rows with other starts too */
-    size_t states;                              /* rows of the states */
-    const float *h0, *c0;                       /* (lines, states, H), or NULL: zeros */
-    float *hn, *cn;                             /* (lines, states, H); may be h0, c0; cn: LSTM */
+    int kept;             /* the plan is kept for calls that differ in y and in the starts of rows */
+    size_t states;        /* rows of the states */
+    const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
+    float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
     const lnrnn_line_training *line_training;   /* (lines); NULL: inference */
     const lnrnn_layer_training *layer_training; /* (layers); NULL: inference */
     int threads;                                /* the most that may be used */
@@ -87,11 +87,17 @@ typedef struct {
     lnrnn_wavefront wave;
     int side_by_side;     /* the wavefront computes all lines; else one after the other is computed */
     int deal;             /* rows are dealt to the groups of a plan, so that all groups cost about the same */
+    int pointed;          /* kept: the lines have their pointers, but for y */
     size_t at;            /* the line that is computed next; backward: how many are left */
     size_t buffer_floats; /* of the outputs of a layer before the last */
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */
 } lnrnn_network_call;
 
+/* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first, and no two
+ * with one state? */
+int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
+/* -> the steps of all rows. */
+size_t lnrnn_active_steps(const lnrnn_network_call *n);
 /* A plan holds as lnrnn_rnn_make_plan says. -> floats of scratch. */
 size_t lnrnn_network_plan(lnrnn_network_call *n);
 /* -> as lnrnn_rnn_forward. */

@@ -1,9 +1,9 @@
-/* Networks from a description and named arrays. */
+/* Networks from a description and named arrays, or from a file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "file/description.h"
+#include "file/model_file.h"
 #include "rnn/fold.h"
 #include "rnn/network.h"
 #include "runtime/floats.h"
@@ -254,6 +254,24 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *given, const lnrnn_ar
     else
         status = create(&d, sorted, count, sorted + count, network, message);
     free(sorted);
+    return status;
+}
+
+lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE])
+{
+    lnrnn_model_file model;
+    lnrnn_status status = lnrnn_model_file_open(path, &model, message);
+    *network = NULL;
+    if (status)
+        return status;
+    const size_t count = model.file.count;
+    lnrnn_array *const arrays = malloc((count ? count : 1) * sizeof *arrays);
+    for (size_t k = 0; arrays && k < count; k++)
+        arrays[k] = model.file.tensors[k].array;
+    status = arrays ? lnrnn_network_create(&model.description, arrays, count, network, message)
+                    : lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", count);
+    free(arrays);
+    lnrnn_model_file_close(&model);
     return status;
 }
 

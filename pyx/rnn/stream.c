@@ -23,7 +23,7 @@ size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int t
     for (size_t i = 0; i < h->rows; i++)
         h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
     *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
-    call->rows = h->table, call->B = h->rows, call->any_start = 1;
+    call->rows = h->table, call->B = h->rows, call->kept = 1;
     call->steps = 1, call->sequences = h->rows;
     call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
     call->yb = (ptrdiff_t)network->units;

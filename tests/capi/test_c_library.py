@@ -8,6 +8,8 @@ import platform
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,8 @@ def test_the_program_in_ctypes(saved):
 
 def test_all_faces_share_one_library():
     """The module, the table of C modules, ctypes, and torch's operator, if there is torch."""
+    if find_spec("torch"):
+        import_module("lnrnn.torch")
     c, own = library(), lnrnn.get_num_threads()
     assert ctypes.cast(c.lnrnn_map, ctypes.c_void_p).value == table().lnrnn_map
     c.lnrnn_isa_name.restype = ctypes.c_char_p

@@ -174,7 +174,7 @@ def test_wrong_descriptions(c, changes, said):
 
 def test_files_that_are_none(c, tmp_path):
     path = tmp_path / "model.safetensors"
-    with pytest.raises(Refused, match="no such file") as error:
+    with pytest.raises(Refused, match="No such file") as error:
         Network(c, path)
     assert error.value.status == 2
     path.write_bytes(b"abc")

@@ -203,7 +203,7 @@ NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at b
 SHAPE = b'"shape": [3]'
 # Bytes of the header, and others in their place.
 TEXTS = {
-    "one tensor twice": (ONE, ONE + b", " + ONE, "has data that overlap"),
+    "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header stands there twice"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "'gain_l0' of its header stands there twice"),
     "metadata twice": (
         b'"schema"',

@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "pyx"))
 from build_flags import CFLAGS, ISAS, ONCE, Unit, units  # noqa: E402
 
 __all__ = [
-    "CFLAGS", "GCC_AARCH64", "ISAS", "ONCE", "QEMU", "ROOT", "built", "emulates_aarch64", "linked",
-    "native_compiler", "preloading",
+    "CFLAGS", "GCC_AARCH64", "ISAS", "ONCE", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "linked",
+    "native_compiler", "preloading", "units",
 ]  # fmt: skip
 
 KEPT = ROOT / "build/tests"

@@ -75,7 +75,7 @@ def built(folder: Path, fault: tuple[str, str, str] | None = None) -> Path:
         if text.count(right) != 1:
             raise Wrong(f"the fault cannot be planted: {right!r} is in {fault[0]} {text.count(right)} times")
         path.write_text(text.replace(right, wrong))
-    include = [f"-I{source}", f"-I{ROOT / 'include'}"]
+    include = [f"-I{source}", f"-I{ROOT / 'include'}", f"-I{ROOT / 'pyx'}"]
     flags = [*CFLAGS, *SANITIZERS, *include]
     objects = []
     for name in SOURCES:

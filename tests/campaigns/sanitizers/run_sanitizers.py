@@ -8,20 +8,24 @@ own code count. As a control, memory that nobody has written is normalised: that
 threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library it does not
 know. As a control, a barrier whose atomic operations order nothing: a race must be reported.
 library: tests/capi/library.c, which tests liblnrnn without Python, with the address, undefined-behaviour,
-leak and thread sanitizers and under valgrind. Then `make install` to a path with a space, and a program that
-pkg-config links. As a control, floats beyond an array of the tests are written: that must be reported.
+leak and thread sanitizers and under valgrind. All C but the kernels is compiled for these. As a control,
+floats beyond an array of the tests are written: that must be reported. Then `make install` to a path with a
+space, and a program that pkg-config links.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from compilers import Unit, units
 from outcome import Wrong, done, needs
 from source_copy import ROOT, build, copy_sources
 
@@ -176,49 +180,57 @@ def threads(options: argparse.Namespace) -> dict[str, str | int]:
     return {"races in the control": seen, "tests": said.splitlines()[-1]}
 
 
-def run_library(folder: Path, flags: str, *before: str) -> str:
-    """The tests of liblnrnn, compiled with these flags. -> their output, and an exit status other than 0."""
-    environment = {**os.environ, "CC": "gcc", "CFLAGS": f"-g {flags}", "LNRNN_OPENMP": "0"}
-    done([sys.executable, "pyx/library.py"], cwd=folder, env=environment)
-    program, linked = folder / "library", [f"-L{folder / 'build/lib'}", "-llnrnn", "-pthread"]
-    linked.append(f"-Wl,-rpath,{folder / 'build/lib'}")
-    words = ["gcc", "-g", "-O1", *flags.split(), "-Iinclude", "tests/capi/library.c", *linked]
-    done([*words, "-o", str(program)], cwd=folder)
-    files = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
-    ran = subprocess.run([*before, str(program), *files], capture_output=True, text=True)
-    return ran.stdout + ran.stderr + (f"exit {ran.returncode}" if ran.returncode else "")
+def compiled(folder: Path, chosen: list[Unit], flags: str) -> list[str]:
+    """The objects of these units, with more flags."""
+
+    def one(unit: Unit) -> str:
+        target = str(folder / f"{unit.name}.o")
+        words = [*unit.flags, "-g", *flags.split(), *(f"-I{ROOT / name}" for name in unit.include)]
+        done(["gcc", *words, "-c", str(ROOT / unit.source), "-o", target])
+        return target
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(one, chosen))
 
 
 def library(options: argparse.Namespace) -> dict[str, str]:
-    needs("gcc")
-    needs("valgrind")
+    needs("gcc", "valgrind", "pkg-config")
     folder, figures = options.folder, {}
-    ways = {
-        "address": (SANITIZERS, []), "threads": ("-fsanitize=thread", []),
-        "valgrind": ("", ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9"]),
-    }  # fmt: skip
-    for name, (flags, before) in ways.items():
-        copy_sources(folder / name)
-        said = figures[name] = run_library(folder / name, flags, *before).strip()
-        if said != "passed":
-            raise Wrong(f"{name}: {said[-3000:]}")
-    test = folder / "address/tests/capi/library.c"
-    test.write_text(test.read_text().replace("malloc((n + 1) * sizeof *x)", "malloc(sizeof *x)"))
-    if "heap-buffer-overflow" not in run_library(folder / "address", SANITIZERS):
-        raise Wrong("floats beyond an array are not reported")
-    into = folder / "a prefix"
-    done(["make", "install", f"PREFIX={into}"], cwd=folder / "valgrind")
+    of_isa = [unit for unit in units(platform.machine(), []) if unit.source.startswith("pyx/isa/")]
+    others = [unit for unit in units(platform.machine(), []) if unit not in of_isa]
+    kernels = compiled(folder / "kernels", of_isa, "")
+    files = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
+
+    def ran(name: str, flags: str, objects: list[str], text: str, *before: str) -> str:
+        test, program = folder / f"{name}.c", str(folder / name)
+        test.write_text(text)
+        words = ["gcc", "-g", "-O1", *flags.split(), f"-I{ROOT / 'include'}", str(test), *objects]
+        done([*words, "-lm", "-pthread", "-o", program])
+        said = subprocess.run([*before, program, *files], capture_output=True, text=True)
+        return (said.stdout + said.stderr).strip() + (f" exit {said.returncode}" if said.returncode else "")
+
+    text = (ROOT / "tests/capi/library.c").read_text()
+    checker = ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9"]
+    for name, flags, before in (
+        ("address", SANITIZERS, []), ("threads", "-fsanitize=thread", []), ("valgrind", "", checker),
+    ):  # fmt: skip
+        objects = [*compiled(folder / f"{name}-objects", others, flags), *kernels]
+        figures[name] = ran(name, flags, objects, text, *before)
+        if figures[name] != "passed":
+            raise Wrong(f"{name}: {figures[name][-3000:]}")
+        if name == "address":
+            short = text.replace("malloc((n + 1) * sizeof *x)", "malloc(sizeof *x)")
+            if not re.search("overflow|insufficient space", ran("control", flags, objects, short)):
+                raise Wrong("floats beyond an array are not reported")
+    into, program = folder / "a prefix", str(folder / "installed")
+    copy_sources(folder / "source")
+    done(["make", "install", f"PREFIX={into}"], cwd=folder / "source")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(into / "lib/pkgconfig")}
     words = shlex.split(done(["pkg-config", "--cflags", "--libs", "lnrnn"], env=environment))
-    words += [
-        "tests/capi/library.c",
-        "-pthread",
-        f"-Wl,-rpath,{into / 'lib'}",
-        "-o",
-        str(folder / "installed"),
-    ]
-    done(["gcc", *words], cwd=folder / "valgrind")
-    return figures | {"installed": done([str(folder / "installed")]).strip()}
+    test = str(ROOT / "tests/capi/library.c")
+    done(["gcc", test, *words, "-pthread", f"-Wl,-rpath,{into / 'lib'}", "-o", program])
+    return figures | {"installed": done([program]).strip()}
 
 
 PARTS = {"address": address, "valgrind": valgrind, "threads": threads, "library": library}
