@@ -22,8 +22,8 @@ struct lnrnn_stream {
 size_t lnrnn_stream_memory(const lnrnn_network *network, size_t lanes, size_t rows);
 /* memory: zeros, aligned for pointers, and at a multiple of 64 for speed. -> floats of call.scratch. */
 size_t lnrnn_stream_prepare(lnrnn_stream *s, void *memory);
-/* lanes, and lanes of which resets is not 0, both (rows) or NULL: puts those of the next step into the table,
- * and sets the states of those that are reset to 0. -> 0, or a code of lnrnn.h, and no lane has changed. */
+/* lanes, resets: (rows) or NULL. Puts the lanes of the next step into the table, and sets the states of those with
+ * resets to 0. -> 0, or a code of lnrnn.h, and no lane has changed. */
 int lnrnn_stream_choose(lnrnn_stream *s, const int64_t *lanes, const unsigned char *resets);
 /* The step of the lanes chosen, all layers: s->x (rows, D) -> y (rows, H). */
 void lnrnn_stream_run(lnrnn_stream *s, float *y);

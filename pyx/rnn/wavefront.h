@@ -13,9 +13,9 @@ typedef struct {
 
 typedef struct {
     /* Set by the caller. */
-    lnrnn_line
-        *line; /* (layers * directions): the directions of a layer side by side. All have the same rows, of a
-                       * layer after the first x is what those before it write as y, and no two write the same */
+    /* (layers * directions): the directions of a layer stand side by side. All have the same rows. x of a layer after
+     * the first is y of the one before; outputs are disjoint. */
+    lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats, which keep their values until a call returns 1 */
     double part;    /* these two as lnrnn_rnn_call has them */
@@ -25,7 +25,7 @@ typedef struct {
     int brief;       /* as lnrnn_rnn_plan */
     int halves;      /* the threads divide the units of a step: one half of them of the forward direction, the
                         * other half of the reverse one */
-    size_t chunk;    /* steps of a line between two looks at what is to be done next */
+    size_t chunk;    /* steps of a line, after which a thread chooses its next line */
     size_t groups;   /* of sequences, in each line */
     size_t flexible; /* lines from here on are done by threads that have lines of their own too */
     size_t worker;   /* floats of a thread's memory */
