@@ -48,8 +48,8 @@ ONCE = [
     "runtime/team_pthread.c", "runtime/trial.c", "runtime/tasks.c", "runtime/parts.c", "runtime/blocks.c",
     "norm/layer_norm.c", "norm/batch_norm.c", "norm/statistics.c", "norm/elementwise.c",
     "rnn/config.c", "rnn/cost_model.c", "rnn/plan.c", "rnn/weights.c", "rnn/forward.c", "rnn/split.c",
-    "rnn/network_plan.c", "rnn/wavefront.c", "rnn/network.c", "rnn/step.c", "rnn/zoneout.c", "rnn/stream.c", "rnn/backward.c",
-    "rnn/backward_steps.c", "rnn/backward_sites.c", "rnn/weight_gradients.c",
+    "rnn/network_plan.c", "rnn/wavefront.c", "rnn/network.c", "rnn/step.c", "rnn/zoneout.c", "rnn/stream.c",
+    "rnn/backward.c", "rnn/backward_steps.c", "rnn/backward_sites.c", "rnn/weight_gradients.c",
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-/* The layers and directions of a network side by side: network_plan.c says when that is faster than one layer after the
- * other, wavefront.c does it. */
+/* The layers and directions of a network side by side: network_plan.c says when that is faster than one
+ * layer after the other, wavefront.c does it. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -13,8 +13,8 @@ typedef struct {
 
 typedef struct {
     /* Set by the caller. */
-    /* (layers * directions): the directions of a layer stand side by side. All have the same rows. x of a layer after
-     * the first is y of the one before; outputs are disjoint. */
+    /* (layers * directions): the directions of a layer stand side by side. All have the same rows. x of a
+     * layer after the first is y of the one before; outputs are disjoint. */
     lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats, which keep their values until a call returns 1 */
@@ -32,15 +32,15 @@ typedef struct {
     size_t floats;   /* of scratch */
 } lnrnn_wavefront;
 
-/* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if the network
- * is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after layer by
- * lnrnn_rnn_forward is at least as fast, or the only way. */
+/* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if
+ * the network is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after
+ * layer by lnrnn_rnn_forward is at least as fast, or the only way. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
-/* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can be, with all
- * threads, however little there is to compute. */
+/* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can
+ * be, with all threads, however little there is to compute. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 void lnrnn_set_network_way(int way);
 
