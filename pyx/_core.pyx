@@ -2,7 +2,7 @@
 """Buffers to pointers, between the Python above, which checks, and the C below, which cannot fail.
 
 A function first takes plain arrays as they are, allocates their results and calls C. It gives None for all other
-arguments: Python then converts them, or says what is wrong. The promises of that Python are asserted where a broken
+arguments: Python then converts them, or raises an error. The promises of that Python are asserted where a broken
 one would mean a wild pointer. Objects that several threads share change in critical sections, for Pythons without
 the interpreter's lock; in others these are nothing.
 """

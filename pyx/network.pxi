@@ -156,9 +156,9 @@ cdef class Network:
         return 0
 
     def call(self, x, h0, lengths, int threads):
-        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c): what Network.__call__ gives. threads: 0: as
-        set. Or None, for many sequences, arguments that are not plain arrays of the right types and shapes, and
-        sequences that are refused: who calls looks closer."""
+        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads: 0: as set.
+        Or None: for many sequences, for arguments that are not plain arrays of the right types and shapes, and for
+        sequences that are refused. The caller then looks closer."""
         cdef Call call = self.take()
         found = None
         if self.takes(call, x, h0, lengths):
@@ -167,9 +167,10 @@ cdef class Network:
         return found
 
     def train(self, x, h0, lengths):
-        """As `call`, for backward: not for batch norm. -> y, h or (h, c), and what belongs to a tape, in arrays that are
-        read-only and nobody else's: start (h0, or h0 and c0, each (layers, B, H)), x, the table of rows (B, 6), the outputs
-        of each layer, both as x is laid out, and the record of each layer and direction. Or None."""
+        """As `call`, for backward: not for batch norm. -> y, h or (h, c), and the parts of a tape; or None.
+
+        The parts are read-only arrays of nobody else. They are the initial states, each (lines, B, H), x, the table of
+        rows (B, 6), the outputs of each layer, laid out as x, and the record of each line."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef const float **state
@@ -194,7 +195,9 @@ cdef class Network:
         dims[0], dims[1] = c.B, sizeof(lnrnn_row) // sizeof(int64_t)
         table = read_only(cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0))
         memcpy(data(table), c.rows, c.B * sizeof(lnrnn_row))
-        outputs = [self.empty_outputs(c) for _ in range(self.net.layers)]
+        outputs = [] # no comprehension: see Lanes
+        for k in range(self.net.layers):
+            outputs.append(self.empty_outputs(c))
         memset(call.line_training, 0, len(self.layers) * sizeof(lnrnn_line_training))
         memset(call.layer_training, 0, self.net.layers * sizeof(lnrnn_layer_training))
         c.line_training, c.layer_training = call.line_training, call.layer_training
@@ -286,11 +289,11 @@ cdef class Network:
         return y, h if cell is None else (h, cell)
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0):
-        """x (T, B, D), h0, and of an LSTM c0, (lines, states, H), a line being a layer in a direction -> y (T, B,
-        directions * H), hn, cn (lines, states, H).
+        """x (T, B, D), h0, c0 (lines, states, H) -> y (T, B, directions * H), hn, cn (lines, states, H). A line is a layer
+        in one direction; only an LSTM has c0 and cn.
 
-        rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: what is written for `backward`,
-        as engine.Training has it. threads: the most that are used; 0: as set for all calls.
+        rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or an engine.Training,
+        whose arrays are written for `backward`. threads: the most that are used; 0: as set for all calls.
         """
         cdef Call call = self.take()
         call.c.threads = threads or allowed_threads()
@@ -371,10 +374,12 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads=None, bint add=False, int threads=0):
-        """Gradients of what forward did with the same arguments, which here are only read; gx, gh0, gc0 are written; gx
-        None: it is not wanted. -> for each line the gradients of weight_ih and weight_hh, then of the gain and the bias of
-        each of the sites, where it has them, then of the inner biases: float32, in the order in which they were given. They
-        stand in the arrays of `grads`, which they are added to (add), or in new ones."""
+        """Gradients of a call of `forward` with the same arguments, which here are only read. gx, gh0, gc0 are written; gx
+        None: it is not wanted.
+
+        -> for each line the gradients of weight_ih and weight_hh, then of the gain and the bias of each site that has
+        them, then of the inner biases, all float32. They stand in the arrays of `grads`, or are added to them (add), or
+        stand in new ones."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef lnrnn_network_gradients g
@@ -396,7 +401,9 @@ cdef class Network:
             strided(gx, c.steps, c.sequences, self.net.inputs, True, &g.gx, &g.gxt, &g.gxb)
         g.gh0, g.gc0 = out_floats(gh0, states), out_floats(gc0, states)
         if grads is None:
-            grads, add = [(<Layer>each).empty_gradients() for each in self.layers], False
+            grads, add = [], False
+            for each in self.layers:
+                grads.append((<Layer>each).empty_gradients())
         for each in self.layers:
             need += (<Layer>each).gradient_doubles()
         take(&doubles, need)

@@ -113,9 +113,9 @@ cdef class Lanes:
         """x (R, D), or (D,) for one row -> y (R, H), or (H,): out, or a new array; x may be out. rows (R,)
         int64, or None for all; resets (R,) or None. threads: 0: as set for all calls.
 
-        -> None, and nothing has changed, for arguments that are not arrays of these types and shapes, for
-        lanes that are none or come twice, and for a step that is refused: who calls looks closer. Or an
-        error, of memory, and nothing has changed. No signal is handled in between.
+        -> None, and nothing has changed, for arguments that are not arrays of these types and shapes, for wrong lanes,
+        and for a step that is refused. The caller then looks closer. Or an error, of memory, and nothing has changed. No
+        signal is handled in between.
         """
         cdef Py_ssize_t R = self.lanes, D = self.network.net.inputs, H = self.network.net.units
         cdef int ndim

@@ -26,8 +26,8 @@ Array = np.ndarray
 
 
 class Training(NamedTuple):
-    """Arrays of a run that is trained on, or whose statistics are wanted. The compiled module writes them, but
-    for the masks. A line is a layer in one direction.
+    """Arrays of a run that is trained on, or whose statistics are wanted: the compiled module writes all
+    but the masks. A line is a layer in one direction.
 
     statistics, tapes, masks: of each line; statistics as statistics.blank has them, masks as Masks.of_layer.
     outputs: of each layer, as `empty_outputs` makes them. dropped: of each layer None, or an array for the

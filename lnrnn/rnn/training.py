@@ -151,9 +151,9 @@ def forward(
     if masks is not None and masks.drops_input(0):
         masks.on_input(0, x, x)
     seen = [blank(made.sides, rows.longest) for _ in made.suffixes] if made.sides else []
+    outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)]
     steps, layers = int(rows.table[:, LENGTH].sum()), snapshot.layers()
     records: Any = [layer.tape(steps) if every is None else Checkpoints(every) for layer in layers]
-    outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)]
     wanted = engine.Training(
         seen or None,
         records,

@@ -1,5 +1,6 @@
-/* A network, and the driver of its layers and directions: side by side as a wavefront where that is faster, else one
- * after the other, each over all steps. A step of a stream is a call with one step and a plan that is kept. */
+/* A network, and the driver of its layers and directions: side by side as a wavefront where that is
+ * faster, else one after the other, each over all steps. A step of a stream is a call with one step and a
+ * plan that is kept. */
 #include "rnn/network.h"
 
 #include <string.h>
@@ -119,7 +120,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     }
     if (n->side_by_side)
         floats = n->wave.floats;
-    /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been computed. */
+    /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been
+     * computed. */
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
     n->buffer_floats = whole_lines(n->steps * n->sequences * output_width(n));
     n->buffers = whole_lines(floats);
@@ -130,8 +132,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 
 /* --- a call --------------------------------------------------------------------------------------------- */
 
-/* Deals the rows, longest first, to groups of so many: one to each group in turn, alternately from the first group on
- * and from the last. So groups cost about the same, and in each the longest stands first. */
+/* Deals the rows, longest first, to groups of so many: one to each group in turn, alternately from the
+ * first group on and from the last. So groups cost about the same, and in each the longest stands first. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
@@ -204,7 +206,8 @@ static void point_lines(lnrnn_network_call *n)
     }
 }
 
-/* x, the inputs of a layer after the first or their gradients -> out, which may be x: through the layer's dropout. */
+/* x, the inputs of a layer after the first or their gradients -> out, which may be x: through the layer's
+ * dropout. */
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
     LNRNN_DEFAULT_FLOATS;

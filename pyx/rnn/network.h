@@ -13,9 +13,9 @@ typedef struct {
     const uint32_t *ih, *hh;
 } lnrnn_packed_weights;
 
-/* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it. Line k is
- * layer k / directions in direction k % directions; direction 1 reads its sequences from their ends. The
- * first layer has `inputs` inputs, each later one directions * units. */
+/* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.
+ * Line k is layer k / directions in direction k % directions; direction 1 reads its sequences from their
+ * ends. The first layer has `inputs` inputs, each later one directions * units. */
 typedef struct lnrnn_network lnrnn_network;
 struct lnrnn_network {
     /* Set by its creator. */
@@ -35,8 +35,8 @@ struct lnrnn_network {
     double step_work; /* multiply-adds of one step of one sequence */
 };
 
-/* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs, units or
- * states do not fit the others; how many lines there are, if all do. */
+/* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs,
+ * units or states do not fit the others; how many lines there are, if all do. */
 size_t lnrnn_network_complete(lnrnn_network *n);
 /* One more reference. -> n. Threads need no lock for these two. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
@@ -53,7 +53,8 @@ typedef struct {
 /* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
 typedef struct {
     float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
-    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this order. */
+    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this
+     * order. */
     float *dropped;            /* as y, written; NULL: nothing is dropped */
     const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
     float scale;
@@ -81,8 +82,8 @@ typedef struct {
     int threads;                                /* the most that may be used */
     double part;                                /* these two as lnrnn_rnn_call has them */
     int resumed;
-    float *
-        scratch; /* as many floats as lnrnn_network_plan says, which keep their values until a call returns 1 */
+    /* As many floats as lnrnn_network_plan says, which keep their values until a call returns 1. */
+    float *scratch;
     /* Set by the driver. */
     lnrnn_wavefront wave;
     int side_by_side;     /* the wavefront computes all lines; else one after the other is computed */
@@ -93,8 +94,8 @@ typedef struct {
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */
 } lnrnn_network_call;
 
-/* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first, and no two
- * with one state? */
+/* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first,
+ * and no two with one state? */
 int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
 /* -> the steps of all rows. */
 size_t lnrnn_active_steps(const lnrnn_network_call *n);
@@ -113,13 +114,13 @@ typedef struct {
     float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0; /* (lines, states, H), written */
-    /* Set by the driver: offsets into scratch. outputs: gradients of the outputs of two layers. second: that of a
-     * layer's inputs from its first direction, which is computed after the other one. */
+    /* Set by the driver: offsets into scratch. outputs: gradients of the outputs of two layers. second:
+     * that of a layer's inputs from its first direction, which is computed after the other one. */
     size_t outputs[2], second;
 } lnrnn_network_gradients;
 
-/* n: with the tapes, statistics and outputs that the forward call has written, with h0 and c0, and with a plan made
- * anew. -> floats of n->scratch, aligned for doubles. */
+/* n: with the tapes, statistics and outputs that the forward call has written, with h0 and c0, and with a
+ * plan made anew. -> floats of n->scratch, aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* -> as lnrnn_rnn_backward. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);

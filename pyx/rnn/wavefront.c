@@ -1,19 +1,19 @@
 /* The layers and directions of a network side by side.
  *
- * A run is a group of sequences in one line, that is in one layer and direction: it goes through time by itself, a
- * chunk of steps at a time. What a chunk needs of the layer before is known by how far the runs of the same
- * sequences there have come: where a network has one direction, past the last step of the chunk; where it
- * has two, to their ends, for the reverse one ends with the first step.
+ * A run is a group of sequences in one line, that is in one layer and direction. It goes through time by
+ * itself, a chunk of steps at a time. A chunk reads outputs of the layer before. In a network of one
+ * direction the run of the same sequences there must have come past the last step of the chunk. With two
+ * directions both runs must have ended, because the reverse one ends with the first step.
  *
- * Each thread again and again takes a run that nobody has and whose next chunk can be computed, does that chunk and
- * gives the run back. It prefers the one it had before, whose weights its caches hold, and then the lowest
- * layer, on which the others wait. So n threads go through n layers one chunk behind the other, and
- * one thread alone, which others may never have joined, does all of it in order. Where there are more layers
- * than the threads divide evenly, the last ones are preferred to a thread's own: else one thread would be left
- * with them at the end.
+ * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives
+ * the run back. It prefers the run that it had before, whose weights its caches hold, and then the lowest
+ * layer, on which the others wait. So n threads go through n layers one chunk behind the other. One thread
+ * alone, which others may never have joined, computes everything in order. Where the threads do not divide
+ * the layers evenly, the last layers are preferred to a thread's own: else one thread would be left with
+ * them at the end.
  *
- * A thread waits only for a chunk that another one is at. Which thread does what changes no bit: the
- * arithmetic of a run is that of one thread, wherever its chunks end. */
+ * A thread waits only for a chunk that another one computes. The assignment of runs to threads changes no
+ * bit: the arithmetic of a run is that of one thread, wherever its chunks end. */
 #include "rnn/wavefront.h"
 
 #include <string.h>
@@ -81,7 +81,8 @@ static int take(const wave_job *j, size_t run)
     return 0;
 }
 
-/* -> the run that is taken; SIZE_MAX: none can be now. own: the one that the thread had before, or SIZE_MAX. */
+/* -> the run that is taken; SIZE_MAX: none can be now. own: the one that the thread had before, or
+ * SIZE_MAX. */
 static size_t take_some(const wave_job *j, size_t own)
 {
     const size_t runs = run_count(j->n), flexible = j->n->flexible * j->n->groups;
@@ -117,8 +118,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* What one thread does: chunks, until all are done or this part of the call is used up. A thread that has done its own
- * waits for others no longer than they need for two of theirs: else one has lost its core. */
+/* A thread computes chunks until all are done or this part of the call is used up. It waits for others no
+ * longer than two of its own chunks take: a thread that needs more has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

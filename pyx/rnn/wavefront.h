@@ -1,5 +1,5 @@
-/* The layers and directions of a network side by side: network_plan.c says when that is faster than one layer after the
- * other, wavefront.c does it. */
+/* The layers and directions of a network side by side: network_plan.c says when that is faster than one
+ * layer after the other, wavefront.c does it. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -16,9 +16,9 @@ typedef struct {
 
 typedef struct {
     /* Set by the caller. */
-    lnrnn_line
-        *line; /* (layers * directions): the directions of a layer side by side. All have the same rows, of a
-                       * layer after the first x is what those before it write as y, and no two write the same */
+    /* (layers * directions): the directions of a layer stand side by side. All have the same rows. x of a
+     * layer after the first is y of the one before; outputs are disjoint. */
+    lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats, which keep their values until a call returns 1 */
     double part;    /* these two as lnrnn_rnn_call has them */
@@ -28,14 +28,15 @@ typedef struct {
     int brief;       /* as lnrnn_rnn_plan */
     int halves;      /* the threads divide the units of a step: one half of them of the forward direction, the
                         * other half of the reverse one */
-    size_t chunk;    /* steps of a line between two looks at what is to be done next */
+    size_t chunk;    /* steps of a line, after which a thread chooses its next line */
     size_t groups;   /* of sequences, in each line */
     size_t flexible; /* lines from here on are done by threads that have lines of their own too */
     size_t worker;   /* floats of a thread's memory */
     size_t floats;   /* of scratch */
 } lnrnn_wavefront;
 
-/* How far a group of sequences has come in a line, in the scratch memory of the call. position: see resumable.h. Threads read both often, so each run has a cache line of its own. */
+/* The progress of a group of sequences in a line, in the scratch memory of the call. position: see resumable.h.
+ * Threads read both fields often, so each run has a cache line of its own. */
 typedef struct {
     size_t position;
     int taken; /* by a thread */
@@ -51,15 +52,15 @@ static inline network_run *runs_at(float *p)
     return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
 }
 
-/* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if the network
- * is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after layer by
- * lnrnn_rnn_forward is at least as fast, or the only way. */
+/* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if
+ * the network is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after
+ * layer by lnrnn_rnn_forward is at least as fast, or the only way. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
-/* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can be, with all
- * threads, however little there is to compute. */
+/* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can
+ * be, with all threads, however little there is to compute. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 /* The Cython module calls it from outside the library. */
 #pragma GCC visibility push(default)
