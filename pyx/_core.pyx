@@ -303,6 +303,10 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
+def _enumeration(str name, **members):
+    return IntEnum(name, members, module=__name__)
+
+
 include "fresh.pxi"
 include "arrays.pxi"
 include "elementwise.pxi"

@@ -1,6 +1,6 @@
 # The elementwise functions. Part of _core.pyx. As those of layer_norm.pxi: None if an argument is not of the plainest kind.
 
-Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID})
+Function = _enumeration("Function", EXP=LNRNN_MAP_EXP, TANH=LNRNN_MAP_TANH, SIGMOID=LNRNN_MAP_SIGMOID)
 
 
 def map_f32(int function, x, out):

@@ -1,15 +1,17 @@
 # The parameters of a recurrent layer in one direction. Part of _core.pyx.
 
 # The enumerations of lnrnn.h for Python, which finds a member by the name that a user gives: Placement["SPLIT"].
-CellKind = IntEnum("CellKind", {"RNN": LNRNN_RNN, "LSTM": LNRNN_LSTM, "GRU": LNRNN_GRU})
-Activation = IntEnum("Activation", {"TANH": LNRNN_ACT_TANH, "RELU": LNRNN_ACT_RELU, "SIGMOID": LNRNN_ACT_SIGMOID, "IDENTITY": LNRNN_ACT_IDENTITY})
-NormKind = IntEnum("NormKind", {"NONE": LNRNN_NORM_NONE, "LAYER": LNRNN_NORM_LAYER, "BATCH": LNRNN_NORM_BATCH})
-Placement = IntEnum("Placement", {"JOINT": LNRNN_JOINT, "SPLIT": LNRNN_SPLIT, "GATE": LNRNN_GATE})
-Span = IntEnum("Span", {"PAPER": LNRNN_SPAN_PAPER, "ALL": LNRNN_SPAN_ALL})
-CellNorm = IntEnum("CellNorm", {"NONE": LNRNN_CELL_NONE, "OUT": LNRNN_CELL_OUT, "CARRY": LNRNN_CELL_CARRY})
-WeightType = IntEnum("WeightType", {
-    "FLOAT32": LNRNN_WEIGHT_F32, "BFLOAT16": LNRNN_WEIGHT_BF16, "INT8": LNRNN_WEIGHT_I8, "INT8_OF_8_BITS": LNRNN_WEIGHT_I8A8})
-Overrun = IntEnum("Overrun", {"RAISE": LNRNN_OVERRUN_RAISE, "LAST": LNRNN_OVERRUN_LAST, "MEAN": LNRNN_OVERRUN_MEAN, "BATCH": LNRNN_OVERRUN_BATCH})
+CellKind = _enumeration("CellKind", RNN=LNRNN_RNN, LSTM=LNRNN_LSTM, GRU=LNRNN_GRU)
+Activation = _enumeration("Activation", TANH=LNRNN_ACT_TANH, RELU=LNRNN_ACT_RELU, SIGMOID=LNRNN_ACT_SIGMOID,
+                          IDENTITY=LNRNN_ACT_IDENTITY)
+NormKind = _enumeration("NormKind", NONE=LNRNN_NORM_NONE, LAYER=LNRNN_NORM_LAYER, BATCH=LNRNN_NORM_BATCH)
+Placement = _enumeration("Placement", JOINT=LNRNN_JOINT, SPLIT=LNRNN_SPLIT, GATE=LNRNN_GATE)
+Span = _enumeration("Span", PAPER=LNRNN_SPAN_PAPER, ALL=LNRNN_SPAN_ALL)
+CellNorm = _enumeration("CellNorm", NONE=LNRNN_CELL_NONE, OUT=LNRNN_CELL_OUT, CARRY=LNRNN_CELL_CARRY)
+WeightType = _enumeration("WeightType", FLOAT32=LNRNN_WEIGHT_F32, BFLOAT16=LNRNN_WEIGHT_BF16, INT8=LNRNN_WEIGHT_I8,
+                          INT8_OF_8_BITS=LNRNN_WEIGHT_I8A8)
+Overrun = _enumeration("Overrun", RAISE=LNRNN_OVERRUN_RAISE, LAST=LNRNN_OVERRUN_LAST, MEAN=LNRNN_OVERRUN_MEAN,
+                       BATCH=LNRNN_OVERRUN_BATCH)
 INT8_INPUTS = LNRNN_INT8_INPUTS
 
 
