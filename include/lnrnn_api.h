@@ -1,11 +1,13 @@
 /* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by
  * `cimport lnrnn`. lnrnn.get_include() is the folder of this header. There is nothing to link with.
  *
- * #include <lnrnn_api.h>                       // includes Python.h and lnrnn.h if (lnrnn_import())
- * // once in a module or program, as in its PyInit_ return NULL;                             // with a
- * Python exception lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1); // stream: Python's
- * lnrnn.load(path).stream(lanes) ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
- * lnrnn_handle_free(h);
+ *     #include <lnrnn_api.h>                // includes Python.h and lnrnn.h
+ *     if (lnrnn_import())                   // once in a module or program, as in its PyInit_
+ *         return NULL;                      // with a Python exception
+ *     // stream: Python's lnrnn.load(path).stream(lanes)
+ *     lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1);
+ *     ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
+ *     lnrnn_handle_free(h);
  *
  * Once lnrnn_import has returned 0, all functions of lnrnn.h can be called by their names, and not before:
  * each name is a macro for a pointer in a table, which the compiled module lnrnn._core exports as the
@@ -37,7 +39,9 @@ extern "C" {
 /* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a
  * TypeError, ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and
  * weights, of the instruction set in use now. Other handles, and Python, see the same lanes. Its
- * lnrnn_stream belongs to Python, and may not be released. Needs the interpreter's lock. */
+ * lnrnn_stream and network belong to Python, may not be released, and are valid as long as the handle is.
+ * Handles that lnrnn_handle_create gives for this lnrnn_stream have to be freed before it. Needs the
+ * interpreter's lock. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
 /* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lnrnn.h"
+#include "runtime/floats.h"
 
 static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3};
 
@@ -39,6 +40,7 @@ static int among(int value, int n) { return value >= 0 && value < n; }
 
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE])
 {
+    LNRNN_DEFAULT_FLOATS;
     CHECK(among(d->cell, LNRNN_CELLS) && among(d->act, LNRNN_ACT_IDENTITY + 1)
               && among(d->weights, LNRNN_WEIGHT_I8A8 + 1) && among(d->norm, LNRNN_NORM_BATCH + 1)
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)

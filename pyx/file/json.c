@@ -1,6 +1,7 @@
 #include "file/json.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,17 @@ static size_t digits(lnrnn_json *json, char *text, size_t room)
     return n;
 }
 
+/* The nearest double. strtod goes by the state of the thread: by its rounding mode, and where it traps. */
+static double nearest(const char *text)
+{
+    fenv_t own;
+    fegetenv(&own);
+    fesetenv(FE_DFL_ENV);
+    const double value = strtod(text, NULL);
+    fesetenv(&own);
+    return value;
+}
+
 /* The number is written anew without its point, for which strtod would ask the locale: 1.25e3 is 125e1. */
 static void number(lnrnn_json *json, lnrnn_json_value *value)
 {
@@ -154,7 +166,7 @@ static void number(lnrnn_json *json, lnrnn_json_value *value)
     value->integer = whole ? strtoll(text, NULL, 10) : 0;
     value->kind = whole && !errno ? LNRNN_JSON_INTEGER : LNRNN_JSON_NUMBER;
     snprintf(text + n, sizeof text - n, "e%ld", (negative ? -atol(power) : atol(power)) - (long)behind);
-    value->number = strtod(text, NULL);
+    value->number = nearest(text);
 }
 
 /* --- values --------------------------------------------------------------------------------------------- */

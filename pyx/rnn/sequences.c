@@ -58,9 +58,17 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
+/* Can there be memory for the arrays of the call? Then size_t holds all sizes that follow from them. */
+static int fits(const lnrnn_network *n, const lnrnn_sequences *s)
+{
+    const size_t units = n->layers * n->directions * n->units, widest = units > n->inputs ? units : n->inputs;
+    size_t rows;
+    return !__builtin_mul_overflow(s->steps ? s->steps : 1, s->sequences, &rows)
+           && rows <= (SIZE_MAX >> 10) / widest;
+}
+
 static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
 {
-    const size_t values = s->steps * s->sequences;
     if (strcmp(n->isa, lnrnn_isa_name()))
         return lnrnn_fail(message, LNRNN_INVALID,
                           "network must be of the instruction set in use, %s, got one of %s",
@@ -68,7 +76,11 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     if (s->threads < 0 || s->threads > LNRNN_MOST_THREADS)
         return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d",
                           LNRNN_MOST_THREADS, s->threads);
-    if (values && (!s->x || !s->y))
+    if (!fits(n, s))
+        return lnrnn_fail(message, LNRNN_INVALID,
+                          "x must be an array that memory can hold, got %zu steps of %zu sequences", s->steps,
+                          s->sequences);
+    if (s->steps && s->sequences && (!s->x || !s->y))
         return lnrnn_fail(message, LNRNN_INVALID, "%s must not be NULL", s->x ? "y" : "x");
     if (n->states == 1 && (s->c0 || s->cn))
         return lnrnn_fail(message, LNRNN_INVALID, "%s must be NULL in a cell without a cell state",

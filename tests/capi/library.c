@@ -208,6 +208,30 @@ static void test_wrong_arguments(void)
     lnrnn_handle_free(NULL);
 }
 
+/* Shapes that no memory holds, also where no step is computed. */
+static void test_shapes_beyond_memory(void)
+{
+    static const size_t shapes[][2] = {{SIZE_MAX, 1},
+                                       {1, SIZE_MAX},
+                                       {0, SIZE_MAX},
+                                       {(size_t)1 << 63, 1},
+                                       {(size_t)1 << 32, (size_t)1 << 32},
+                                       {(size_t)1 << 62, 1},
+                                       {(size_t)1 << 56, 1}};
+    lnrnn_description d = lnrnn_describe(LNRNN_LSTM, 3, 7);
+    const int64_t lengths[1] = {0};
+    float x[3] = {0}, y[7] = {0};
+    d.num_layers = 2;
+    lnrnn_network *const n = network_of(&d);
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        const lnrnn_sequences call = {
+            .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
+        CHECK(lnrnn_network_run(n, &call, message) == LNRNN_INVALID && strstr(message, "memory can hold"));
+    }
+    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* of no sequence */
+    lnrnn_network_release(n);
+}
+
 static void test_streams(void)
 {
     lnrnn_description d = lnrnn_describe(LNRNN_GRU, 3, 4);
@@ -337,6 +361,7 @@ int main(int count, char **arguments)
     CHECK(lnrnn_get_num_threads() == 3);
     test_networks();
     test_wrong_arguments();
+    test_shapes_beyond_memory();
     test_streams();
     test_threads();
     for (int k = 1; k < count; k++)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import float_states
 import lnrnn
 from networks import network, run_python
 
@@ -309,6 +310,20 @@ locale.setlocale(locale.LC_ALL, {names[0]!r})
 with_numbers(pathlib.Path({str(file)!r}))
 """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not float_states.known, reason="knows the rounding modes of GNU/Linux")
+@pytest.mark.parametrize("mode", ["downward", "upward", "toward zero"])
+def test_numbers_do_not_depend_on_the_rounding_mode(file, mode):
+    """strtod rounds as the calling thread does."""
+    header, data = parts(network(2, 3), file)
+    for number in ("1e-6", "1e-5", "0.3", "5e-324"):
+        text = header["__metadata__"]["config"].replace("1e-05", number)
+        changed = header | {"__metadata__": header["__metadata__"] | {"config": text}}
+        file.write_bytes(pack(changed, data))
+        with float_states.rounding(mode):
+            loaded = lnrnn.load(file)
+        assert loaded.norm.eps.hex() == float(number).hex(), number
 
 
 def has_locale(name):

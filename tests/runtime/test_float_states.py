@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+from c_library import library
 from float_states import DEFAULT, FLAGS, STATES, in_state, known, set_state, state
 from helpers import several_threads, using_network_way, using_partition, using_threads
 from lnrnn import _core
@@ -185,3 +186,15 @@ def test_the_state_of_other_threads_of_a_team(rng, value):
             in_team(lambda: set_state(DEFAULT))
     same(found, want)
     assert sorted(seen) == sorted([DEFAULT, value])
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("rate", [float("nan"), -5e-324])
+def test_values_are_refused_in_every_state(name, rate):
+    """A comparison with NaN traps, and -5e-324 is below 0 only where denormals are kept."""
+    c = library()
+    made = c.lnrnn_describe(1, 3, 4)
+    made.dropout = rate
+    with in_state(STATES[name]):
+        status = c.lnrnn_description_resolve(ctypes.byref(made), None)
+    assert status == 4

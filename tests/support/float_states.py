@@ -48,3 +48,21 @@ def in_state(value: int):
         yield
     finally:
         set_state(before)
+
+
+# Of fesetround.
+ROUNDING = {"downward": 0x400, "upward": 0x800, "toward zero": 0xC00}
+if platform.machine() == "aarch64":
+    ROUNDING = {"downward": 2 << 22, "upward": 1 << 22, "toward zero": 3 << 22}
+
+
+@contextmanager
+def rounding(mode: str):
+    """As `in_state`, for all arithmetic of the thread: C's functions may go by the x87 too."""
+    before = _libm.fegetround()
+    assert _libm.fesetround(ROUNDING[mode]) == 0
+    try:
+        yield
+        assert _libm.fegetround() == ROUNDING[mode]
+    finally:
+        _libm.fesetround(before)
