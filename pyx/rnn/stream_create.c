@@ -77,7 +77,9 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
         return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 1 and %d, got %d",
                           LNRNN_MOST_THREADS, threads);
     const size_t head = (sizeof(lnrnn_handle) + 63) & ~(size_t)63;
-    lnrnn_handle *const h = zeros(head + lnrnn_handle_memory(n, s->lanes, rows));
+    /* The bytes of x and of the tables must be a size_t before they are asked for. */
+    const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
+    lnrnn_handle *const h = countable ? zeros(head + lnrnn_handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {
         h->stream = s, h->rows = rows, h->owner = h, h->release = release_handle;
         h->call.scratch = zeros(lnrnn_handle_prepare(h, n, threads, (char *)h + head) * sizeof(float));
