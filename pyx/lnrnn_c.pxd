@@ -14,7 +14,6 @@ cdef extern from "lnrnn/tuning.h" nogil:
     void lnrnn_set_caches(lnrnn_caches caches)
 
     enum:
-        LNRNN_SHORT_CALL_WORK
         LNRNN_RELEASE_LOCK_WORK
         LNRNN_RELEASE_LOCK_ELEMENTS
         LNRNN_FIRST_PART_WORK

@@ -138,6 +138,7 @@ cdef class Network:
     cdef Call take(self):
         """Memory for a call, which nobody else has."""
         cdef Call call
+        cdef Packed packed = self.pack()
         cdef lnrnn_line *line
         with cython.critical_section(self):
             call = self.spare
@@ -146,8 +147,7 @@ cdef class Network:
             call = Call(self.net.layers, len(self.layers))
         line = call.c.line
         memset(&call.c, 0, sizeof(call.c))
-        call.packed = self.pack()
-        call.c.line, call.c.network = line, &call.packed.value
+        call.packed, call.c.line, call.c.network = packed, line, &packed.value
         return call
 
     cdef int give(self, Call call) except -1:

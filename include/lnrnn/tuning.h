@@ -167,11 +167,9 @@ enum { LNRNN_PREFETCH_ROWS = 4096 };
 
 /* --- calls from Python: pyx/ --------------------------------------------------------------------------- */
 
-/* A call of at most so many multiply-adds takes the path for short calls. For more work the time in which
- * Python checks a call does not matter (rnn with few steps). */
-enum { LNRNN_SHORT_CALL_WORK = 1 << 24 };
-/* A step of a stream with at least so many multiply-adds lets other Python threads run. For less work,
- * releasing and taking the interpreter's lock costs the caller more than the others gain (lanes.py lock). */
+/* A call of a network, or a step of a stream, with at least so many multiply-adds lets other Python threads
+ * run. For less work, releasing and taking the interpreter's lock costs the caller more than the others gain
+ * (lanes.py lock). */
 enum { LNRNN_RELEASE_LOCK_WORK = 1 << 20 };
 /* The same for a norm or an elementwise function, in elements. */
 enum { LNRNN_RELEASE_LOCK_ELEMENTS = 1 << 14 };

@@ -165,8 +165,7 @@ static void gru_gate_cell(backward_step *s)
         memcpy(s->gx + i * j->wide, s->ga + i * j->wide, 2 * H * sizeof *s->gx);
 }
 
-/* --- the norms and the product
- * --------------------------------------------------------------------------- */
+/* --- the norms and the product ------------------------------------------------------------------------- */
 
 /* g: the gradient of the site's output -> ga. a: its input in the records. */
 static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)

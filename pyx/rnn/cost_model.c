@@ -72,7 +72,7 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
     const size_t team = (size_t)p.team, own = p.divide_rows ? ceil_div(rows, team) : rows;
     const double
         panels = (double)ceil_div(w->panels, team) / (double)w->panels,
-        /* Two threads divide the rows of a panel between their shares, if there are several (forward.h). */
+        /* Two threads divide the rows of a panel between their shares, if there are several (product.c). */
         share = w->dtype == LNRNN_WEIGHT_F32 && rows > 1 ? 1 / (double)team : panels,
         outputs = (double)w->outputs;
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,

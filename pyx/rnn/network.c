@@ -29,7 +29,8 @@ size_t lnrnn_network_complete(lnrnn_network *n)
 
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
 {
-    __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
+    if (n)
+        __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
     return n;
 }
 

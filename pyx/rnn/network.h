@@ -16,7 +16,6 @@ typedef struct {
 /* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.
  * Line k is layer k / directions in direction k % directions; direction 1 reads its sequences from their
  * ends. The first layer has `inputs` inputs, each later one directions * units. */
-typedef struct lnrnn_network lnrnn_network;
 struct lnrnn_network {
     /* Set by its creator. */
     size_t layers, directions;
@@ -38,9 +37,6 @@ struct lnrnn_network {
 /* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs,
  * units or states do not fit the others; how many lines there are, if all do. */
 size_t lnrnn_network_complete(lnrnn_network *n);
-/* One more reference. -> n. Threads need no lock for these two. */
-lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
-void lnrnn_network_release(lnrnn_network *n);
 
 /* Training: the arrays of a layer in one direction, as lnrnn_rnn_call has them. */
 typedef struct {

@@ -4,9 +4,9 @@
  * norm is a scale and shift of the step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
-#include "rnn/forward.h"
 #include "rnn/rows.h"
 #include "rnn/step.h"
+#include "runtime/resumable.h"
 
 /* --- the phases ----------------------------------------------------------------------------------------- */
 

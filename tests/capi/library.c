@@ -203,6 +203,7 @@ static void test_wrong_arguments(void)
     }
     free_parameters(&p);
     CHECK(lnrnn_network_open("/no/such/file", &n, message) == LNRNN_NO_FILE && !n);
+    CHECK(!lnrnn_network_retain(NULL));
     lnrnn_network_release(NULL);
     lnrnn_stream_release(NULL);
     lnrnn_handle_free(NULL);

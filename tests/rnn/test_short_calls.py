@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 import lnrnn
 from helpers import Kind, using_threads
 from lnrnn.rnn import engine, training
-from networks import VARIANTS, drawn_state, network, normal, parts, same, whole
+from networks import VARIANTS, drawn_state, network, normal, parts, run_python, same, whole
 
 D, H = 5, 17
 
@@ -157,3 +160,40 @@ def test_integers_that_are_none(rng):
     for wrong in ([True, False], [1.0, 2.0], np.array([1, 2], "f2")):
         with pytest.raises(TypeError, match="lengths must be an array of integers"):
             rnn(x, None, wrong)
+
+
+NO_MEMORY = """
+import ctypes, resource, sys
+import numpy as np
+import lnrnn
+
+mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+if mallinfo is None:
+    sys.exit("no mallinfo2")
+FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+fields = [(name, ctypes.c_size_t) for name in FIELDS]
+mallinfo.restype = type("Info", (ctypes.Structure,), {"_fields_": fields})
+lnrnn.set_num_threads(1)
+rnn, x = lnrnn.RNN(4, 4000, norm=None, seed=1), np.zeros((1, 1, 4), np.float32)  # 64 MB of weights
+with open("/proc/self/statm") as f:
+    size = int(f.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (32 << 20), resource.RLIM_INFINITY))
+for calls in (20, 200):
+    before = mallinfo().uordblks
+    for _ in range(calls):
+        try:
+            rnn(x)
+        except MemoryError:
+            continue
+        sys.exit("there is memory")
+assert (mallinfo().uordblks - before) / calls < 100
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif("san" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers have their own allocator")
+def test_a_call_without_memory_for_packed_weights_leaks_nothing():
+    done = run_python(NO_MEMORY, LNRNN_TEAM=None)
+    if done.stderr.strip() in ("no mallinfo2", "there is memory"):
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
