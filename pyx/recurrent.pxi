@@ -135,8 +135,8 @@ cdef class Layer:
             kept = self.transposed
         name = <uintptr_t>lnrnn_isa_name()
         if kept is None or kept[0] != name or len(kept) < 2 + both:
-            first = kept[1] if kept is not None and kept[0] == name else turned(self.weights[1])
-            kept = (name, first, turned(self.weights[0])) if both else (name, first)
+            first = kept[1] if kept is not None and kept[0] == name else packed_transpose(self.weights[1])
+            kept = (name, first, packed_transpose(self.weights[0])) if both else (name, first)
             with cython.critical_section(self):
                 self.transposed = kept
         return kept
@@ -216,7 +216,7 @@ cdef inline const uint32_t *words(object array) except? NULL:
     return <const uint32_t *>floats(array, array.size)
 
 
-cdef turned(w):
+cdef packed_transpose(w):
     """The transpose of a weight, packed; None: backward reads the weight as it stands."""
     cdef size_t k = w.shape[1]
     return None if lnrnn_reads_lines(floats(w, w.size), k) else packed(w, True, LNRNN_WEIGHT_F32)
