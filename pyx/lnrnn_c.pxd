@@ -98,6 +98,8 @@ cdef extern from "rnn/fold.h" nogil:
     void lnrnn_fold(const lnrnn_fold_job *f, float *scale, float *shift)
 
 cdef extern from "rnn/network.h" nogil:
+    int64_t LNRNN_LAST_STEP
+
     enum:
         LNRNN_NETWORK_FASTEST
         LNRNN_NETWORK_IN_TURN

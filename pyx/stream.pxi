@@ -1,7 +1,6 @@
 # One step of some lanes of a stream. Part of _core.pyx.
 
-cdef int64_t last_step = <int64_t>1 << 62 # so that a count of steps and those of a call never overflow
-LAST_STEP = last_step
+LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array) noexcept:
@@ -185,7 +184,7 @@ cdef class Lanes:
             if chosen[i] < 0 or chosen[i] >= self.lanes:
                 raise AssertionError(f"broken promise: lane {chosen[i]}")
             # Statistics of the batch are those of one step.
-            if given != NULL and (given[i] < 0 or given[i] > last_step or (self.network.net.together and given[i] != given[0])):
+            if given != NULL and (given[i] < 0 or given[i] > LNRNN_LAST_STEP or (self.network.net.together and given[i] != given[0])):
                 raise AssertionError(f"broken promise: step {given[i]}")
         for new in states:
             floats(new, L * R * self.network.net.units)

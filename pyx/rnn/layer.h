@@ -9,6 +9,10 @@
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 
+/* Sizes in whole cache lines: of bytes, and of floats. */
+static inline size_t lnrnn_whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & ~(size_t)15; }
+
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 

@@ -45,9 +45,6 @@ static size_t line_count(const lnrnn_network_call *n) { return n->network->layer
 /* Values of a step of a layer's outputs. */
 static size_t output_width(const lnrnn_network_call *n) { return n->network->directions * n->network->units; }
 
-/* A multiple of 64 bytes. */
-static size_t whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
-
 int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
 {
     const int64_t steps = (int64_t)n->steps;
@@ -124,11 +121,12 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been
      * computed. */
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
-    n->buffer_floats = whole_lines(n->steps * n->sequences * output_width(n));
-    n->buffers = whole_lines(floats);
+    n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
+    n->buffers = lnrnn_whole_floats(floats);
     n->zeros = n->buffers + (n->layer_training ? 0 : between < most ? between : most) * n->buffer_floats;
-    n->dealt = n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : whole_lines(n->states * net->units));
-    return n->dealt + (n->deal ? whole_lines(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
+    n->dealt =
+        n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * net->units));
+    return n->dealt + (n->deal ? lnrnn_whole_floats(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
 }
 
 /* --- a call --------------------------------------------------------------------------------------------- */
@@ -298,10 +296,10 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
         const size_t work = lnrnn_rnn_backward_work(&n->line[k].call);
         floats = work > floats ? work : floats;
     }
-    g->outputs[0] = whole_lines(floats);
+    g->outputs[0] = lnrnn_whole_floats(floats);
     g->outputs[1] = g->outputs[0] + (net->layers > 1 ? n->buffer_floats : 0);
     g->second = g->outputs[1] + (net->layers > 2 ? n->buffer_floats : 0);
-    return g->second + (net->directions > 1 ? whole_lines(n->steps * n->sequences * widest) : 0);
+    return g->second + (net->directions > 1 ? lnrnn_whole_floats(n->steps * n->sequences * widest) : 0);
 }
 
 /* Sets the pointers of each line's gradients. */

@@ -34,6 +34,9 @@ struct lnrnn_network {
     double step_work; /* multiply-adds of one step of one sequence */
 };
 
+/* Steps that a stream can take, so that sums of two counts of steps never overflow. */
+#define LNRNN_LAST_STEP ((int64_t)1 << 62)
+
 /* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs,
  * units or states do not fit the others; how many lines there are, if all do. */
 size_t lnrnn_network_complete(lnrnn_network *n);
@@ -122,5 +125,9 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 #pragma GCC visibility pop
+
+/* -> LNRNN_OK if the weights are packed for the instruction set in use. name: of the argument, for the
+ * message. */
+lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message);
 
 #endif

@@ -85,7 +85,7 @@ typedef struct {
 static void *part_of(construction *b, size_t bytes)
 {
     char *const part = b->memory ? b->memory + b->bytes : NULL;
-    b->bytes += (bytes + 63) & ~(size_t)63;
+    b->bytes += lnrnn_whole_lines(bytes);
     return part;
 }
 
@@ -184,8 +184,7 @@ static lnrnn_network *lay_out(construction *b)
     lnrnn_network *const n = part_of(b, sizeof *n);
     lnrnn_rnn_config *const config = part_of(b, lines * sizeof *config);
     lnrnn_packed_weights *const weights = part_of(b, lines * sizeof *weights);
-    const int64_t last_step = (int64_t)1 << 62;
-    int64_t known = last_step;
+    int64_t known = LNRNN_LAST_STEP;
     for (size_t k = 0; k < lines; k++) {
         lnrnn_rnn_config unused;
         lnrnn_packed_weights none;
@@ -195,7 +194,7 @@ static lnrnn_network *lay_out(construction *b)
             known = (int64_t)c->known;
     }
     if (d->overrun == LNRNN_OVERRUN_BATCH || (d->overrun != LNRNN_OVERRUN_RAISE && known))
-        known = last_step;
+        known = LNRNN_LAST_STEP;
     if (n)
         *n = (lnrnn_network){.layers = d->num_layers,
                              .directions = directions,
@@ -273,6 +272,15 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
     free(arrays);
     lnrnn_model_file_close(&model);
     return status;
+}
+
+lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message)
+{
+    const char *const isa = lnrnn_isa_name();
+    return strcmp(n->isa, isa)
+               ? lnrnn_fail(message, LNRNN_INVALID,
+                            "%s must be of the instruction set in use, %s, got one of %s", name, isa, n->isa)
+               : LNRNN_OK;
 }
 
 size_t lnrnn_network_inputs(const lnrnn_network *n) { return n->inputs; }

@@ -35,7 +35,7 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
 {
     const size_t length = length_of(s, b);
     size_t n = 0, first = 0;
-    for (size_t t = 1; t <= length || !n; t++) {
+    for (size_t t = s->resets ? 1 : length; t <= length || !n; t++) {
         if (t < length && !is_reset(s, t, b))
             continue;
         const size_t end = t < length ? t : length;
@@ -69,10 +69,9 @@ static int fits(const lnrnn_network *n, const lnrnn_sequences *s)
 
 static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
 {
-    if (strcmp(n->isa, lnrnn_isa_name()))
-        return lnrnn_fail(message, LNRNN_INVALID,
-                          "network must be of the instruction set in use, %s, got one of %s",
-                          lnrnn_isa_name(), n->isa);
+    const lnrnn_status status = lnrnn_check_isa(n, "network", message);
+    if (status)
+        return status;
     if (s->threads < 0 || s->threads > LNRNN_MOST_THREADS)
         return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d",
                           LNRNN_MOST_THREADS, s->threads);
@@ -162,7 +161,7 @@ static lnrnn_status run(call_memory *m, char *message)
     call.h0 = m->states[0], call.c0 = m->states[1], call.hn = m->states[2], call.cn = m->states[3];
     call.threads = s->threads ? s->threads : lnrnn_get_num_threads();
     const size_t floats = lnrnn_network_plan(&call);
-    m->scratch = aligned_alloc(64, (floats * sizeof(float) + 63) & ~(size_t)63);
+    m->scratch = aligned_alloc(64, lnrnn_whole_lines(floats * sizeof(float)));
     if (!m->scratch)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a call on %zu sequences", B);
     call.scratch = m->scratch;

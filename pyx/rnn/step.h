@@ -60,7 +60,7 @@ struct lnrnn_step {
 static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 {
     float *place = base ? base + *at : NULL;
-    *at += (n + 15) / 16 * 16;
+    *at += lnrnn_whole_floats(n);
     return place;
 }
 

@@ -4,21 +4,21 @@
 
 #include "rnn/stream.h"
 
-static size_t whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-
 size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
 {
-    return whole_lines(network->layers * sizeof(lnrnn_line)) + whole_lines(rows * sizeof(lnrnn_row))
-           + whole_lines(rows * network->inputs * sizeof(float)) + whole_lines(lanes * sizeof(int64_t));
+    return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
+           + lnrnn_whole_lines(rows * sizeof(lnrnn_row))
+           + lnrnn_whole_lines(rows * network->inputs * sizeof(float))
+           + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
 size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory)
 {
     lnrnn_network_call *const call = &h->call;
     char *next = memory;
-    h->table = (lnrnn_row *)next, next += whole_lines(h->rows * sizeof(lnrnn_row));
-    h->x = (float *)next, next += whole_lines(h->rows * network->inputs * sizeof(float));
-    h->seen = (int64_t *)next, next += whole_lines(h->stream->lanes * sizeof(int64_t));
+    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));
+    h->x = (float *)next, next += lnrnn_whole_lines(h->rows * network->inputs * sizeof(float));
+    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
     h->stamp = 0;
     for (size_t i = 0; i < h->rows; i++)
         h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};

@@ -8,7 +8,7 @@
 /* -> zeros at a multiple of 64, every page of them touched; NULL: there is not so much memory. */
 static void *zeros(size_t bytes)
 {
-    const size_t whole = (bytes + 63) & ~(size_t)63;
+    const size_t whole = lnrnn_whole_lines(bytes);
     void *const memory = whole >= bytes ? aligned_alloc(64, whole) : NULL;
     if (memory)
         memset(memory, 0, whole);
@@ -25,8 +25,8 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
     if (lanes < 1 || lanes > INT32_MAX)
         return lnrnn_fail(message, LNRNN_INVALID, "lanes must be between 1 and %d, got %zu", INT32_MAX,
                           lanes);
-    const size_t steps = (lanes * sizeof(int64_t) + 63) & ~(size_t)63,
-                 head = (sizeof(lnrnn_stream) + 63) & ~(size_t)63;
+    const size_t steps = lnrnn_whole_lines(lanes * sizeof(int64_t)),
+                 head = lnrnn_whole_lines(sizeof(lnrnn_stream));
     size_t one, bytes;
     lnrnn_stream *s = NULL;
     if (!__builtin_mul_overflow(n->layers * n->units * sizeof(float), lanes, &one)
@@ -64,10 +64,9 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 {
     const lnrnn_network *const n = s->network;
     *handle = NULL;
-    if (strcmp(n->isa, lnrnn_isa_name()))
-        return lnrnn_fail(message, LNRNN_INVALID,
-                          "the stream's network must be of the instruction set in use, %s, got one of %s",
-                          lnrnn_isa_name(), n->isa);
+    const lnrnn_status status = lnrnn_check_isa(n, "the stream's network", message);
+    if (status)
+        return status;
     if (rows < 1 || rows > s->lanes || (n->together && rows != s->lanes))
         return lnrnn_fail(message, LNRNN_INVALID,
                           n->together ? "rows must be %zu, all lanes (overrun \"batch\"), got %zu"
@@ -76,7 +75,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     if (threads < 1 || threads > LNRNN_MOST_THREADS)
         return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 1 and %d, got %d",
                           LNRNN_MOST_THREADS, threads);
-    const size_t head = (sizeof(lnrnn_handle) + 63) & ~(size_t)63;
+    const size_t head = lnrnn_whole_lines(sizeof(lnrnn_handle));
     /* The bytes of x and of the tables must be a size_t before they are asked for. */
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
     lnrnn_handle *const h = countable ? zeros(head + lnrnn_handle_memory(n, s->lanes, rows)) : NULL;
