@@ -202,11 +202,14 @@ def load(name: str) -> dict:
 
 
 def save(record: dict, path: Path) -> None:
-    """One race or row a line, so that a difference of two files can be read."""
-    many = next(key for key in ("races", "rows") if key in record)
-    head = json.dumps({key: value for key, value in record.items() if key != many}, indent=1)
-    lines = ",\n  ".join(map(json.dumps, record[many]))
-    path.write_text(f'{head[:-2]},\n "{many}": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
+    """Writes one key, race or row a line, so that a difference of two files can be read."""
+    lines = []
+    for key, value in record.items():
+        shown = json.dumps(value)
+        if key in ("races", "rows"):
+            shown = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {shown}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def source(record: dict) -> str:
